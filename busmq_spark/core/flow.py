@@ -1,0 +1,76 @@
+"""One-shot operations as generators, and the two drivers that run them.
+
+Rule 1. A flow yields what Redis shall do, a :class:`Call` or a list of them (one round trip), and is sent the reply or replies.
+Rule 2. A flow touches no socket, clock or loop, so the same flow serves Spark (sync) and the bus (asyncio).
+Rule 3. An error of the driver is thrown into the flow where it yielded; the flow may catch it and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from busmq_spark.core.scripts import Script, load
+from busmq_spark.errors import BusError
+
+Arg: TypeAlias = bytes | str | int
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One command, or one Lua script, for the server that owns its keys.
+
+    ``idempotent`` says whether the driver may send it again when the link broke and nobody knows whether it was executed.
+    """
+
+    words: tuple[Arg, ...]
+    """The command with its arguments; for a script KEYS and then ARGV."""
+    script: Script | None = None
+    key_count: int = 0
+    idempotent: bool = True
+
+
+Step: TypeAlias = Call | Sequence[Call]
+Flow: TypeAlias = Generator[Step, Any, T]
+
+
+def command(*words: Arg, idempotent: bool = True) -> Call:
+    """A plain Redis command."""
+    return Call(words, idempotent=idempotent)
+
+
+def script(name: str, keys: Sequence[str], args: Sequence[Arg], *, idempotent: bool = True) -> Call:
+    """The Lua script ``lua/<name>.lua`` on ``keys``."""
+    return Call((*keys, *args), load(name), len(keys), idempotent)
+
+
+def run_sync(flow: Flow[T], execute: Callable[[Step], Any]) -> T:
+    """Run a flow to its end in this thread; ``execute`` sends one step and returns its reply (or the list of replies)."""
+    resume: Callable[[Any], Step] = flow.send
+    value: Any = None
+    while True:
+        try:
+            step = resume(value)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # StopIteration is not generic; Flow[T] promises the T
+        try:
+            resume, value = flow.send, execute(step)
+        except BusError as error:
+            resume, value = flow.throw, error
+
+
+async def run_async(flow: Flow[T], execute: Callable[[Step], Awaitable[Any]]) -> T:
+    """Run a flow to its end on the running loop. Cancelling it leaves the step in flight executed or not, never half."""
+    resume: Callable[[Any], Step] = flow.send
+    value: Any = None
+    while True:
+        try:
+            step = resume(value)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # as above
+        try:
+            resume, value = flow.send, await execute(step)
+        except BusError as error:
+            resume, value = flow.throw, error

@@ -1,0 +1,103 @@
+"""Names to Redis keys. The only place that spells a key.
+
+The first five are those of npm busmq 3.1.0 (protocol chapter 1.1); the rest are ours, live beside them under the same hash tag,
+and npm clients neither read nor delete them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+QUEUE_PREFIX = "bus:queue:"
+METADATA_SUFFIX = ":metadata"
+
+
+@dataclass(frozen=True)
+class QueueKeys:
+    """Every key of one queue. ``cluster`` puts the base in braces, so that all of them share a slot."""
+
+    name: str
+    cluster: bool = False
+
+    @cached_property
+    def base(self) -> str:
+        """``bus:queue:<name>``, in braces for a cluster."""
+        return f"{{{QUEUE_PREFIX}{self.name}}}" if self.cluster else f"{QUEUE_PREFIX}{self.name}"
+
+    @cached_property
+    def metadata(self) -> str:
+        """Hash; its existence is the existence of the queue."""
+        return f"{self.base}{METADATA_SUFFIX}"
+
+    @cached_property
+    def messages(self) -> str:
+        """List of id, value, id, value …; the head is the oldest."""
+        return f"{self.base}:messages"
+
+    @cached_property
+    def msgid(self) -> str:
+        """Counter: the id given last."""
+        return f"{self.base}:msgid"
+
+    @cached_property
+    def toack(self) -> str:
+        """Pair list of messages that a reliable consumer took and has not acked."""
+        return f"{self.base}:toack"
+
+    @cached_property
+    def available(self) -> str:
+        """Pub/sub channel: a push happened."""
+        return f"{self.base}:available"
+
+    @cached_property
+    def acks(self) -> str:
+        """Ours. Hash: subscription → last acked id; field ``:born`` names the incarnation they belong to."""
+        return f"{self.base}:acks"
+
+    @cached_property
+    def sinks(self) -> str:
+        """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``."""
+        return f"{self.base}:sinks"
+
+    @cached_property
+    def shared(self) -> tuple[str, str, str, str]:
+        """The four keys every peer touches and deletes, in the order of the protocol."""
+        return (self.metadata, self.messages, self.msgid, self.toack)
+
+    @cached_property
+    def all(self) -> tuple[str, ...]:
+        """The four shared keys, then ``acks`` and ``sinks``."""
+        return (*self.shared, self.acks, self.sinks)
+
+    def lease(self, subscription: str) -> str:
+        """Ours. String with a ttl: which query reads this queue, or this subscription of it."""
+        return f"{self.base}:lease:{subscription}"
+
+    def stage(self, attempt: str) -> str:
+        """Ours. List of staged values of one task attempt; ``attempt`` must be unique for ever."""
+        return f"{self.base}:stage:{attempt}"
+
+
+def queue_name(metadata_key: str, *, cluster: bool = False) -> str | None:
+    """The queue whose metadata key this is, or None when it is another kind of key."""
+    head, tail = (f"{{{QUEUE_PREFIX}", f"}}{METADATA_SUFFIX}") if cluster else (QUEUE_PREFIX, METADATA_SUFFIX)
+    if not (metadata_key.startswith(head) and metadata_key.endswith(tail)) or len(metadata_key) <= len(head) + len(tail):
+        return None
+    return metadata_key[len(head) : -len(tail)]
+
+
+def metadata_pattern(*, cluster: bool = False) -> str:
+    """SCAN pattern that matches the metadata key of every queue."""
+    return f"{{{QUEUE_PREFIX}*}}{METADATA_SUFFIX}" if cluster else f"{QUEUE_PREFIX}*{METADATA_SUFFIX}"
+
+
+def sink_record(sink: str) -> str:
+    """Ours. Hash ``batch``, ``manifest``: which staged lists make up the batch that a sink is committing."""
+    return f"bus:sink:{sink}"
+
+
+def hash_index(key: str, servers: int) -> int:
+    """Which of ``servers`` owns ``key`` when none has it: sum of UTF-16 code units modulo their number (protocol chapter 2)."""
+    units = key.encode("utf-16-le", "surrogatepass")
+    return (sum(units[0::2]) + 256 * sum(units[1::2])) % servers

@@ -1,0 +1,20 @@
+-- KEYS metadata messages msgid toack acks sinks
+-- ARGV ttl_s maxsize discover born create long_ttl_s
+-- Result {existed 0|1, ttl, maxsize, born}; {-1} when the queue is missing and create is not 1.
+-- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl and is created over.
+local ttl = tonumber(redis.call('HGET', KEYS[1], 'ttl') or nil)
+local existed = 1
+if not ttl then
+  if ARGV[5] ~= '1' then return {-1} end
+  existed, ttl = 0, tonumber(ARGV[1])
+  redis.call('HSET', KEYS[1], 'ttl', ARGV[1], 'source', 'local', 'discover', ARGV[3], 'maxsize', ARGV[2])
+end
+redis.call('HSETNX', KEYS[1], 'born', ARGV[4])
+local born = redis.call('HGET', KEYS[1], 'born')
+local acks_of = redis.call('HGET', KEYS[5], ':born')
+if acks_of and acks_of ~= born then redis.call('DEL', KEYS[5]) end
+for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
+local long = math.max(ttl, tonumber(ARGV[6]))
+redis.call('EXPIRE', KEYS[5], long)
+redis.call('EXPIRE', KEYS[6], long)
+return {existed, ttl, tonumber(redis.call('HGET', KEYS[1], 'maxsize') or 0), born}

@@ -1,0 +1,53 @@
+-- Move one chunk of one staged list to the end of its queue, and record the progress, in one step.
+-- KEYS metadata messages msgid toack sinks stage
+-- ARGV available sink batch slot moved count total last long_ttl_s
+--      slot: which staged list of this queue (from 0), moved: rows of it already appended, total: rows it was staged with, last 1: no list follows
+-- Result {status, a, b}: moved rows 0 | at slot moved (somebody was here before: go on from there; slot -1: the batch is done) |
+--        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0
+-- Compare-and-set: two drivers that commit the same batch at the same time append each row once.
+local slot, moved, count, total = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local batch = tonumber(ARGV[3])
+local progress = redis.call('HGET', KEYS[5], ARGV[2])
+local at_slot, at_moved = 0, 0
+if progress then
+  local b, s, m = string.match(progress, '^(%d+):(%w+):?(%d*)$')
+  if tonumber(b) > batch then return {'stale', tonumber(b), 0} end
+  if tonumber(b) == batch then
+    if s == 'done' then return {'at', -1, 0} end
+    at_slot, at_moved = tonumber(s), tonumber(m)
+  end
+end
+if at_slot ~= slot or at_moved ~= moved then return {'at', at_slot, at_moved} end
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize')
+local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
+if not ttl then return {'missing', 0, 0} end
+local left = redis.call('LLEN', KEYS[6])
+if left ~= total - moved then return {'lost', left, 0} end
+if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end
+if count <= 0 and left > 0 then return {'full', maxsize, 0} end
+count = math.min(count, left)
+local after
+if moved + count < total then
+  after = string.format('%.0f:%d:%d', batch, slot, moved + count)
+elseif ARGV[8] == '1' then
+  after = string.format('%.0f:done', batch)
+else
+  after = string.format('%.0f:%d:0', batch, slot + 1)
+end
+if count > 0 then
+  if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end
+  local values = redis.call('LRANGE', KEYS[6], 0, count - 1)
+  local last = redis.call('INCRBY', KEYS[3], count)
+  local pairs = {}
+  for i = 1, count do
+    pairs[2 * i - 1] = string.format('%.0f', last - count + i)
+    pairs[2 * i] = values[i]
+  end
+  redis.call('RPUSH', KEYS[2], unpack(pairs))
+  redis.call('LTRIM', KEYS[6], count, -1)
+  redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
+end
+redis.call('HSET', KEYS[5], ARGV[2], after)
+for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
+redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))
+return {'moved', count, 0}

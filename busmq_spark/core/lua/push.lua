@@ -1,0 +1,21 @@
+-- Append messages in order. One or many: the effects are those of busmq's push (protocol 1.4), the notification comes once per call.
+-- KEYS metadata messages msgid toack
+-- ARGV available message...
+-- Result {first id, how many were stored}; fewer than offered when maxsize is reached; {0, -1} when the queue does not exist.
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize')
+local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
+if not ttl then return {0, -1} end
+local count = #ARGV - 1
+if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end
+if count <= 0 then return {0, 0} end
+if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end
+local last = redis.call('INCRBY', KEYS[3], count)
+local first, pairs = last - count + 1, {}
+for i = 1, count do
+  pairs[2 * i - 1] = string.format('%.0f', first + i - 1)
+  pairs[2 * i] = ARGV[i + 1]
+end
+redis.call('RPUSH', KEYS[2], unpack(pairs))
+for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
+redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
+return {first, count}

@@ -1,0 +1,20 @@
+-- Register a subscription, so that nothing it has still to read is dropped.
+-- KEYS metadata msgid messages acks
+-- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s
+-- Result the last acked id of the subscription, as text; it keeps the one it has.
+local sub, start = ARGV[1], ARGV[2]
+local known = redis.call('HGET', KEYS[4], sub)
+if not known then
+  local given = redis.call('GET', KEYS[2]) or '0'
+  if start == 'latest' then
+    known = given
+  elseif start == 'earliest' then
+    local oldest = redis.call('LINDEX', KEYS[3], 0)
+    known = oldest and string.format('%.0f', tonumber(oldest) - 1) or given
+  else
+    known = start
+  end
+  redis.call('HSET', KEYS[4], sub, known, ':born', redis.call('HGET', KEYS[1], 'born') or '')
+end
+redis.call('EXPIRE', KEYS[4], math.max(tonumber(redis.call('HGET', KEYS[1], 'ttl') or 0), tonumber(ARGV[3])))
+return known

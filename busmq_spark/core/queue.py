@@ -1,0 +1,130 @@
+"""The ordered queue: create, append, take, acknowledge. Compatible with npm busmq 3.1.0 on the same keys (protocol chapter 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID, Message, chunks
+from busmq_spark.errors import ConfigError, QueueMissing
+
+LONG_TTL_S = 7 * 24 * 3600
+"""How long our own records outlive a queue whose ttl is shorter: a query may be down longer than npm peers keep a queue of 30 s alive."""
+ACK_MOST = 2000
+"""Most messages dropped in one call: even if each is a list node of its own, Redis frees them in about 2 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What a queue is: ``born`` names its incarnation, ``existed`` says whether somebody had created it before."""
+
+    existed: bool
+    ttl_s: int
+    maxsize: int
+    born: str
+
+
+def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover: bool = False, create: bool = True) -> Flow[Attached]:
+    """Create the queue, or adopt the one that exists with its own ttl and maxsize.
+
+    ``born`` is a fresh random name, kept only if the queue has none yet. Raises QueueMissing when it does not exist and ``create`` is false.
+    """
+    args = (ttl_s, max(0, maxsize), "true" if discover else "false", born, int(create), LONG_TTL_S)
+    reply = yield script("attach", keys.all, args)
+    if reply[0] < 0:
+        raise QueueMissing(queue=keys.name)
+    return Attached(bool(reply[0]), reply[1], reply[2], reply[3].decode())
+
+
+def push(keys: QueueKeys, value: bytes) -> Flow[int | None]:
+    """Append one message; the result is its id, or None when the queue is full. Raises QueueMissing when it is not attached."""
+    first, stored = yield from _push(keys, (value,))
+    return first if stored else None
+
+
+def push_many(keys: QueueKeys, values: Sequence[bytes]) -> Flow[int]:
+    """Append messages in order; the result is how many were stored: fewer than given when the queue got full.
+
+    Each chunk is atomic. A consumer is notified once per chunk. Raises QueueMissing when the queue is not attached.
+    """
+    done = 0
+    for chunk in chunks(values):
+        _, stored = yield from _push(keys, chunk)
+        done += stored
+        if stored < len(chunk):
+            break
+    return done
+
+
+def _push(keys: QueueKeys, values: Sequence[bytes]) -> Flow[tuple[int, int]]:
+    # Not idempotent: after a broken link nobody knows whether the messages are stored, so the caller decides.
+    first, stored = yield script("push", keys.shared, (keys.available, *values), idempotent=False)
+    if stored < 0:
+        raise QueueMissing(queue=keys.name)
+    return first, stored
+
+
+def pop(keys: QueueKeys, *, reliable: bool = False, ttl_s: int = 0, most: int = 1, most_bytes: int = CHUNK_BYTES) -> Flow[list[Message]]:
+    """Take up to ``most`` messages from the head. Reliable ones stay recorded until :func:`ack`.
+
+    At most CHUNK_MESSAGES a call; stops after the message that reaches ``most_bytes``.
+    """
+    names = (keys.messages, keys.toack) if reliable else (keys.messages,)
+    reply = yield script("pop", names, (min(most, CHUNK_MESSAGES), most_bytes, ttl_s), idempotent=False)
+    return _messages(reply)
+
+
+def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:
+    """Acknowledge everything up to ``last`` that a reliable consumer took; ``restore`` puts the rest back at the head, ids kept."""
+    if not isinstance(last, int) or not 0 <= last <= MAX_ID:
+        raise ConfigError(reason=f"the id to ack is {last!r}; expected a whole number from 0 to {MAX_ID}")
+    names = (keys.toack, keys.messages) if restore else (keys.toack,)
+    while (yield script("ack", names, (last, ttl_s, ACK_MOST))) == ACK_MOST:
+        pass
+
+
+def index(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:
+    """Read ``count`` messages from ``position`` (0 is the oldest; a position, not an id). Nothing is removed."""
+    if position < 0 or count < 1:
+        raise ConfigError(reason=f"position {position}, count {count}: expected a position from 0 and a count from 1")
+    reply = yield command("LRANGE", keys.messages, 2 * position, 2 * (position + count) - 1)
+    return _messages(reply)
+
+
+def count(keys: QueueKeys) -> Flow[int]:
+    """How many messages are stored; those a reliable consumer took are not among them."""
+    length: int = yield command("LLEN", keys.messages)
+    return length // 2
+
+
+def exists(keys: QueueKeys) -> Flow[bool]:
+    """Whether the queue's metadata exists."""
+    return bool((yield command("EXISTS", keys.metadata)))
+
+
+def metadata(keys: QueueKeys) -> Flow[dict[str, str]]:
+    """All metadata fields; empty when the queue does not exist."""
+    reply = yield command("HGETALL", keys.metadata)
+    texts = [item.decode("utf-8", "replace") for item in reply]
+    return dict(zip(texts[0::2], texts[1::2], strict=True))
+
+
+def touch(keys: QueueKeys, ttl_s: int) -> Flow[None]:
+    """Let the queue live for another ``ttl_s``."""
+    yield [command("EXPIRE", key, ttl_s) for key in keys.shared]
+
+
+def flush(keys: QueueKeys) -> Flow[None]:
+    """Delete every stored message; ids go on, un-acked messages stay (protocol 1.10)."""
+    yield command("DEL", keys.messages)
+
+
+def close(keys: QueueKeys) -> Flow[None]:
+    """Remove the queue with everything in it, our own records too."""
+    yield command("DEL", *keys.all)
+
+
+def _messages(reply: list[bytes]) -> list[Message]:
+    return [Message(int(reply[i]), reply[i + 1]) for i in range(0, len(reply) - 1, 2)]

@@ -1,0 +1,137 @@
+"""The exactly-once sink: stage, one commit point, then append with progress.
+
+Rule 1. A task writes its rows to lists nobody reads (``stage``), one list per queue and attempt.
+Rule 2. The driver writes down which lists make up the batch (``record``). This is the commit point: before it nothing is visible, after it
+        exactly these lists are appended, even when the batch is computed again with other rows or another order.
+Rule 3. Each chunk moves from a staged list to its queue together with the progress (``commit``), in one script. A crash resumes there; two
+        drivers that commit at once append each row once, because the script compares the progress it was called for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.keys import QueueKeys, sink_record
+from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.errors import QueueMissing, ServerRefused, StagingLost, StaleBatch
+
+STAGE_TTL_S = 24 * 3600
+"""How long staged rows of an attempt that never came to its commit stay in Redis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One staged list: rows of one task attempt for one queue. ``runs`` are the chunk sizes as [size, how often] pairs."""
+
+    queue: str
+    server: int
+    key: str
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows were staged."""
+        return sum(size * times for size, times in self.runs)
+
+    def chunk_at(self, moved: int) -> int:
+        """How many rows the next move may take when ``moved`` are done: up to the next chunk border."""
+        at = 0
+        for size, times in self.runs:
+            if moved < at + size * times:
+                return size - (moved - at) % size
+            at += size * times
+        return 0
+
+
+def encode_runs(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Chunk sizes as [size, how often] pairs: a million rows are two pairs, not a thousand numbers."""
+    runs: list[tuple[int, int]] = []
+    for size in sizes:
+        if runs and runs[-1][0] == size:
+            runs[-1] = (size, runs[-1][1] + 1)
+        else:
+            runs.append((size, 1))
+    return tuple(runs)
+
+
+def encode_manifest(staged: Sequence[Staged]) -> str:
+    """The manifest of a batch, in the order of appending (version 1)."""
+    return json.dumps({"v": 1, "lists": [[s.queue, s.server, s.key, s.runs] for s in staged]}, separators=(",", ":"), ensure_ascii=False)
+
+
+def decode_manifest(text: str | bytes) -> tuple[Staged, ...]:
+    """The inverse of :func:`encode_manifest`."""
+    lists = json.loads(text)["lists"]
+    return tuple(Staged(queue, server, key, tuple((size, times) for size, times in runs)) for queue, server, key, runs in lists)
+
+
+def record(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[tuple[Staged, ...]]:
+    """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then that holds.
+
+    Raises StaleBatch when the sink has recorded a later batch.
+    """
+    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged), LONG_TTL_S))
+    if len(reply) == 1:
+        raise StaleBatch(sink=sink, batch=batch, found=int(reply[0]))
+    return decode_manifest(reply[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A commit stopped because the queue is at its ``maxsize``; calling it again goes on."""
+
+    queue: str
+    maxsize: int
+    left: int
+
+
+def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged]) -> Flow[Full | None]:
+    """Append the staged lists of one queue in their order. None when all is appended, :class:`Full` when the queue has no room.
+
+    Safe to repeat at any time, by anybody, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
+    """
+    slot = moved = 0
+    while 0 <= slot < len(staged):
+        part = staged[slot]
+        names = (*keys.shared, keys.sinks, part.key)
+        size, last = part.chunk_at(moved), int(slot == len(staged) - 1)
+        args = (keys.available, sink, batch, slot, moved, size, part.rows, last, LONG_TTL_S)
+        status, a, b = yield script("commit", names, args)
+        match status:
+            case b"moved":
+                moved += a
+                if moved >= part.rows:
+                    slot, moved = slot + 1, 0
+            case b"at":
+                slot, moved = a, b
+            case b"full":
+                return Full(keys.name, a, part.rows - moved + sum(later.rows for later in staged[slot + 1 :]))
+            case b"lost":
+                raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=part.rows - moved, found=a, key=part.key)
+            case b"stale":
+                raise StaleBatch(sink=sink, batch=batch, found=a)
+            case b"missing":
+                raise QueueMissing(queue=keys.name)
+            case _:
+                raise ServerRefused(url="", reason=f"unknown commit status {status!r}")
+    return None
+
+
+def keep_staged(staged: Sequence[Staged]) -> Flow[None]:
+    """Let the lists of a recorded batch live as long as the record, so that a query that is down for days still finds them."""
+    if staged:
+        yield [command("EXPIRE", s.key, LONG_TTL_S) for s in staged]
+
+
+def discard(keys: Sequence[str]) -> Flow[None]:
+    """Remove staged lists that did not win. UNLINK frees large lists outside Redis' main thread."""
+    if keys:
+        yield command("UNLINK", *keys)
+
+
+def forget(keys: QueueKeys, sink: str) -> Flow[None]:
+    """Drop the progress of a sink that will never commit again (a finished batch write)."""
+    yield command("HDEL", keys.sinks, sink)

@@ -1,0 +1,155 @@
+"""What a reader must know and say about its queues: their state, positions acked, leases, keep-alive. Many queues in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from busmq_spark.core.flow import Call, Flow, command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
+
+T = TypeVar("T")
+
+QUEUES_PER_CALL = 200
+"""Most queues in one script call; 200 take Redis about 1 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """One queue as Redis has it now. Ids are 0 when there is none."""
+
+    ttl_s: int
+    """0 when the queue does not exist."""
+    born: str
+    """Incarnation; empty when none of our parts has touched this life of the queue."""
+    maxsize: int
+    given: int
+    """The id given last."""
+    oldest: int
+    newest: int
+    count: int
+    mark: str
+    """Fingerprint of the message asked for; empty when it is not stored."""
+    newest_mark: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether the queue's metadata exists."""
+        return self.ttl_s > 0
+
+    @property
+    def floor(self) -> int:
+        """The position from which everything stored can be read: one before the oldest message, or the last id given when it is empty."""
+        return self.oldest - 1 if self.count else self.given
+
+
+def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
+    """The state of each queue; the int is the id whose fingerprint is wanted, -1 for none."""
+    replies = yield [
+        script("state", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [wanted for _, wanted in part])
+        for part in _parts(queues)
+    ]
+    return [_state(row) for reply in replies for row in reply]
+
+
+def _state(row: list[bytes | int]) -> QueueState:
+    ttl_s, born, maxsize, given, oldest, newest, count, mark, newest_mark = (x.decode() if isinstance(x, bytes) else x for x in row)
+    return QueueState(
+        int(ttl_s), str(born), int(maxsize), int(given), int(oldest or 0), int(newest or 0), int(count), str(mark), str(newest_mark)
+    )
+
+
+def counters(queues: Sequence[QueueKeys]) -> Flow[list[bytes | None]]:
+    """The raw id counter of each queue: one native command, the cheapest way to see that nothing was pushed."""
+    return (yield command("MGET", *(keys.msgid for keys in queues))) if queues else []  # type: ignore[no-any-return]  # a Redis reply
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A position to acknowledge: everything up to ``id`` in the incarnation ``born``; ``mark`` is the fingerprint of that message ('' unknown)."""
+
+    keys: QueueKeys
+    id: int
+    born: str
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class AckResult:
+    """``status``: ok, missing, recreated, older or reissued; ``detail`` is what was found instead."""
+
+    status: str
+    detail: str
+
+
+def ack_to(acks: Sequence[Ack], subscription: str = "") -> Flow[list[AckResult]]:
+    """Acknowledge many positions. Messages that every subscription has acked are dropped, in steps that never hold Redis long.
+
+    Idempotent and cumulative: an older position than the one acked before changes nothing. A refused position drops nothing.
+    """
+    results: list[AckResult] = [AckResult("ok", "")] * len(acks)
+    open_ = list(range(len(acks)))
+    while open_:
+        replies = yield [_ack_call(acks[i], subscription) for i in open_]
+        left = []
+        for i, (status, detail) in zip(open_, replies, strict=True):
+            if status == b"more":
+                left.append(i)
+            else:
+                results[i] = AckResult(status.decode(), detail.decode() if isinstance(detail, bytes) else str(detail))
+        open_ = left
+    return results
+
+
+def _ack_call(ack: Ack, subscription: str) -> Call:
+    keys = ack.keys
+    names = (keys.metadata, keys.messages, keys.msgid, keys.acks)
+    return script("ack_to", names, (ack.id, ack.born, ack.mark, subscription, ACK_MOST, LONG_TTL_S))
+
+
+def subscribe(queues: Sequence[QueueKeys], subscription: str, starts: Sequence[str | int]) -> Flow[list[int]]:
+    """Register the subscription on every queue; the result is its last acked id there. A start is ``earliest``, ``latest`` or an acked id."""
+    replies = yield [
+        script("subscribe", (keys.metadata, keys.msgid, keys.messages, keys.acks), (subscription, start, LONG_TTL_S))
+        for keys, start in zip(queues, starts, strict=True)
+    ]
+    return [int(reply) for reply in replies]
+
+
+def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
+    """For each queue its subscriptions and their last acked ids."""
+    replies = yield [command("HGETALL", keys.acks) for keys in queues]
+    return [
+        {name.decode(): int(last) for name, last in zip(reply[0::2], reply[1::2], strict=True) if name != b":born"} for reply in replies
+    ]
+
+
+def unsubscribe(keys: QueueKeys, subscription: str) -> Flow[bool]:
+    """Forget a subscription; its un-acked messages leave with the next ack of another. The result says whether there was one."""
+    return bool((yield command("HDEL", keys.acks, subscription)))
+
+
+def lease(queues: Sequence[QueueKeys], subscription: str, token: str, lease_ms: int, dead: Sequence[str]) -> Flow[list[str]]:
+    """Try to become the reader of every queue. The result is who holds each afterwards: ``token`` where it worked.
+
+    ``dead`` names, per queue, a holder known to be dead that may be replaced ('' for none).
+    """
+    replies = yield [
+        script("lease", (keys.lease(subscription),), (token, lease_ms, gone)) for keys, gone in zip(queues, dead, strict=True)
+    ]
+    return [reply.decode() for reply in replies]
+
+
+def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str = "", lease_ms: int = 0) -> Flow[list[int]]:
+    """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 the lease is somebody else's. An empty token renews no lease."""
+    replies = yield [
+        script("touch", [key for keys in part for key in (*keys.all, keys.lease(subscription))], (token, lease_ms, LONG_TTL_S))
+        for part in _parts(queues)
+    ]
+    return [value for reply in replies for value in reply]
+
+
+def _parts(items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[i : i + QUEUES_PER_CALL] for i in range(0, len(items), QUEUES_PER_CALL)]

