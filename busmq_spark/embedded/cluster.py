@@ -1,0 +1,146 @@
+"""A Redis Cluster of our own, formed without redis-cli (which a server found on PATH may not bring)."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from busmq_spark.embedded.group import Group, in_sync, is_master, until
+from busmq_spark.errors import LinkLost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from busmq_spark.embedded.server import RedisServer
+
+SLOTS = 16_384
+FORMED_S = 60.0
+
+
+class ClusterGroup(Group):
+    """``masters`` × (1 + ``replicas``) nodes; the slots are spread evenly over the first ``masters`` of ``nodes``.
+
+    A fail-over takes about ``node_timeout_ms`` plus two seconds.
+    """
+
+    def __init__(
+        self,
+        masters: int = 3,
+        replicas: int = 1,
+        *,
+        node_timeout_ms: int = 2_000,
+        password: str | None = None,
+        aof: bool = False,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(password=password, aof=aof, settings=settings)
+        self._master_count, self._replica_count, self._node_timeout_ms = masters, replicas, node_timeout_ms
+        self.nodes: list[RedisServer] = []
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self.nodes]
+
+    @property
+    def masters(self) -> list[RedisServer]:
+        """The running nodes that own slots now, in the order of ``nodes``."""
+        owners = set(self._owners(self._any()).values())
+        return [node for node in self.nodes if node.port in owners and node.running]
+
+    @property
+    def replicas(self) -> list[RedisServer]:
+        """The running nodes that own no slots now."""
+        masters = self.masters
+        return [node for node in self.nodes if node not in masters and node.running]
+
+    def owner(self, key: str) -> RedisServer:
+        """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed."""
+        asked = self._any()
+        slot = asked.command("CLUSTER", "KEYSLOT", key)
+        for (first, last), port in self._owners(asked).items():
+            if isinstance(slot, int) and first <= slot <= last:
+                return next(node for node in self.nodes if node.port == port)
+        raise LinkLost(url=f"redis://127.0.0.1:{asked.port}", reason=f"no node owns slot {slot} of key {key!r}")
+
+    def kill_master(self, key: str = "") -> RedisServer:
+        """SIGKILL the owner of this key; the result is that node. ``wait_healthy()`` then waits for its successor."""
+        node = self.owner(key)
+        node.kill()
+        return node
+
+    def wait_healthy(self, timeout_s: float = FORMED_S) -> None:
+        """Until all running nodes agree that every slot has a running master, and the running replicas are in sync with theirs.
+
+        False from the moment a master dies, so it may be called right after ``kill_master()``.
+        """
+        until(self._healthy, timeout_s, "a healthy cluster", ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes))
+
+    def _assemble(self) -> None:
+        self.nodes = []
+        for _ in range(self._master_count * (1 + self._replica_count)):
+            self.nodes.append(self._add(more=self._cluster_settings()))
+        masters, replicas = self.nodes[: self._master_count], self.nodes[self._master_count :]
+        for index, master in enumerate(masters):
+            first, last = SLOTS * index // len(masters), SLOTS * (index + 1) // len(masters)
+            master.command("CLUSTER", "ADDSLOTS", *range(first, last))
+            master.command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)  # else equal epochs are sorted out one by one, slowly
+        for node in self.nodes[1:]:
+            self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        until(self._all_met, FORMED_S, "a cluster whose nodes have all met", self.nodes[0].url)
+        ids = [str(master.command("CLUSTER", "MYID")) for master in masters]
+        for index, replica in enumerate(replicas):
+            replica.command("CLUSTER", "REPLICATE", ids[index % len(ids)])
+        self.wait_healthy()
+
+    def _cluster_settings(self) -> dict[str, str]:
+        return {
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": str(self._node_timeout_ms),
+            "cluster-replica-validity-factor": "0",  # with so short a timeout a busy machine would rule every replica out
+            "repl-diskless-sync-delay": "0",
+        }
+
+    def _any(self) -> RedisServer:
+        """A running node; after a fail-over the first of them is as good as any once ``wait_healthy()`` has returned."""
+        for node in self.nodes:
+            if node.running:
+                return node
+        raise LinkLost(url=",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes), reason="no node runs")
+
+    def _all_met(self) -> bool:
+        for node in self.nodes:
+            known = str(node.command("CLUSTER", "NODES", timeout_s=1.0)).splitlines()
+            if len(known) != len(self.nodes) or any("handshake" in line for line in known):
+                return False
+        return True
+
+    def _owners(self, node: RedisServer, *, replicas: int = 0) -> dict[tuple[int, int], int]:
+        """first..last slot -> port of the master, as this node sees it; only ranges with that many replicas."""
+        ranges = node.command("CLUSTER", "SLOTS", timeout_s=1.0)
+        found: dict[tuple[int, int], int] = {}
+        for each in ranges if isinstance(ranges, list) else []:
+            assert isinstance(each, list)
+            first, last, master, *others = each
+            assert isinstance(first, int)
+            assert isinstance(last, int)
+            assert isinstance(master, list)
+            assert isinstance(master[1], int)
+            if len(others) >= replicas:
+                found[first, last] = master[1]
+        return found
+
+    def _healthy(self) -> bool:
+        up = {node.port: node for node in self.nodes if node.running}
+        whole = len(up) == len(self.nodes)  # a cluster that lost nodes is healthy with fewer replicas
+        views = []
+        for node in up.values():
+            if "cluster_state:ok" not in str(node.command("CLUSTER", "INFO", timeout_s=1.0)):
+                return False
+            views.append(self._owners(node, replicas=self._replica_count if whole else 0))
+        owners = views[0] if views else {}
+        if any(view != owners for view in views) or sum(last - first + 1 for first, last in owners) != SLOTS:
+            return False
+        masters = set(owners.values())
+        if not masters <= up.keys() or not all(is_master(up[port]) for port in masters):
+            return False
+        return all(any(in_sync(node, port) for port in masters) for node in up.values() if node.port not in masters)

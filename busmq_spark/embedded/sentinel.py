@@ -1,0 +1,118 @@
+"""A master with replicas, watched by sentinels that fail over within about three seconds."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from busmq_spark.embedded.group import Group, in_sync, is_master, until
+from busmq_spark.embedded.server import RedisServer, quoted
+from busmq_spark.errors import LinkLost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from busmq_spark.embedded.resp import Reply
+
+HEALTHY_S = 30.0
+
+
+class SentinelGroup(Group):
+    """``urls`` are those of the sentinels, without a password: ``password`` guards the data servers.
+
+    Who is master changes while the group runs: ``master`` and ``replicas`` ask the sentinels each time.
+    """
+
+    def __init__(  # noqa: PLR0913  keywords, each with a default that serves
+        self,
+        replicas: int = 1,
+        sentinels: int = 3,
+        name: str = "mymaster",
+        *,
+        down_after_ms: int = 500,
+        failover_timeout_ms: int = 3_000,
+        password: str | None = None,
+        aof: bool = False,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(password=password, aof=aof, settings=settings)
+        self.name = name
+        self._replica_count, self._sentinel_count = replicas, sentinels
+        self._down_after_ms, self._failover_timeout_ms = down_after_ms, failover_timeout_ms
+        self.servers: list[RedisServer] = []
+        self.sentinels: list[RedisServer] = []
+
+    @property
+    def urls(self) -> list[str]:
+        return [sentinel.url for sentinel in self.sentinels]
+
+    @property
+    def master(self) -> RedisServer:
+        """The one the first sentinel that answers names; it may be down already, until the sentinels have noticed."""
+        for sentinel in self.sentinels:
+            if sentinel.running:
+                port = int(_table(sentinel.command("SENTINEL", "MASTER", self.name))["port"])
+                return next(server for server in self.servers if server.port == port)
+        raise LinkLost(url=",".join(self.urls), reason="no sentinel runs")
+
+    @property
+    def replicas(self) -> list[RedisServer]:
+        """Every data server but the master, whether it runs or not."""
+        master = self.master
+        return [server for server in self.servers if server is not master]
+
+    def kill_master(self) -> RedisServer:
+        """SIGKILL; the result is the server that was master. ``wait_healthy()`` then waits for its successor."""
+        master = self.master
+        master.kill()
+        return master
+
+    def wait_healthy(self, timeout_s: float = HEALTHY_S) -> None:
+        """Until all running sentinels name the same running master and the running replicas are in sync with it.
+
+        False from the moment a master dies, so it may be called right after ``kill_master()``.
+        """
+        until(self._healthy, timeout_s, f"a healthy sentinel group {self.name}", ",".join(self.urls))
+
+    def _assemble(self) -> None:
+        self.servers, self.sentinels = [], []
+        master = self._add(more={"repl-diskless-sync-delay": "0"})
+        self.servers.append(master)
+        for _ in range(self._replica_count):
+            self.servers.append(self._add(replica_of=("127.0.0.1", master.port), more={"repl-diskless-sync-delay": "0"}))
+        # A sentinel asks a new master for its replicas at once, and then only every ten seconds: they must be there before it.
+        until(lambda: all(in_sync(each, master.port) for each in self.servers[1:]), HEALTHY_S, "replicas in sync", f"redis://127.0.0.1:{master.port}")
+        for _ in range(self._sentinel_count):
+            self.sentinels.append(self._enter(RedisServer(sentinel=True, settings=self._watch(master.port))))
+        self.wait_healthy()
+
+    def _watch(self, port: int) -> dict[str, str]:
+        login = {} if self._password is None else {f"sentinel auth-pass {self.name}": quoted(self._password)}
+        return {
+            f"sentinel monitor {self.name}": f"127.0.0.1 {port} {self._sentinel_count // 2 + 1}",
+            f"sentinel down-after-milliseconds {self.name}": str(self._down_after_ms),
+            f"sentinel failover-timeout {self.name}": str(self._failover_timeout_ms),
+            **login,
+        }
+
+    def _healthy(self) -> bool:
+        named = set()
+        for sentinel in filter(lambda each: each.running, self.sentinels):
+            seen = _table(sentinel.command("SENTINEL", "MASTER", self.name, timeout_s=1.0))
+            if seen["flags"] != "master" or int(seen["num-slaves"]) < len(self.servers) - 1:
+                return False
+            if int(seen["num-other-sentinels"]) != len(self.sentinels) - 1:
+                return False
+            named.add(int(seen["port"]))
+        up = [server for server in self.servers if server.running]
+        masters = [server for server in up if {server.port} == named]
+        if not masters or not is_master(masters[0]):
+            return False
+        return all(in_sync(server, masters[0].port) for server in up if server is not masters[0])
+
+
+def _table(reply: Reply) -> dict[str, str]:
+    """A flat list of names and values."""
+    assert isinstance(reply, list)
+    words = [str(word) for word in reply]
+    return dict(zip(words[::2], words[1::2], strict=True))

@@ -1,0 +1,307 @@
+"""One redis-server on 127.0.0.1: start, stop, kill, restart, pause."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import socket
+import time
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+from urllib.parse import quote
+
+from busmq_spark.embedded.binary import find_redis_server
+from busmq_spark.embedded.guard import Guard
+from busmq_spark.embedded.resp import ErrorReply, Reply, ask
+from busmq_spark.errors import ConfigError, LinkLost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+START_S = 10.0
+LOAD_S = 300.0
+REBIND_S = 2.0
+STOP_S = 5.0
+# Below the range that Linux and macOS hand out to outgoing connections, so that the port is still free at a restart; a cluster node's
+# second port (+ 10000) still exists.
+FIRST_PORT, LAST_PORT = 20_000, 32_000
+# Logged by a server, and by a sentinel, once its own socket listens and its data are loaded.
+READY = ("Ready to accept connections", "Sentinel ID is")
+TAKEN = "Address already in use"
+# Settings that have an argument of their own here, or that the guarantees of this package rest on.
+RESERVED = {"bind", "daemonize", "dir", "include", "logfile", "loglevel", "pidfile", "port", "protected-mode", "supervised", "syslog-enabled"}
+RESERVED |= {"appendfsync", "appendonly", "masterauth", "maxmemory", "replicaof", "requirepass", "slaveof", "unixsocket"}
+
+
+class RedisServer:
+    """A Redis of our own. Nothing happens before ``start()`` or ``with``; see the package's rules.
+
+    ``folder``: None makes a temporary one that ``stop()`` removes; a given one is kept with its data (which need ``aof=True`` to survive)
+    and can serve one server at a time. ``port``: 0 picks a free one, which this object then keeps for life. ``settings``: further lines
+    of redis.conf, the value as it is written there. ``sentinel``: run as a sentinel, for SentinelGroup.
+    """
+
+    def __init__(  # noqa: PLR0913  keywords, each the name of what Redis calls it
+        self,
+        folder: Path | str | None = None,
+        *,
+        port: int = 0,
+        aof: bool = False,
+        fsync: Literal["always", "everysec"] = "always",
+        password: str | None = None,
+        maxmemory: str | None = None,
+        replica_of: tuple[str, int] | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        unix_socket: bool = False,
+        sentinel: bool = False,
+    ) -> None:
+        self._given = None if folder is None else Path(folder)
+        self._port, self._pid = port, 0
+        self._aof, self._fsync, self._password, self._maxmemory = aof, fsync, password, maxmemory
+        self._replica_of, self._settings, self._unix, self._sentinel = replica_of, dict(settings), unix_socket, sentinel
+        self._guard: Guard | None = None
+        _check(self._settings)
+
+    # What it is
+
+    @property
+    def port(self) -> int:
+        if not self._port:
+            raise _not_started()
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """With the password, if there is one: for clients, not for logs."""
+        login = "" if self._password is None else f":{quote(self._password, safe='')}@"
+        return f"redis://{login}127.0.0.1:{self.port}"
+
+    @property
+    def socket_path(self) -> Path:
+        """The unix socket; there only with ``unix_socket=True``."""
+        return self.folder / "redis.sock"
+
+    @property
+    def pid(self) -> int:
+        """Process id of redis-server itself; that of the last one while it is down."""
+        if not self._pid:
+            raise _not_started()
+        return self._pid
+
+    @property
+    def folder(self) -> Path:
+        return self._watched().folder
+
+    @property
+    def log(self) -> str:
+        """Everything the server printed in this folder; empty once a temporary folder is gone."""
+        try:
+            return (self.folder / "redis.log").read_text(errors="replace")
+        except (FileNotFoundError, ConfigError):
+            return ""
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists: a paused or loading server runs."""
+        return self._guard is not None and self._guard.ask("alive") == "yes"
+
+    # What it does
+
+    def start(self) -> Self:
+        """Returns when it listens, has loaded its data and answers PING.
+
+        ConfigError when the port belongs to somebody else, LocalToolMissing without redis-server, LinkLost with the end of its log for
+        every other reason; then nothing is left running.
+        """
+        if self._guard is not None:
+            raise ConfigError(reason="this server is already started; restart() starts it again")
+        given = None if self._given is None else self._given.resolve()
+        port = self._port
+        self._guard = Guard(find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else [])))
+        try:
+            self._first_run()
+        except BaseException:
+            self._guard.close()
+            self._guard, self._port = None, port
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the server and remove a temporary folder. No error when it is down, and nothing in a forked child.
+
+        In a kept folder the server may first save what it is set to save. In a temporary one there is nothing to save for: it is killed.
+        """
+        guard = self._guard
+        if guard is None or not guard.mine:
+            return
+        self._guard = None
+        try:
+            if self._given is not None:
+                guard.ask(f"end {STOP_S}")
+        finally:
+            guard.close()
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone. The folder and the port stay for ``restart()``."""
+        self._watched().ask("kill")
+
+    def restart(self) -> None:
+        """End it (if it runs) and start it again: same port, same folder, and the configuration as it rewrote it itself."""
+        self._watched().ask(f"end {STOP_S}")
+        deadline = time.monotonic() + REBIND_S
+        while not self._run():
+            if time.monotonic() > deadline:
+                raise _taken(self.port)
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its port and its connections, and answers nobody."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def command(self, *words: str | int | bytes, timeout_s: float = 10.0) -> Reply:
+        """One command on a connection of its own; works in a forked child too. ConnectionError or RuntimeError, see ``resp.ask``."""
+        return ask(self.port, *words, password=self._password, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    # How
+
+    def _watched(self) -> Guard:
+        if self._guard is None:
+            raise _not_started()
+        return self._guard
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._watched().ask(f"signal {number.value}") == "no":
+            raise LinkLost(url=f"redis://127.0.0.1:{self._port}", reason="this embedded server is down; restart() starts it again")
+
+    def _first_run(self) -> None:
+        """Between looking for a free port and binding it somebody else may take it; then try another."""
+        fixed = self._port
+        for _ in range(1 if fixed else 50):
+            port = fixed or _any_port()
+            if not all(_is_free(each) for each in self._ports(port)):
+                continue
+            self._port = port
+            self._write_configuration()
+            if self._run():
+                return
+        raise _taken(fixed)
+
+    def _ports(self, port: int) -> list[int]:
+        return [port, port + 10_000] if self._settings.get("cluster-enabled") == "yes" else [port]
+
+    def _run(self) -> bool:
+        """False when the port was taken; an error when the server did not come up for another reason."""
+        guard = self._watched()
+        log = guard.folder / "redis.log"
+        before = log.stat().st_size if log.exists() else 0
+        self._pid = int(guard.ask("run"))
+        started, wait_s = time.monotonic(), START_S
+        while True:
+            alive = guard.ask("alive")  # asked before the log is read: what a server says last is then in it
+            said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
+            # No one connects to the port before this line: until then a stranger might hold it.
+            if any(mark in said for mark in READY) and alive == "yes" and self._answers():
+                return True
+            if alive != "yes":
+                if TAKEN in said:
+                    return False
+                raise self._failed(f"it ended with status {alive.removeprefix('no ')}", said)
+            if time.monotonic() - started > wait_s:
+                # After so long it has its socket (a taken port ends it at once), so it is ours to ask.
+                if wait_s == LOAD_S or not self._loads():
+                    guard.ask("kill")
+                    raise self._failed(f"it was not ready after {wait_s:.0f} s", said)
+                wait_s = LOAD_S
+            time.sleep(0.005)
+
+    def _answers(self) -> bool:
+        try:
+            return self.command("PING", timeout_s=1.0) == "PONG"
+        except ErrorReply as refusal:
+            # A replica that may not serve stale data while it syncs is up; so is a server whose ACL does not know us.
+            return not str(refusal).startswith("LOADING")
+        except OSError:
+            return False
+
+    def _loads(self) -> bool:
+        try:
+            self.command("PING", timeout_s=1.0)
+        except ErrorReply as refusal:
+            return str(refusal).startswith("LOADING")
+        except OSError:
+            return False
+        return False
+
+    def _failed(self, reason: str, said: str) -> LinkLost:
+        tail = "\n".join(said.splitlines()[-15:])
+        return LinkLost(url=f"redis://127.0.0.1:{self._port}", reason=f"redis-server did not start: {reason}. Its log ends with\n{tail}\n")
+
+    def _write_configuration(self) -> None:
+        """A file rather than arguments: the password must not show in ``ps``, and sentinels rewrite their configuration."""
+        lines = {"bind": "127.0.0.1", "protected-mode": "yes", "port": str(self._port), "daemonize": "no", "dir": quoted(str(self.folder))}
+        lines |= {"loglevel": "notice", "logfile": '""'}
+        if not self._sentinel:
+            lines |= {"save": '""', "maxmemory-policy": "noeviction", "appendonly": "yes" if self._aof else "no", "appendfsync": self._fsync}
+            lines |= {} if self._maxmemory is None else {"maxmemory": self._maxmemory}
+            lines |= {} if self._replica_of is None else {"replicaof": f"{self._replica_of[0]} {self._replica_of[1]}"}
+        if self._password is not None:
+            lines["requirepass"] = quoted(self._password)
+            if not self._sentinel:
+                lines["masterauth"] = lines["requirepass"]
+        if self._unix:
+            if len(str(self.socket_path)) > 100:  # sun_path: 104 bytes on macOS, 108 on Linux
+                raise ConfigError(reason=f"a unix socket cannot have a path as long as {self.socket_path}. Give a shorter folder")
+            lines |= {"unixsocket": quoted(str(self.socket_path)), "unixsocketperm": "700"}
+        lines |= self._settings
+        path = self.folder / "redis.conf"
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+
+
+def _any_port() -> int:
+    """From the system's randomness: ``random`` may be seeded alike in many processes, or by the user for a reason."""
+    return FIRST_PORT + secrets.randbelow(LAST_PORT - FIRST_PORT)
+
+
+def _is_free(port: int) -> bool:
+    """Whether we could listen there. Connects to nobody."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Redis does: a port in TIME_WAIT is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def quoted(text: str) -> str:
+    """As redis.conf reads it: any byte can be written inside double quotes."""
+    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape"))
+    return f'"{"".join(plain)}"'
+
+
+def _check(settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        if name.lower() in RESERVED:
+            raise ConfigError(reason=f"setting {name!r} is set by RedisServer itself. Use its argument, if it has one")
+        if "\n" in name + value:
+            raise ConfigError(reason=f"setting {name!r} has a line break in it")
+
+
+def _not_started() -> ConfigError:
+    return ConfigError(reason="this server is not started. Use it in a with block, or call start() first")
+
+
+def _taken(port: int) -> ConfigError:
+    where = f"port {port} of 127.0.0.1 is" if port else f"50 ports between {FIRST_PORT} and {LAST_PORT} of 127.0.0.1 were"
+    return ConfigError(reason=f"{where} in use by another process, which was left alone. Use port=0 for a free one")
