@@ -57,7 +57,7 @@ bench: $(VENV)/.installed-dev ## Measure throughput and latency on this machine
 
 .PHONY: test-spark40
 test-spark40: .venv-spark40/.installed ## Run the smoke test on Spark 4.0, the oldest one supported
-	@.venv-spark40/bin/python -m pytest -o addopts="-ra -q --import-mode=importlib" tests/spark/test_smoke.py $(ARGS)
+	@.venv-spark40/bin/python -m pytest tests/spark/test_smoke.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and build output
@@ -79,7 +79,7 @@ $(VENV)/.installed-demo: pyproject.toml $(CONSTRAINTS) | $(PY)
 
 $(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS) | $(PY)
 	$(call pip_install,$(PY),-c $(CONSTRAINTS) -e '.[dev]',busmq_spark and its test tools)
-	@touch $@
+	@touch $(VENV)/.installed-demo $@
 
 # No stamp is left where Node is missing, so that the hint comes again and a Node installed later is used.
 tests/peers/node_modules/.installed: tests/peers/package.json tests/peers/package-lock.json tests/peers/install.sh
