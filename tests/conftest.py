@@ -1,0 +1,97 @@
+"""Fixtures every folder shares: real servers, started once, and names that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import DirectGroup, RedisServer
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.urls import parse
+
+TESTS = Path(__file__).parent
+# What the tests of a folder need. A test of another folder says so itself.
+MARKERS = {"contract": "redis", "topology": "redis", "peers": "peer"}
+
+# No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples, since names are fresh in each.
+settings.register_profile("busmq", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.load_profile("busmq")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(TESTS) and (marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])):
+            item.add_marker(marker)
+
+
+class Fresh(Protocol):
+    """Makes a queue name that nobody has used, with ``hint`` in it."""
+
+    def __call__(self, hint: str = "q") -> str: ...
+
+
+class FreshKeys(Protocol):
+    """Makes the keys of a queue that nobody has used."""
+
+    def __call__(self, hint: str = "q") -> QueueKeys: ...
+
+
+_NUMBERS = itertools.count(1)
+_RUN = secrets.token_hex(3)
+
+
+@pytest.fixture(scope="session")
+def fresh() -> Fresh:
+    """Instead of FLUSHALL: tests share servers and cannot meet in a name."""
+    return lambda hint="q": f"{hint}-{_RUN}-{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="session")
+def fresh_keys(fresh: Fresh) -> FreshKeys:
+    return lambda hint="q": QueueKeys(fresh(hint))
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One server for the whole run. Whoever stops, kills or configures a server starts one of his own."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_server: RedisServer) -> str:
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def three_servers() -> Iterator[DirectGroup]:
+    """Three servers that know nothing of each other: layout direct with three URLs."""
+    with DirectGroup(3) as group:
+        yield group
+
+
+@pytest.fixture
+def link(redis_url: str) -> Iterator[SyncLink]:
+    made = link_to(redis_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def three_links(three_servers: DirectGroup) -> Iterator[list[SyncLink]]:
+    links = [link_to(url) for url in three_servers.urls]
+    yield links
+    for made in links:
+        made.close()
+
+
+def link_to(url: str) -> SyncLink:
+    """A link of its own to the server behind ``url``."""
+    return SyncLink(parse(url)[0])
