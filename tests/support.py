@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,3 +23,13 @@ def wait_until(predicate: Callable[[], object], timeout_s: float, what: str = ""
         if time.monotonic() > deadline:
             raise AssertionError(f"{what or getattr(predicate, '__name__', predicate)}: not so within {timeout_s} s")
         pause.wait(0.01)
+
+
+def ps(column: str, pid: int) -> str:
+    """One column of ps for this process; empty when there is none."""
+    return subprocess.run(["ps", "-o", f"{column}=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
+
+
+def gone(pid: int) -> bool:
+    """No such process, or only its entry that init has not collected yet."""
+    return ps("stat", pid)[:1] in ("", "Z")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,8 @@ class Guard:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         # The watchdog creates the folder, so that no moment exists in which nobody would remove it.
-        kind = "new" if folder is None else "kept"
-        argv = [str(self._owner), kind, str(self.folder), str(program), *arguments]
+        self._kind = "new" if folder is None else "kept"
+        argv = [str(self._owner), self._kind, str(self.folder), str(program), *arguments]
         if not sys.executable:
             raise LocalToolMissing(tool="python", reason="sys.executable is empty in this embedded interpreter", remedy="Name a Redis by its URL")
         with as_file(files("busmq_spark.embedded") / "watchdog.py") as script:
@@ -71,7 +72,9 @@ class Guard:
             except (BrokenPipeError, ValueError):
                 pass  # it has left already
             self._process.stdout.close()
-            self._process.wait()
+            if self._process.wait() != 0 and self._kind == "new":
+                # Somebody killed the watchdog: what it would have done is left to us. On Linux its server died with it.
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _answer(self) -> str:
         assert self._process.stdout is not None

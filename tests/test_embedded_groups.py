@@ -1,0 +1,68 @@
+"""Several servers as one: independent, behind sentinels, as a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.errors import LinkLost
+from tests.support import gone, wait_until
+
+pytestmark = pytest.mark.redis
+
+
+def test_a_direct_group_is_several_servers_that_share_nothing() -> None:
+    with DirectGroup(3) as group:
+        assert len(set(group.urls)) == 3
+        group.servers[0].command("SET", "key", "value")
+        assert [each.command("GET", "key") for each in group.servers] == ["value", None, None]
+        pids = [each.pid for each in group.servers]
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_group_that_cannot_start_stops_what_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = RedisServer.start
+    started: list[int] = []
+
+    def second_fails(self: RedisServer) -> RedisServer:
+        if started:
+            raise LinkLost(url="redis://127.0.0.1", reason="broken on purpose")
+        started.append(start(self).pid)
+        return self
+
+    monkeypatch.setattr(RedisServer, "start", second_fails)
+    with pytest.raises(LinkLost, match="on purpose"):
+        DirectGroup(2).start()
+    assert gone(started[0])
+
+
+@pytest.mark.fault
+def test_sentinels_make_a_replica_master_when_the_master_dies() -> None:
+    with SentinelGroup(password='se "cret') as group:
+        assert len(set(group.urls)) == 3
+        group.master.command("SET", "key", "value")
+        assert group.master.command("WAIT", 1, 5_000) == 1
+        old = group.kill_master()
+        group.wait_healthy()
+        assert group.master is not old
+        assert group.master.command("GET", "key") == "value"
+        old.restart()
+        wait_until(lambda: old.command("ROLE")[0] == "slave", 20, "the old master is a replica")  # type: ignore[index]
+        group.wait_healthy()
+        assert group.replicas == [old]
+
+
+@pytest.mark.fault
+def test_a_cluster_serves_keys_on_every_master_and_survives_the_loss_of_one() -> None:
+    with ClusterGroup() as group:
+        assert (len(group.masters), len(group.replicas), len(set(group.urls))) == (3, 3, 6)
+        keys = [f"key{number}" for number in range(50)]
+        for key in keys:
+            assert group.owner(key).command("SET", key, f"value of {key}") == "OK"
+        assert {group.owner(key).port for key in keys} == {each.port for each in group.masters}
+        assert [master.command("WAIT", 1, 5_000) for master in group.masters] == [1, 1, 1]
+        lost = group.kill_master("key0")
+        group.wait_healthy()
+        assert lost not in group.masters
+        assert len(group.masters) == 3
+        assert [group.owner(key).command("GET", key) for key in keys] == [f"value of {key}" for key in keys]
