@@ -31,6 +31,7 @@ def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover
 
     ``born`` is a fresh random name, kept only if the queue has none yet. Raises QueueMissing when it does not exist and ``create`` is false.
     """
+    _check_ttl(ttl_s)
     args = (ttl_s, max(0, maxsize), "true" if discover else "false", born, int(create), LONG_TTL_S)
     reply = yield script("attach", keys.all, args)
     if reply[0] < 0:
@@ -71,6 +72,8 @@ def pop(keys: QueueKeys, *, reliable: bool = False, ttl_s: int = 0, most: int = 
 
     At most CHUNK_MESSAGES a call; stops after the message that reaches ``most_bytes``.
     """
+    if reliable:
+        _check_ttl(ttl_s)
     names = (keys.messages, keys.toack) if reliable else (keys.messages,)
     reply = yield script("pop", names, (min(most, CHUNK_MESSAGES), most_bytes, ttl_s), idempotent=False)
     return _messages(reply)
@@ -80,6 +83,7 @@ def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flo
     """Acknowledge everything up to ``last`` that a reliable consumer took; ``restore`` puts the rest back at the head, ids kept."""
     if not isinstance(last, int) or not 0 <= last <= MAX_ID:
         raise ConfigError(reason=f"the id to ack is {last!r}; expected a whole number from 0 to {MAX_ID}")
+    _check_ttl(ttl_s)
     names = (keys.toack, keys.messages) if restore else (keys.toack,)
     while (yield script("ack", names, (last, ttl_s, ACK_MOST))) == ACK_MOST:
         pass
@@ -113,6 +117,7 @@ def metadata(keys: QueueKeys) -> Flow[dict[str, str]]:
 
 def touch(keys: QueueKeys, ttl_s: int) -> Flow[None]:
     """Let the queue live for another ``ttl_s``."""
+    _check_ttl(ttl_s)
     yield [command("EXPIRE", key, ttl_s) for key in keys.shared]
 
 
@@ -124,6 +129,11 @@ def flush(keys: QueueKeys) -> Flow[None]:
 def close(keys: QueueKeys) -> Flow[None]:
     """Remove the queue with everything in it, our own records too."""
     yield command("DEL", *keys.all)
+
+
+def _check_ttl(ttl_s: int) -> None:
+    if ttl_s < 1:
+        raise ConfigError(reason=f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what may live for less")
 
 
 def _messages(reply: list[bytes]) -> list[Message]:

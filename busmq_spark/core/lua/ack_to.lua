@@ -21,7 +21,7 @@ local low = id
 if sub ~= '' then
   local acked = tonumber(redis.call('HGET', KEYS[4], sub) or 0)
   if acked < id then redis.call('HSET', KEYS[4], sub, ARGV[1], ':born', born) end
-  redis.call('EXPIRE', KEYS[4], math.max(tonumber(stored[1]), tonumber(ARGV[6])))
+  redis.call('EXPIRE', KEYS[4], math.max(tonumber(stored[1]) or 0, tonumber(ARGV[6])))
 end
 local others = redis.call('HGETALL', KEYS[4])
 for i = 1, #others, 2 do

@@ -1,10 +1,11 @@
 -- KEYS metadata messages msgid toack acks sinks
 -- ARGV ttl_s maxsize discover born create long_ttl_s
 -- Result {existed 0|1, ttl, maxsize, born}; {-1} when the queue is missing and create is not 1.
--- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl and is created over.
+-- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl and is created over; so is a ttl that no
+-- EXPIRE could take, or that would delete the queue at once.
 local ttl = tonumber(redis.call('HGET', KEYS[1], 'ttl') or nil)
 local existed = 1
-if not ttl then
+if not ttl or ttl < 1 then
   if ARGV[5] ~= '1' then return {-1} end
   existed, ttl = 0, tonumber(ARGV[1])
   redis.call('HSET', KEYS[1], 'ttl', ARGV[1], 'source', 'local', 'discover', ARGV[3], 'maxsize', ARGV[2])
@@ -17,4 +18,4 @@ for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 local long = math.max(ttl, tonumber(ARGV[6]))
 redis.call('EXPIRE', KEYS[5], long)
 redis.call('EXPIRE', KEYS[6], long)
-return {existed, ttl, tonumber(redis.call('HGET', KEYS[1], 'maxsize') or 0), born}
+return {existed, ttl, tonumber(redis.call('HGET', KEYS[1], 'maxsize') or 0) or 0, born}

@@ -23,7 +23,7 @@ for i = 1, #ARGV do
       if exact then wanted_mark = mark(redis.call('LINDEX', messages, 2 * index + 1)) end
     end
   end
-  states[i] = {tonumber(stored[1] or 0), stored[2] or '', tonumber(stored[3] or 0) or 0, redis.call('GET', msgid) or '0',
+  states[i] = {tonumber(stored[1] or 0) or 0, stored[2] or '', tonumber(stored[3] or 0) or 0, redis.call('GET', msgid) or '0',
     oldest, newest, count, wanted_mark, newest_mark}
 end
 return states

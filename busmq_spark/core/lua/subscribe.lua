@@ -3,6 +3,9 @@
 -- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s
 -- Result the last acked id of the subscription, as text; it keeps the one it has.
 local sub, start = ARGV[1], ARGV[2]
+local born = redis.call('HGET', KEYS[1], 'born') or ''
+local of = redis.call('HGET', KEYS[4], ':born')
+if of and of ~= born then redis.call('DEL', KEYS[4]) end -- positions in a life that ended
 local known = redis.call('HGET', KEYS[4], sub)
 if not known then
   local given = redis.call('GET', KEYS[2]) or '0'
@@ -14,7 +17,7 @@ if not known then
   else
     known = start
   end
-  redis.call('HSET', KEYS[4], sub, known, ':born', redis.call('HGET', KEYS[1], 'born') or '')
+  redis.call('HSET', KEYS[4], sub, known, ':born', born)
 end
-redis.call('EXPIRE', KEYS[4], math.max(tonumber(redis.call('HGET', KEYS[1], 'ttl') or 0), tonumber(ARGV[3])))
+redis.call('EXPIRE', KEYS[4], math.max(tonumber(redis.call('HGET', KEYS[1], 'ttl') or 0) or 0, tonumber(ARGV[3])))
 return known
