@@ -102,7 +102,7 @@ class QueueMissing(BusError):
     """The queue does not exist and ``createQueue`` is off."""
 
     code = "BUSMQ_QUEUE_MISSING"
-    template = "queue {queue!r} does not exist and createQueue is false. Create it with a producer first, or set createQueue=true"
+    template = "queue {queue!r} does not exist and may not be created here. Create it with a producer first, or set createQueue=true on a stream"
 
 
 class QueueBusy(BusError):

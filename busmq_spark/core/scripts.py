@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
@@ -22,9 +21,25 @@ class Script:
     digest: str
 
 
-@cache
+_loaded: dict[str, Script] = {}
+"""A plain dict and not a cache decorator: where the package travels by value (Spark Connect, notebooks) its content travels along."""
+
+
 def load(name: str) -> Script:
     """The script ``lua/<name>.lua`` with its includes; read once per process."""
+    if name not in _loaded:
+        _loaded[name] = _read(name)
+    return _loaded[name]
+
+
+def load_all() -> None:
+    """Read every script now, before the package is sent to a machine that does not have its files."""
+    for file in (files("busmq_spark.core") / "lua").iterdir():
+        if file.name.endswith(".lua"):
+            load(file.name.removesuffix(".lua"))
+
+
+def _read(name: str) -> Script:
     folder = files("busmq_spark.core") / "lua"
     lines = []
     for line in (folder / f"{name}.lua").read_text("utf-8").splitlines():

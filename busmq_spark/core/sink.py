@@ -79,6 +79,12 @@ def record(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[tuple[Staged
     return decode_manifest(reply[1])
 
 
+def recorded(sink: str, batch: int) -> Flow[tuple[Staged, ...]]:
+    """The lists recorded for this batch; empty when another batch, or none, is on record."""
+    held, manifest = yield command("HMGET", sink_record(sink), "batch", "manifest")
+    return decode_manifest(manifest) if held is not None and int(held) == batch else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Full:
     """A commit stopped because the queue is at its ``maxsize``; calling it again goes on."""

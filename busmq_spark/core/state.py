@@ -153,3 +153,14 @@ def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str =
 
 def _parts(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[i : i + QUEUES_PER_CALL] for i in range(0, len(items), QUEUES_PER_CALL)]
+
+
+def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tuple[int, int]]:
+    """The last id of ``first..last`` such that all values up to it fit ``budget`` bytes (``first - 1`` when none does), and their bytes."""
+    at, used = first - 1, 0
+    while at < last:
+        reached, size, done = yield script("measure", (keys.messages,), (at + 1, last, budget - used))
+        at, used = reached, used + size
+        if done:
+            break
+    return at, used

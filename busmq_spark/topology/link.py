@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import redis.exceptions as rx
@@ -33,6 +32,7 @@ class SyncLink:
         self.server = server
         self._patience_s = patience_s
         self._connection = sync_connection(server)
+        self._posted = 0
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
@@ -40,6 +40,7 @@ class SyncLink:
 
     def execute(self, step: Step) -> Any:
         """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        assert not self._posted, "replies of posted calls are still to be fetched"
         calls = calls_of(step)
         if not calls:
             return []
@@ -67,36 +68,60 @@ class SyncLink:
             self._pause_or_raise(refused, attempt, deadline)  # LOADING and its like: not executed
         raise AssertionError("unreachable")
 
-    def stream(self, calls: Iterable[Call], depth: int = 2) -> Iterator[Any]:
+    def post(self, call: Call) -> None:
+        """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
+        try:
+            self._ready_for_more()
+            self._connection.send_packed_command([pack((call,), whole=True)], check_health=False)
+            self._posted += 1
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.server) from error
+
+    def fetch(self) -> Any:
+        """The reply to the oldest call posted and not fetched. Raises its translated error; LinkLost means that all posted calls are in doubt."""
+        try:
+            reply = self._read()
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.server) from error
+        self._posted -= 1
+        if isinstance(reply, Exception):
+            raise translate(reply, self.server)
+        return reply
+
+    def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
         """Replies in order, with up to ``depth`` calls under way, so that Redis works while the caller does.
 
-        Calls are taken from the iterable as late as possible. Scripts travel whole: a flushed script cache cannot break the order.
-        Nothing is repeated: LinkLost leaves it to the caller how far it came. Closing the iterator early drops the connection.
+        Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves it to the caller how far it came.
         """
         source = iter(calls)
-        waiting: deque[None] = deque()
         try:
-            self._ready()
             while True:
-                while len(waiting) < depth and (call := next(source, None)) is not None:
-                    self._connection.send_packed_command([pack((call,), whole=True)], check_health=False)
-                    waiting.append(None)
-                if not waiting:
+                while self._posted < depth and (call := next(source, None)) is not None:
+                    self.post(call)
+                if not self._posted:
                     return
-                reply = self._read()
-                waiting.popleft()
-                if isinstance(reply, Exception):
-                    raise reply
-                yield reply
-        except _WIRE_ERRORS as error:
-            raise translate(error, self.server) from error
+                yield self.fetch()
         finally:
-            if waiting:
-                self._connection.disconnect()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Forget calls that were posted and not fetched: the connection is dropped, since their replies would be taken for others'."""
+        if self._posted:
+            self._drop()
 
     def close(self) -> None:
         """Close the connection. A later step opens a new one."""
+        self._drop()
+
+    def _drop(self) -> None:
+        self._posted = 0
         self._connection.disconnect()
+
+    def _ready_for_more(self) -> None:
+        if not self._posted:
+            self._ready()
 
     def _ready(self) -> None:
         connection = self._connection

@@ -1,0 +1,222 @@
+"""Every option of the Spark source and sink: one table each, parsed once at the border into a frozen value.
+
+Names follow Spark's Kafka source where the meaning is equal. Look-up is case-blind, as everywhere in Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from os import environ
+from typing import Any, TypeVar
+
+from busmq_spark.errors import ConfigError
+
+O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
+WEEK_S = 7 * 24 * 3600
+ENGINE_OPTIONS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"})
+"""What Spark itself takes from the same option map; not ours, so not an error."""
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "") -> Any:
+    """One row of an option table. Without a default the option must be given."""
+    info = {"name": name, "parse": parse, "doc": doc, "alias": alias}
+    return field(metadata=info) if default is MISSING else field(default=default, metadata=info)
+
+
+def parse(cls: type[O], given: Mapping[str, str]) -> O:
+    """The options object for what the user gave. Raises ConfigError for an unknown name, a bad or missing value, or a conflict."""
+    table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        row = table.get(name.lower())
+        if row is None:
+            if name.lower() in ENGINE_OPTIONS:
+                continue
+            raise ConfigError(reason=_unknown(name, [r.metadata["name"] for r in table.values()]))
+        if row.name in values:
+            raise ConfigError(reason=f"option {row.metadata['name']!r} is given twice, also as {row.metadata['alias']!r}; give it once")
+        values[row.name] = _parsed(row.metadata["name"], row.metadata["parse"], text)
+    for row in table.values():
+        if row.name not in values and row.default is MISSING:
+            raise ConfigError(reason=f"option {row.metadata['name']!r} is missing: {row.metadata['doc']}")
+    return cls(**values)
+
+
+def _parsed(name: str, parser: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parser(str(text))
+    except ValueError as error:
+        shown = "***" if "password" in name or "url" in name or "secret" in name else repr(text)
+        raise ConfigError(reason=f"option {name!r} is {shown}; expected {error}") from None
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
+    hint = f"did you mean {next(k for k in known if k.lower() == near[0])!r}?" if near else f"known are: {', '.join(sorted(set(known)))}"
+    if name.lower() == "path":
+        hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path"
+    return f"unknown option {name!r}; {hint}"
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Parser of a whole number of at least ``least``."""
+
+    def parse_whole(text: str) -> int:
+        if not re.fullmatch(r"\s*\d+\s*", text) or int(text) < least:
+            raise ValueError(f"a whole number of at least {least}")
+        return int(text)
+
+    return parse_whole
+
+
+def flag(text: str) -> bool:
+    """Parser of true or false."""
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Parser of a word out of a few."""
+
+    def parse_word(text: str) -> str:
+        found = {word.lower(): word for word in words}.get(text.strip().lower())
+        if found is None:
+            raise ValueError(f"one of {', '.join(words)}")
+        return found
+
+    return parse_word
+
+
+def duration_s(text: str) -> int:
+    """Parser of a time: seconds, or a number with s, m, h or d, from 1 s up."""
+    found = re.fullmatch(r"\s*(\d+)\s*([smhd]?)\s*", text.lower())
+    if not found or int(found[1]) < 1:
+        raise ValueError("seconds, or a number with s, m, h or d: 30s, 12h, 7d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parser of a comma list of queue names."""
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not found:
+        raise ValueError("a comma list of queue names, such as orders,audit")
+    return found
+
+
+def name(text: str) -> str:
+    """Parser of one name that is not empty."""
+    if not text.strip():
+        raise ValueError("a name")
+    return text.strip()
+
+
+def pattern(text: str) -> str:
+    """Parser of a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"a Python regular expression ({error})") from None
+    return text
+
+
+def starting(text: str) -> str | dict[str, str | int]:
+    """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done."""
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return word
+    wanted = 'earliest, latest, or JSON such as {"orders": 41, "audit": "latest"} (an id is the last one that counts as read)'
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise ValueError(wanted) from None
+    if not isinstance(found, dict):
+        raise ValueError(wanted)
+    for value in found.values():
+        if value not in ("earliest", "latest") and not (type(value) is int and 0 <= value < 2**53):
+            raise ValueError(wanted)
+    return found
+
+
+def default_url() -> str | None:
+    """The address every option table falls back to."""
+    return environ.get("BUSMQ_REDIS_URL") or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisOptions:
+    """How to reach Redis."""
+
+    url: str | None = option("redis.url", str, None, doc="one Redis URL or a comma list, in the same order as every peer; else BUSMQ_REDIS_URL")
+    password: str | None = option("redis.password", str, None, doc="password for every server whose URL has none", alias="")
+    layout: str = option("redis.layout", one_of("direct"), "direct", doc="direct: one or several independent servers")
+
+    @property
+    def address(self) -> str:
+        """The URL list; raises ConfigError when neither the option nor the environment has one."""
+        url = self.url or default_url()
+        if not url:
+            raise ConfigError(reason="no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL")
+        return url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(RedisOptions):
+    """Options of ``spark.readStream.format("busmq")`` and ``spark.read.format("busmq")``."""
+
+    subscribe: tuple[str, ...] = option("subscribe", names, (), doc="queues to read, comma separated")
+    subscribe_pattern: str | None = option("subscribePattern", pattern, None, doc="read every queue whose whole name matches, also later ones")
+    starting: str | dict[str, str | int] = option(
+        "startingOffsets", starting, "earliest", doc="earliest, latest or JSON from queue to last id that counts as read; only for a fresh checkpoint"
+    )
+    max_messages: int | None = option(
+        "maxMessagesPerTrigger", whole(1), None, doc="most messages in one micro-batch, shared fairly over queues", alias="maxOffsetsPerTrigger"
+    )
+    max_bytes: int | None = option("maxBytesPerTrigger", whole(1), None, doc="most bytes of values in one micro-batch (at least one message is read)")
+    min_partitions: int | None = option("minPartitions", whole(1), None, doc="split queues by id ranges until there are so many tasks")
+    max_per_partition: int | None = option("maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages")
+    fail_on_data_loss: bool = option("failOnDataLoss", flag, True, doc="stop when planned messages are gone; false: go on from the oldest stored")
+    ack: str = option("ack", one_of("commit", "none"), "commit", doc="commit: messages leave when their batch is committed; none: nothing is removed")
+    subscription: str = option("subscription", name, "", doc="a name; several queries then read one queue, each with its own acks")
+    create: bool = option("createQueue", flag, True, doc="create a queue named in subscribe that does not exist")
+    ttl_s: int = option("ttl", duration_s, WEEK_S, doc="lifetime without readers or writers of a queue that is created: seconds, or 30s, 12h, 7d")
+    idle_poll_ms: int = option("idlePollMs", whole(1), 50, doc="an idle query asks Redis this often at most; a push wakes it sooner")
+
+    def __post_init__(self) -> None:
+        given = [n for n, v in (("subscribe", self.subscribe), ("subscribePattern", self.subscribe_pattern)) if v]
+        if len(given) != 1:
+            found = "both are" if given else "neither is"
+            raise ConfigError(reason=f"exactly one of 'subscribe' and 'subscribePattern' names the queues to read; {found} given")
+        if self.ack == "none" and self.subscription:
+            raise ConfigError(reason="ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out")
+        if isinstance(self.starting, dict) and self.subscribe and (strange := set(self.starting) - set(self.subscribe)):
+            raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is not in subscribe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(RedisOptions):
+    """Options of ``df.writeStream.format("busmq")`` and ``df.write.format("busmq")``."""
+
+    queue: str | None = option("queue", name, None, doc="queue for every row; needed when there is no column queue")
+    delivery: str = option("delivery", one_of("exactly-once", "at-least-once"), "exactly-once", doc="exactly-once, or at-least-once (faster)")
+    sink: str = option("sinkId", name, "", doc="name under which committed batches are remembered; default: the query's id")
+    on_full: str = option("onFull", one_of("block", "fail"), "block", doc="a queue at its maxsize: block until there is room, or fail at once")
+    full_timeout_ms: int = option("fullTimeoutMs", whole(0), 60_000, doc="how long to block on a full queue before failing")
+    create: bool = option("createQueue", flag, True, doc="create a queue that does not exist")
+    ttl_s: int = option("ttl", duration_s, WEEK_S, doc="lifetime without readers or writers of a queue that is created: seconds, or 30s, 12h, 7d")
+    maxsize: int = option("maxsize", whole(0), 0, doc="most messages in a queue that is created; 0: no limit")
+    truncate: bool = option("truncate", flag, False, doc="batch write with mode overwrite: delete what the queue holds first")
+
+
+def rows(cls: type[Any]) -> list[tuple[str, str, str]]:
+    """Name, default and sentence of each option, for the README and help texts."""
+    out = []
+    for row in fields(cls):
+        default = "" if row.default in (None, "", ()) else str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
+        out.append((row.metadata["name"], default, row.metadata["doc"]))
+    return out

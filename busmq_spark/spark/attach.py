@@ -1,0 +1,168 @@
+"""Taking hold of queues for a streaming read: find, check against the checkpoint, create, lease, subscribe, keep alive, listen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
+from busmq_spark.options import ReadOptions
+from busmq_spark.spark import lease
+from busmq_spark.spark.keepalive import KeepAlive
+from busmq_spark.spark.loss import loss_error
+from busmq_spark.spark.offsets import Position
+from busmq_spark.spark.plan import Loss, lost
+from busmq_spark.spark.redis_store import RedisStore, open_store
+from busmq_spark.spark.store import Creation
+from busmq_spark.topology.listen import Bell
+
+SHORT_TTL_S = 3600
+"""An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it."""
+log = logging.getLogger("busmq_spark")
+
+
+class Attachment:
+    """The queues a streaming reader holds, and the checks between them and its checkpoint."""
+
+    def __init__(self, options: ReadOptions, store: RedisStore, bells: Sequence[Bell]) -> None:
+        self.store = store
+        self.queues: list[str] = []
+        self._options = options
+        self._bells = bells
+        self._token = lease.my_token() if options.ack == "commit" else ""
+        self._keep_alive = KeepAlive(lambda: open_store(options), options.subscription, self._token)
+
+    def hold(self, names: Sequence[str], known: Mapping[str, Position]) -> None:
+        """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched."""
+        fresh = [queue for queue in names if queue not in self.queues]
+        if not fresh:
+            return
+        self._compare([queue for queue in fresh if queue in known], known)
+        ttls = self._open(fresh, known)
+        if not (held := list(ttls)):
+            return
+        if self._token:
+            self._refuse_mixture(held)
+            lease.acquire(self.store, held, self._options.subscription, self._token)
+        if self._options.subscription:
+            starts = {queue: known[queue].last if queue in known else self._first_start(queue) for queue in held}
+            self.store.subscribe(starts, self._options.subscription)
+        self.queues = sorted({*self.queues, *held})
+        self._keep_alive.watch(ttls)
+        self._listen()
+
+    def raise_if_taken(self) -> None:
+        """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
+        if self._keep_alive.taken:
+            raise lease.busy(self._keep_alive.taken, self._options.subscription)
+
+    def entry(self, queue: str, at: Position | None, state: QueueState, *, fresh: bool) -> Position | None:
+        """Where the next batch begins in a queue: at its position, or where it enters the query. None leaves the queue out for now.
+
+        ``fresh`` says that the whole checkpoint is new, so that startingOffsets counts. Raises DataLoss.
+        """
+        if at is None:
+            return self._enter(queue, state, fresh)
+        if (loss := lost(at, state)) is None:
+            return at
+        if self._options.fail_on_data_loss:
+            raise self._error(queue, loss)
+        return self._go_on(queue, at, loss)
+
+    def refused(self, queue: str, position: Position, result: AckResult) -> None:
+        """An ack was refused since Redis holds another history than the checkpoint."""
+        kind = {"missing": "expired", "older": "rolled-back"}.get(result.status, result.status)
+        loss = Loss(kind, f"message {position.last} of incarnation {position.born} (fingerprint {position.mark})", result.detail or "no such queue")
+        if self._options.fail_on_data_loss:
+            raise self._error(queue, loss)
+
+    def stop(self) -> None:
+        """End threads and connections."""
+        self._keep_alive.stop()
+        for bell in self._bells:
+            bell.stop()
+        self.store.close()
+
+    def _compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> None:
+        if not self._options.fail_on_data_loss:
+            return
+        states = self.store.states({queue: known[queue].last for queue in queues})
+        for queue, state in states.items():
+            if loss := lost(known[queue], state):
+                raise self._error(queue, loss)
+
+    def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
+        """Attach; the result is the ttl of every queue that exists now."""
+        ttls: dict[str, int] = {}
+        for queue in queues:
+            named = queue in self._options.subscribe
+            creation = Creation(self._options.create and named, self._options.ttl_s)
+            try:
+                found = self.store.attach([queue], creation)[queue]
+            except QueueMissing:
+                if named or (queue in known and self._options.fail_on_data_loss):
+                    raise
+                continue  # matched the pattern and expired since
+            ttls[queue] = found.ttl_s
+            if found.existed and found.ttl_s < SHORT_TTL_S:
+                log.warning(
+                    "queue %r keeps its own ttl of %d s: if nothing holds it for longer, its messages are gone (and that will be noticed)",
+                    queue,
+                    found.ttl_s,
+                )
+        return ttls
+
+    def _refuse_mixture(self, queues: Sequence[str]) -> None:
+        if self._options.subscription:
+            return
+        for queue, names in self.store.subscriptions(queues).items():
+            if names:
+                raise QueueBusy(
+                    queue=queue,
+                    found=f"has the subscriptions {', '.join(sorted(names))}",
+                    remedy="A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none",
+                )
+
+    def _first_start(self, queue: str) -> str | int:
+        starting = self._options.starting
+        return starting.get(queue, "earliest") if isinstance(starting, dict) else starting
+
+    def _listen(self) -> None:
+        servers = self.store.locate(self.queues)
+        for index, bell in enumerate(self._bells):
+            bell.listen([QueueKeys(queue).available for queue in self.queues if servers[queue] == index])
+
+    def _enter(self, queue: str, state: QueueState, fresh: bool) -> Position | None:
+        if not state.exists or not state.born:
+            with suppress(ValueError):
+                self.queues.remove(queue)  # it went away between attach and here: the next discovery takes hold of it anew
+            return None
+        start = self._first_start(queue) if fresh else "earliest"
+        last = {"earliest": state.floor, "latest": state.given}.get(str(start), start)
+        assert isinstance(last, int)
+        if last > state.given:
+            raise ConfigError(reason=f"startingOffsets says {queue!r} is read up to id {last}, but its last id is {state.given}")
+        skipped = max(0, state.floor - last)
+        if skipped and self._options.fail_on_data_loss:
+            oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.given}"
+            raise self._error(queue, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
+        last = max(last, state.floor)
+        return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
+
+    def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
+        """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""
+        log.warning("%s; going on from the oldest stored message", self._error(queue, loss))
+        named = queue in self._options.subscribe
+        with suppress(QueueMissing):
+            self.store.attach([queue], Creation(self._options.create and named, self._options.ttl_s))
+        state = self.store.states({queue: -1})[queue]
+        if not state.exists:
+            return None
+        return Position(state.born, state.floor, "", state.floor, at.lost + max(1, loss.ids))
+
+    def _error(self, queue: str, loss: Loss) -> Exception:
+        listening = 1 if queue in self.queues else 0
+        return loss_error(queue, loss, self.store.traces(queue), own_listeners=listening)

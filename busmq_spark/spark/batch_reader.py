@@ -1,0 +1,61 @@
+"""The batch reader: what the queues hold now, as a snapshot of id ranges. Removes nothing, leases nothing, creates nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from busmq_spark.errors import ConfigError, QueueMissing
+from busmq_spark.options import ReadOptions
+from busmq_spark.spark.plan import Range, tasks
+from busmq_spark.spark.process import freeze
+from busmq_spark.spark.reader import Partition, read_ranges
+from busmq_spark.spark.redis_store import open_store
+from busmq_spark.spark.store import Creation
+
+
+class BatchReader(DataSourceReader):
+    """``spark.read.format("busmq")`` and ``CREATE TEMPORARY VIEW … USING busmq``."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        freeze()
+        options = self._options
+        store = open_store(options)
+        try:
+            names = list(options.subscribe)
+            if options.subscribe_pattern:
+                names = store.discover(re.compile(options.subscribe_pattern).fullmatch)  # type: ignore[arg-type]  # truthiness counts
+            states = store.states(dict.fromkeys(names, -1))
+            if missing := [queue for queue, state in states.items() if not state.exists]:
+                raise QueueMissing(queue=missing[0])
+            unnamed = [queue for queue, state in states.items() if not state.born]
+            born = {queue: found.born for queue, found in store.attach(unnamed, Creation(allowed=False, ttl_s=0)).items()}
+            servers = store.locate(names)
+            ranges = [
+                Range(queue, state.born or born[queue], first, state.newest, servers[queue])
+                for queue, state in states.items()
+                if state.count and (first := max(state.oldest, self._after(queue, state.given) + 1)) <= state.newest
+            ]
+        finally:
+            store.close()
+        return [Partition(part) for part in tasks(ranges, options.min_partitions, options.max_per_partition)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Partition)
+        return read_ranges(self._options, self._schema, partition.ranges)
+
+    def _after(self, queue: str, given: int) -> int:
+        """The id that startingOffsets says is read already."""
+        starting = self._options.starting
+        start = starting.get(queue, "earliest") if isinstance(starting, dict) else starting
+        if start == "latest":
+            raise ConfigError(reason="startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids")
+        return min(int(start), given) if start != "earliest" else 0

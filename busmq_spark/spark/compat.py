@@ -1,0 +1,35 @@
+"""What differs between the Spark versions we run on. 4.0 and 4.1 have no admission control for Python sources, 4.0 no Arrow stream writer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.datasource as api
+
+if TYPE_CHECKING:
+
+    class AvailableNow:
+        """Stands for Spark's mixin."""
+
+    StreamArrowWriter = api.DataSourceStreamArrowWriter
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
+    except ImportError:  # Spark before 4.2: Trigger.AvailableNow is one batch with everything
+
+        class AvailableNow:
+            """Stands for Spark's mixin where Spark has none."""
+
+    StreamArrowWriter = getattr(api, "DataSourceStreamArrowWriter", None)
+
+
+def read_limit(messages: int | None) -> Any:
+    """Spark's read limit object for a cap, or for none."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+    return ReadMaxRows(messages) if messages else ReadAllAvailable()
+
+
+def is_unlimited(limit: object) -> bool:
+    """Whether Spark asks for everything (Trigger.Once, or no cap)."""
+    return type(limit).__name__ == "ReadAllAvailable"

@@ -1,0 +1,64 @@
+"""One reader per queue (or subscription): who holds it, whether the holder is dead, and staying the holder.
+
+A lease is a Redis key with a ttl, so it ends by itself. The token tells where its holder runs: a reader that died on this machine, or whose
+driver did, is replaced at once, so a restarted query does not wait for the ttl.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from busmq_spark.errors import QueueBusy
+from busmq_spark.spark.process import machine, process_name
+from busmq_spark.spark.redis_store import LEASE_MS
+from busmq_spark.spark.store import ReadStore
+from busmq_spark.topology.place import new_token
+
+GRACE_S = 3.0
+"""A reader of this machine that is just being stopped may take so long to end."""
+
+
+def my_token() -> str:
+    """A new token for this process."""
+    return "|".join((new_token(), machine(), process_name(os.getpid()), process_name(os.getppid())))
+
+
+def is_dead(token: str) -> bool:
+    """Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone."""
+    _, _, rest = token.partition("|")
+    where, *processes = rest.split("|")
+    return where == machine() and any(not _alive(process) for process in processes)
+
+
+def _alive(process: str) -> bool:
+    pid = process.partition(".")[0]
+    return pid.isdigit() and process_name(int(pid)) == process
+
+
+def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str) -> None:
+    """Become the reader of all ``queues``. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere).
+
+    Raises QueueBusy when somebody else goes on reading.
+    """
+    started = time.monotonic()
+    dead: dict[str, str] = {}
+    while True:
+        holders = store.lease(queues, subscription, token, dead)
+        others = {queue: holder for queue, holder in holders.items() if holder != token}
+        if not others:
+            return
+        dead = {queue: holder for queue, holder in others.items() if is_dead(holder)}
+        if not dead:
+            here = any(f"|{machine()}|" in holder for holder in others.values())
+            if time.monotonic() - started > (GRACE_S if here else LEASE_MS / 1000 + GRACE_S):
+                raise busy(next(iter(others)), subscription)
+            time.sleep(0.2)
+
+
+def busy(queue: str, subscription: str) -> QueueBusy:
+    """The error for a queue that another query reads."""
+    what = f"is read by another query as subscription {subscription!r}" if subscription else "is read by another query"
+    remedy = "Stop that query, or give each query its own option 'subscription', or read with ack=none"
+    return QueueBusy(queue=queue, found=what, remedy=remedy)

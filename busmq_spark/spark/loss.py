@@ -1,0 +1,36 @@
+"""Turns a loss into the error that names its cause, from what Redis still shows."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
+from busmq_spark.spark.plan import Loss
+from busmq_spark.spark.store import Traces
+from busmq_spark.topology.link import SyncLink
+
+_ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
+_BY_KIND = {error.kind: error for error in _ERRORS}
+
+
+def loss_error(queue: str, loss: Loss, traces: Traces, *, own_listeners: int = 0) -> DataLoss:
+    """The error for a loss. Removal leaves little trace: un-acked copies or another listener mean a consumer, else it was a deletion."""
+    kind = loss.kind
+    if kind == "expired" and traces.empty:
+        kind = "flushed"
+    if kind == "removed":
+        kind = "consumed" if traces.unacked or traces.listeners > own_listeners else "flushed"
+    return _BY_KIND[kind](queue=queue, expected=loss.expected, found=loss.found)
+
+
+def raise_removed(link: SyncLink, queue: str, expected: str, found: str, need: int, oldest: int) -> NoReturn:
+    """Raise the error for ids that are no longer stored, seen by a task."""
+    keys = QueueKeys(queue)
+    unacked, (_, listeners), acks = link.execute(
+        [command("LRANGE", keys.toack, 0, 0), command("PUBSUB", "NUMSUB", keys.available), command("HLEN", keys.acks)]
+    )
+    # Our own reader listens too (one per query); a subscription of another query counts as another consumer.
+    traces = Traces((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
+    raise loss_error(queue, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)

@@ -1,0 +1,71 @@
+"""The offset in the checkpoint: per queue its incarnation, the last acked id, and a fingerprint of that message. Versioned JSON.
+
+    {"v": 1, "queues": {"orders": {"born": "5f…", "last": 41, "mark": "9a…"}}}
+
+``from`` stands where a queue enters the query, or goes on after a loss: the batch that ends at this offset begins after that id, whatever the
+batch before said. ``lost`` counts the ids skipped with failOnDataLoss=false. Keys are sorted, so the text of an offset is stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from busmq_spark.errors import ConfigError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything up to and including ``last`` is done, in the queue life named ``born``."""
+
+    born: str
+    last: int
+    mark: str = ""
+    start: int | None = None
+    lost: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of one queue."""
+        found: dict[str, Any] = {"born": self.born, "last": self.last, "mark": self.mark}
+        if self.start is not None:
+            found["from"] = self.start
+        if self.lost:
+            found["lost"] = self.lost
+        return found
+
+
+Positions = Mapping[str, Position]
+
+
+def encode(positions: Positions) -> dict[str, Any]:
+    """The offset as Spark's checkpoint stores it."""
+    return {"v": VERSION, "queues": {queue: positions[queue].to_json() for queue in sorted(positions)}}
+
+
+def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
+    """The positions in an offset. Raises ConfigError when it is not one of ours, or of a later version."""
+    try:
+        if offset["v"] != VERSION:
+            raise ConfigError(reason=f"the checkpoint holds offsets of version {offset['v']}, this package reads version {VERSION}; update it")
+        return {
+            str(queue): Position(str(p["born"]), int(p["last"]), str(p["mark"]), p.get("from"), p.get("lost", 0))
+            for queue, p in offset["queues"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(reason=f"the checkpoint does not hold busmq offsets ({error!r} in {str(offset)[:200]}); use a new checkpoint") from None
+
+
+def begin(start: Position | None, end: Position) -> int:
+    """The last id that was done before the batch from ``start`` to ``end``; the batch reads the ids after it."""
+    if start is None or start.born != end.born:
+        if end.start is None:
+            raise ConfigError(reason="the checkpoint ends at a queue life it never began; use a new checkpoint")
+        return end.start
+    if end.start is None or end == start:
+        return start.last
+    if end.lost > start.lost:
+        return end.start  # after a loss the batch goes back or forth to what is stored
+    return max(start.last, end.start)  # Spark before 4.2 plans without knowing the start, as if the queue were new

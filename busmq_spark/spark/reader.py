@@ -1,0 +1,237 @@
+"""The streaming reader: plans batches on the driver, reads ranges in tasks, acknowledges what is in the commit log.
+
+Rule 1. A batch is a function of its two offsets. Whatever planning learns goes into the end offset; nothing else survives a restart.
+Rule 2. The ``start`` that Spark hands to ``latestOffset`` is in the commit log, so it is acknowledged from there; ``commit`` comes later, or never.
+Rule 3. Threads and connections begin with the first call on the driver, never in ``__init__``: Spark pickles readers to its workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from busmq_spark.core.state import QueueState
+from busmq_spark.options import ReadOptions
+from busmq_spark.spark import compat, offsets
+from busmq_spark.spark.attach import Attachment
+from busmq_spark.spark.offsets import Position
+from busmq_spark.spark.plan import Range, share, tasks
+from busmq_spark.spark.process import freeze
+from busmq_spark.spark.redis_store import bells, open_store, shared_store
+from busmq_spark.spark.schema import ArrowRows
+
+DISCOVERY_S = 2.0
+"""How often an idle query looks for new queues that match its pattern."""
+WAIT_S = 0.01
+"""How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
+log = logging.getLogger("busmq_spark")
+
+
+class Partition(InputPartition):
+    """What one task reads: values only, no client."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        self.ranges = ranges
+
+
+def read_ranges(options: ReadOptions, schema: StructType, ranges: Sequence[Range]) -> Iterator[Any]:
+    """The record batches of a task."""
+    freeze()
+    rows = ArrowRows(schema)
+    store = shared_store(options)
+    for part in ranges:
+        for piece in store.read(part, options.fail_on_data_loss):
+            yield from rows.batches(piece)
+
+
+class StreamReader(DataSourceStreamReader, compat.AvailableNow):
+    """One streaming source. Lives in one process per query; Spark calls it from one thread."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._attachment: Attachment | None = None
+        self._known: Mapping[str, QueueState] = {}
+        self._counters: Sequence[object] = ()
+        self._planned: dict[str, Any] | None = None
+        self._acked: dict[str, Position] = {}
+        self._ceiling: dict[str, int] | None = None
+        self._rung: threading.Event | None = None
+        self._next_poll = self._next_discovery = 0.0
+
+    # -- what Spark calls on the driver ---------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Constant: Spark asks twice, and again when it replays the first batch. Where reading begins is in that batch's end offset."""
+        return offsets.encode({})
+
+    def getDefaultReadLimit(self) -> Any:
+        return compat.read_limit(self._options.max_messages)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._ceiling = {}  # filled by the first planning: what is stored then is what is available now
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """The end of the next batch. Spark before 4.2 hands over neither start nor limit; then what was planned last stands for the start."""
+        freeze()
+        at = start if start is not None else self._planned
+        begin = offsets.decode(at) if at else {}
+        attachment = self._attach(begin)
+        if start is not None:
+            self._acknowledge(begin)
+        if at is not None and begin and not self._news(begin):
+            return at
+        positions = self._plan(begin, attachment, unlimited=limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
+        self._planned = offsets.encode(positions)
+        return at if at is not None and positions == begin and begin else self._planned
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The newest ids, from the last planning: lag is this minus the end offset."""
+        if not self._known:
+            return None
+        return {"v": offsets.VERSION, "queues": {queue: {"last": state.given} for queue, state in sorted(self._known.items())}}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        freeze()
+        begin, goal = offsets.decode(start), offsets.decode(end)
+        attachment = self._attach({**begin, **goal})
+        self._planned = end
+        servers = attachment.store.locate(list(goal))
+        ranges = []
+        for queue, position in goal.items():
+            done = offsets.begin(begin.get(queue), position)
+            if done < position.last:
+                ranges.append(Range(queue, position.born, done + 1, position.last, servers[queue]))
+        return [Partition(part) for part in tasks(ranges, self._options.min_partitions, self._options.max_per_partition)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._acknowledge(offsets.decode(end))
+
+    def stop(self) -> None:
+        """Spark rarely calls this (spark-facts A), so nothing depends on it: leases and threads end by themselves."""
+        if self._attachment:
+            self._attachment.stop()
+
+    # -- what Spark calls in tasks --------------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, Partition)
+        return read_ranges(self._options, self._schema, partition.ranges)
+
+    # -- planning -------------------------------------------------------------------------------------------------------------------------
+
+    def _attach(self, known: Mapping[str, Position]) -> Attachment:
+        """Take hold of the queues of the query: at the first call, and of new ones later."""
+        if self._attachment is None:
+            self._rung = threading.Event()
+            store = open_store(self._options)
+            self._attachment = Attachment(self._options, store, bells(store, self._rung))
+        attachment = self._attachment
+        attachment.raise_if_taken()
+        now = time.monotonic()
+        if now >= self._next_discovery:
+            names = list(self._options.subscribe)
+            if self._options.subscribe_pattern:
+                names = attachment.store.discover(re.compile(self._options.subscribe_pattern).fullmatch)  # type: ignore[arg-type]  # truthiness counts
+                self._next_discovery = now + DISCOVERY_S
+            else:
+                self._next_discovery = float("inf")
+            attachment.hold(names, known)
+        elif missing := [queue for queue in known if queue not in attachment.queues]:
+            attachment.hold(missing, known)
+        return attachment
+
+    def _news(self, begin: Mapping[str, Position]) -> bool:
+        """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
+        assert self._attachment is not None
+        assert self._rung is not None
+        queues = self._attachment.queues
+        if set(queues) != set(begin) or any(self._reachable(queue) > begin[queue].last for queue in queues):
+            return True
+        if not self._rung.wait(max(0.0, min(WAIT_S, self._next_poll - time.monotonic()))) and time.monotonic() < self._next_poll:
+            return False
+        self._rung.clear()
+        counters = self._attachment.store.counters(queues)
+        self._next_poll = time.monotonic() + max(self._options.idle_poll_ms / 1000, 0.045)
+        return counters != self._counters
+
+    def _reachable(self, queue: str) -> int:
+        given = self._known[queue].given if queue in self._known else 0
+        return given if self._ceiling is None else min(given, self._ceiling.get(queue, 0))
+
+    def _plan(self, begin: Mapping[str, Position], attachment: Attachment, *, unlimited: bool) -> dict[str, Position]:
+        counters = attachment.store.counters(attachment.queues)  # before the states: a push in between is seen by the next poll
+        states = attachment.store.states({queue: begin[queue].last if queue in begin else -1 for queue in attachment.queues})
+        self._known, self._counters = states, counters
+        if self._ceiling is not None and not self._ceiling:
+            self._ceiling = {queue: state.given for queue, state in states.items()}
+        found = {queue: attachment.entry(queue, begin.get(queue), state, fresh=not begin) for queue, state in states.items()}
+        entries = {queue: entry for queue, entry in found.items() if entry is not None}
+        goals = {queue: max(entry.last, self._newest(queue, states[queue])) for queue, entry in entries.items()}
+        if not unlimited:
+            goals = self._capped(entries, goals, attachment)
+        moved = {queue: goal for queue, goal in goals.items() if goal > entries[queue].last}
+        marks = self._marks(moved, states, attachment)
+        return {queue: _advanced(entry, begin.get(queue), moved.get(queue), marks.get(queue, "")) for queue, entry in entries.items()}
+
+    def _newest(self, queue: str, state: QueueState) -> int:
+        return state.newest if self._ceiling is None else min(state.newest, self._ceiling.get(queue, 0))
+
+    def _capped(self, entries: Mapping[str, Position], goals: dict[str, int], attachment: Attachment) -> dict[str, int]:
+        """Goals within the caps of the options."""
+        available = {queue: goals[queue] - entries[queue].last for queue in goals}
+        if (most := self._options.max_messages) is not None and sum(available.values()) > most:
+            available = share(available, most)
+        if (budget := self._options.max_bytes) is not None:
+            available = self._within_bytes(entries, available, budget, attachment)
+        return {queue: entries[queue].last + rows for queue, rows in available.items()}
+
+    @staticmethod
+    def _within_bytes(entries: Mapping[str, Position], available: dict[str, int], budget: int, attachment: Attachment) -> dict[str, int]:
+        """Rows such that their values fit the budget: every queue gets the same part, what one leaves goes to the next; at least one row in all."""
+        open_ = sorted((queue for queue in available if available[queue] > 0), key=lambda q: available[q])
+        fitting = dict.fromkeys(available, 0)
+        left = budget
+        for place, queue in enumerate(open_):
+            first = entries[queue].last + 1
+            reached, used = attachment.store.bytes_until(queue, first, first + available[queue] - 1, left // (len(open_) - place))
+            fitting[queue], left = reached - first + 1, left - used
+        if open_ and not any(fitting.values()):
+            fitting[open_[0]] = 1  # one message over the whole budget: it must pass, or the query stands still for ever
+        return fitting
+
+    @staticmethod
+    def _marks(goals: Mapping[str, int], states: Mapping[str, QueueState], attachment: Attachment) -> dict[str, str]:
+        """Fingerprints of the last messages of a batch: known for the newest, else asked for in one more round trip."""
+        inner = {queue: goal for queue, goal in goals.items() if goal != states[queue].newest}
+        asked = attachment.store.states(inner) if inner else {}
+        return {queue: asked[queue].mark if queue in asked else states[queue].newest_mark for queue in goals}
+
+    def _acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Acknowledge what is in the commit log, unless that was done before. Refused positions are a loss that planning will report."""
+        if self._options.ack == "none" or not positions:
+            return
+        attachment = self._attach(positions)
+        fresh = {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in attachment.queues}
+        if not fresh:
+            return
+        results = attachment.store.ack(fresh, self._options.subscription)
+        for queue, result in results.items():
+            if result.status != "ok":
+                attachment.refused(queue, fresh[queue], result)
+            self._acked[queue] = fresh[queue]
+
+
+def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str) -> Position:
+    """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, so that the batch knows where it begins."""
+    if goal is None:
+        return entry
+    return replace(entry, last=goal, mark=mark, start=None if entry is before else entry.start)

@@ -1,0 +1,136 @@
+"""Writes of one task to Redis, several chunks under way per server, and what happens to them when the link breaks.
+
+Staged chunks: the list's length tells which of the chunks in doubt arrived, so exactly the others are sent again.
+Pushed chunks: those in doubt are sent again; some may then be there twice, which is what at-least-once allows. Their order holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from busmq_spark.core.flow import Call, command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import chunks
+from busmq_spark.core.sink import STAGE_TTL_S, Staged, encode_runs
+from busmq_spark.errors import LinkLost, QueueMissing
+from busmq_spark.spark.store import FullPolicy
+from busmq_spark.topology.link import SyncLink
+
+DEPTH = 3
+"""Chunks under way at once: Redis stores one while the next is packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A chunk under way; ``before`` is how many rows of its list precede it (-1: not a staged chunk)."""
+
+    call: Call
+    key: str
+    before: int = -1
+
+
+@dataclass(slots=True)
+class _List:
+    """One staged list as it grows."""
+
+    queue: str
+    server: int
+    key: str
+    sizes: list[int] = field(default_factory=list)
+    rows: int = 0
+
+
+class _Pipe:
+    """Chunks under way to one server."""
+
+    def __init__(self, link: SyncLink) -> None:
+        self._link = link
+        self._waiting: deque[_Sent] = deque()
+
+    def send(self, sent: _Sent) -> None:
+        self._waiting.append(sent)
+        try:
+            self._link.post(sent.call)
+            while len(self._waiting) >= DEPTH:
+                self._settle()
+        except LinkLost:
+            self._recover()
+
+    def finish(self) -> None:
+        while self._waiting:
+            try:
+                self._settle()
+            except LinkLost:
+                self._recover()
+
+    def abandon(self) -> None:
+        self._waiting.clear()
+        self._link.abandon()
+
+    def _settle(self) -> None:
+        self._link.fetch()
+        self._waiting.popleft()
+
+    def _recover(self) -> None:
+        """After a broken link: what did not arrive is sent one by one, with the link's own patience."""
+        self._link.abandon()
+        waiting, self._waiting = list(self._waiting), deque()
+        arrived = {sent.key: self._link.execute(command("LLEN", sent.key)) for sent in waiting if sent.before >= 0}
+        for sent in waiting:
+            if sent.before < 0 or sent.before >= arrived[sent.key]:
+                self._link.execute(sent.call)
+
+
+class RedisAppender:
+    """Satisfies Appender."""
+
+    def __init__(self, links: Sequence[SyncLink], locate: Callable[[Sequence[str]], Mapping[str, int]]) -> None:
+        self._links = links
+        self._locate = locate
+        self._pipes = [_Pipe(link) for link in links]
+        self._lists: dict[str, _List] = {}
+
+    def stage(self, queue: str, key: str, values: Sequence[bytes]) -> None:
+        """Append values to the staged list ``key`` of a queue."""
+        staged = self._lists.get(key)
+        if staged is None:
+            staged = self._lists[key] = _List(queue, self._locate([queue])[queue], key)
+        pipe = self._pipes[staged.server]
+        for chunk in chunks(values):
+            pipe.send(_Sent(command("RPUSH", key, *chunk, idempotent=False), key, staged.rows))
+            if not staged.rows:
+                pipe.send(_Sent(command("EXPIRE", key, STAGE_TTL_S), key))
+            staged.sizes.append(len(chunk))
+            staged.rows += len(chunk)
+
+    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
+        """Append values to the queue itself. One chunk at a time, since a full queue may take a part of it."""
+        keys = QueueKeys(queue)
+        link = self._links[self._locate([queue])[queue]]
+        for chunk in chunks(values):
+            left = chunk
+            while left:
+                left = left[self._push(link, keys, left) :]
+                if left:
+                    maxsize = int(link.execute(command("HGET", keys.metadata, "maxsize")) or 0)
+                    full.wait(queue, maxsize, len(left))
+
+    def _push(self, link: SyncLink, keys: QueueKeys, values: Sequence[bytes]) -> int:
+        # Idempotent is a lie that at-least-once may tell: after a broken link the chunk goes out again.
+        _, stored = link.execute(script("push", keys.shared, (keys.available, *values)))
+        if stored < 0:
+            raise QueueMissing(queue=keys.name)
+        return int(stored)
+
+    def finish(self) -> list[Staged]:
+        """Wait until everything is stored; the staged lists in the order of their first row."""
+        for pipe in self._pipes:
+            pipe.finish()
+        return [Staged(s.queue, s.server, s.key, encode_runs(s.sizes)) for s in self._lists.values()]
+
+    def abandon(self) -> None:
+        """Stop in the middle; what was sent stays where it is."""
+        for pipe in self._pipes:
+            pipe.abandon()

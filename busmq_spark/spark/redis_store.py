@@ -1,0 +1,185 @@
+"""The store whose messages are in Redis servers that this machine can reach. One thread may use one store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from busmq_spark.core import queue as queues_
+from busmq_spark.core import sink as sinks
+from busmq_spark.core import state as states_
+from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.keys import QueueKeys, hash_index, sink_record
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.state import Ack, AckResult, QueueState
+from busmq_spark.options import RedisOptions
+from busmq_spark.spark.offsets import Position
+from busmq_spark.spark.plan import Range
+from busmq_spark.spark.redis_append import RedisAppender
+from busmq_spark.spark.redis_range import read_range
+from busmq_spark.spark.store import Creation, Rows, Traces
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.listen import Bell
+from busmq_spark.topology.place import discover, locate, new_token
+from busmq_spark.topology.urls import Server, parse
+
+T = TypeVar("T")
+LEASE_MS = 15_000
+"""How long a reader that died without a word keeps its queues, unless it died on the machine that asks."""
+
+
+class RedisStore:
+    """Reads and writes of named queues, each on the server that owns it. Satisfies ReadStore and WriteStore."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._links = [SyncLink(server) for server in servers]
+        self._places: dict[str, int] = {}
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers in the order of the URL list."""
+        return [link.server for link in self._links]
+
+    def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
+        if unknown := [queue for queue in queues if queue not in self._places]:
+            self._places.update(zip(unknown, locate([QueueKeys(queue) for queue in unknown], self._links), strict=True))
+        return {queue: self._places[queue] for queue in queues}
+
+    def place(self, queue: str, server: int) -> None:
+        """Say where a queue is, as somebody else has found out."""
+        self._places[queue] = server
+
+    def discover(self, accept: Callable[[str], bool]) -> list[str]:
+        found = [(queue, server) for queue, server in discover(self._links) if accept(queue)]
+        self._places.update(found)
+        return [queue for queue, _ in found]
+
+    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
+        settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
+        return {queue: self._run(queue, queues_.attach(QueueKeys(queue), new_token(), **settings)) for queue in queues}
+
+    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
+        return self._grouped(list(wanted), lambda part: states_.states([(QueueKeys(queue), wanted[queue]) for queue in part]))
+
+    def counters(self, queues: Sequence[str]) -> Sequence[object]:
+        found = self._grouped(queues, lambda part: states_.counters([QueueKeys(queue) for queue in part]))
+        return [found[queue] for queue in queues]
+
+    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
+        def flow(part: Sequence[str]) -> Flow[list[AckResult]]:
+            acks = [Ack(QueueKeys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
+            return states_.ack_to(acks, subscription)
+
+        return self._grouped(list(positions), flow)
+
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
+        return self._grouped(
+            list(starts), lambda part: states_.subscribe([QueueKeys(q) for q in part], subscription, [starts[q] for q in part])
+        )
+
+    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        return self._grouped(queues, lambda part: states_.subscriptions([QueueKeys(q) for q in part]))
+
+    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
+        return self._grouped(
+            queues, lambda part: states_.lease([QueueKeys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
+        )
+
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
+        return self._grouped(queues, lambda part: states_.keep_alive([QueueKeys(q) for q in part], subscription, token, LEASE_MS))
+
+    def traces(self, queue: str) -> Traces:
+        keys = QueueKeys(queue)
+        first, last, (_, listeners), size = self._link(queue).execute(
+            [
+                command("LINDEX", keys.toack, 0),
+                command("LINDEX", keys.toack, -2),
+                command("PUBSUB", "NUMSUB", keys.available),
+                command("DBSIZE"),
+            ]
+        )
+        return Traces((int(first), int(last)) if first else None, int(listeners), size == 0)
+
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
+        return self._run(queue, states_.bytes_until(QueueKeys(queue), first, last, budget))
+
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+        return read_range(self._links[part.server], part, fail_on_data_loss)
+
+    def appender(self) -> RedisAppender:
+        return RedisAppender(self._links, self.locate)
+
+    def record(self, sink: str, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+        home = self._links[hash_index(sink_record(sink), len(self._links))]
+        held = home.run(sinks.record(sink, batch, staged))
+        for server, part in _by_server(held).items():
+            self._links[server].run(sinks.keep_staged(part))
+        return held
+
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
+        return self._links[staged[0].server].run(sinks.commit(QueueKeys(queue), sink, batch, staged))
+
+    def discard(self, staged: Sequence[Staged]) -> None:
+        for server, part in _by_server(staged).items():
+            self._links[server].run(sinks.discard([s.key for s in part]))
+
+    def forget(self, sink: str, staged: Sequence[Staged]) -> None:
+        for queue, server in {(s.queue, s.server) for s in staged}:
+            self._links[server].run(sinks.forget(QueueKeys(queue), sink))
+        self._links[hash_index(sink_record(sink), len(self._links))].execute(command("DEL", sink_record(sink)))
+
+    def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
+        home = self._links[hash_index(sink_record(sink), len(self._links))]
+        return home.run(sinks.recorded(sink, batch))
+
+    def truncate(self, queues: Sequence[str]) -> None:
+        for queue in queues:
+            self._run(queue, queues_.flush(QueueKeys(queue)))
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+
+    def _link(self, queue: str) -> SyncLink:
+        return self._links[self.locate([queue])[queue]]
+
+    def _run(self, queue: str, flow: Flow[T]) -> T:
+        return self._link(queue).run(flow)
+
+    def _grouped(self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[T]]]) -> dict[str, T]:
+        """Run one flow per server over the queues it owns; every answer under its queue."""
+        groups: dict[int, list[str]] = {}
+        for queue, server in self.locate(queues).items():
+            groups.setdefault(server, []).append(queue)
+        return dict(chain.from_iterable(zip(part, self._links[server].run(flow(part)), strict=True) for server, part in groups.items()))
+
+
+def _by_server(staged: Sequence[Staged]) -> dict[int, list[Staged]]:
+    groups: dict[int, list[Staged]] = {}
+    for s in staged:
+        groups.setdefault(s.server, []).append(s)
+    return groups
+
+
+def open_store(options: RedisOptions) -> RedisStore:
+    """A new store for the options; nothing is connected yet."""
+    return RedisStore(parse(options.address, options.password))
+
+
+def bells(store: RedisStore, rung: Any) -> list[Bell]:
+    """One listener per server, not started."""
+    return [Bell(server, rung) for server in store.servers]
+
+
+_SHARED: dict[tuple[int, RedisOptions], RedisStore] = {}
+
+
+def shared_store(options: RedisOptions) -> RedisStore:
+    """The store of this process for these options: tasks that follow each other in one worker share its connections."""
+    key = (os.getpid(), RedisOptions(url=options.address, password=options.password, layout=options.layout))
+    if key not in _SHARED:
+        _SHARED[key] = open_store(options)
+    return _SHARED[key]

@@ -1,0 +1,81 @@
+"""What rows a sink accepts, and how an Arrow batch becomes values per queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from busmq_spark.errors import ConfigError, MessageRefused
+
+_TYPES = {"value": (StringType, BinaryType), "queue": (StringType,), "id": (LongType,)}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Where the value and the queue of a row come from. Option ``queue`` wins over the column, as Kafka's ``topic`` does."""
+
+    value: str
+    queue_column: str | None
+    queue: str | None
+
+    @classmethod
+    def of(cls, schema: StructType, queue: str | None) -> SinkColumns:
+        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. A column ``id`` (of the source) is ignored."""
+        found: dict[str, str] = {}
+        for column in schema.fields:
+            name = column.name.lower()
+            types = _TYPES.get(name)
+            if types is None:
+                raise ConfigError(reason=f"column {column.name!r} has no place; the sink takes value (string or binary) and queue (string)")
+            if not isinstance(column.dataType, types):
+                wanted = " or ".join(t().simpleString() for t in types)
+                kind = column.dataType.simpleString()
+                remedy = "; use to_json(struct(...)) for a structured value" if name == "value" else ""
+                raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}{remedy}")
+            found[name] = column.name
+        if "value" not in found:
+            raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")
+        if queue is None and "queue" not in found:
+            raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue")
+        return cls(found["value"], None if queue else found["queue"], queue)
+
+    def split(self, batch: Any) -> Iterator[tuple[str, list[bytes]]]:
+        """The values of a record batch per queue, each in row order. Raises MessageRefused for a NULL."""
+        if batch.num_rows == 0:
+            return
+        values = _column(batch, self.value)
+        if self.queue is not None:
+            yield self.queue, _bytes(values)
+            return
+        assert self.queue_column is not None
+        names = _column(batch, self.queue_column)
+        for queue in pc.unique(names).to_pylist():
+            if not queue:
+                raise MessageRefused(reason=f"column {self.queue_column!r} is empty in some rows; expected the name of a queue")
+            yield queue, _bytes(values.filter(pc.equal(names, queue)))
+
+    def batch_of(self, rows: Sequence[Any]) -> Any:
+        """A record batch of Spark rows, for Spark versions that hand over rows."""
+        names = [self.value] + ([self.queue_column] if self.queue_column else [])
+        return pa.RecordBatch.from_pydict({name: [row[name] for row in rows] for name in names})
+
+
+def _column(batch: Any, name: str) -> Any:
+    column = batch.column(batch.schema.get_field_index(name))
+    if column.null_count:
+        raise MessageRefused(
+            reason=f"column {name!r} is NULL in {column.null_count} of {batch.num_rows} rows; a message cannot be. Filter them, or use coalesce()"
+        )
+    return column
+
+
+def _bytes(values: Any) -> list[bytes]:
+    if not pa.types.is_binary(values.type):
+        values = values.cast(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
+    found: list[bytes] = values.to_pylist()
+    return found

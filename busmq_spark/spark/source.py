@@ -1,0 +1,75 @@
+"""The data source classes Spark sees. No logic: options and schemas are checked here, the work is in the readers and writers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions, parse
+from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.spark.reader import StreamReader
+from busmq_spark.spark.schema import SOURCE_SCHEMA, check_source_schema
+from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.writer import BatchWriter, stream_writer
+from busmq_spark.topology.urls import parse as parse_urls
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+Options = TypeVar("Options", bound=RedisOptions)
+
+
+class BusmqDataSource(DataSource):
+    """``format("busmq")``: queues as a streaming or batch source and sink.
+
+    Columns of the source: ``queue string, id long, value binary``. The sink needs ``value`` (string or binary) and takes ``queue`` (string).
+    The options are the fields of ``busmq_spark.options.ReadOptions`` and ``WriteOptions``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "busmq"
+
+    def schema(self) -> str:
+        return SOURCE_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        check_source_schema(schema)
+        return BatchReader(_checked(parse(ReadOptions, self.options)), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        check_source_schema(schema)
+        return StreamReader(_checked(parse(ReadOptions, self.options)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        options = _checked(parse(WriteOptions, self.options))
+        return BatchWriter(options, SinkColumns.of(schema, options.queue), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
+        options = _checked(parse(WriteOptions, self.options))
+        return stream_writer(options, SinkColumns.of(schema, options.queue))
+
+
+def _checked(options: Options) -> Options:
+    """The options with the address spelled out and checked: an executor does not have the driver's environment."""
+    parse_urls(options.address, options.password)
+    return replace(options, url=options.address)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("busmq")`` known to a session whose cluster does not have the wheel installed (Databricks, Spark Connect, --py-files).
+
+    The package then travels with each query, by value. Not needed where the wheel is installed: Spark finds it by itself.
+    """
+    from pyspark import cloudpickle
+
+    import busmq_spark
+    from busmq_spark.core.scripts import load_all
+
+    load_all()
+    cloudpickle.register_pickle_by_value(busmq_spark)
+    spark.dataSource.register(BusmqDataSource)

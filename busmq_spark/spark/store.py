@@ -1,0 +1,108 @@
+"""Where the messages are: the small protocol that reader and writer talk to. They never know whether Redis or a federation server is behind it.
+
+Queues are named; a store finds their server itself and remembers it as a number (``server``) that travels with ranges and staged lists.
+Every method raises LinkLost when the other side does not answer in time, and repeats by itself what can be repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.errors import QueueFull
+from busmq_spark.spark.offsets import Position
+from busmq_spark.spark.plan import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """What attach writes when a queue does not exist; ``allowed`` false raises QueueMissing instead."""
+
+    allowed: bool
+    ttl_s: int
+    maxsize: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive messages: the first is ``first``, ``values`` are the bytes in id order."""
+
+    queue: str
+    first: int
+    values: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What may tell who removed messages: ids that a reliable consumer holds, listeners besides our own, whether the whole database is empty."""
+
+    unacked: tuple[int, int] | None
+    listeners: int
+    empty: bool
+
+
+class FullPolicy:
+    """What to do while a queue is at its ``maxsize``: wait until ``timeout_ms`` have passed without room, 0 fails at once."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_s = timeout_ms / 1000
+        self._since: float | None = None
+        self._left = -1
+
+    def wait(self, queue: str, maxsize: int, left: int) -> None:
+        """Called each time there is no room for ``left`` rows; sleeps a little, or raises QueueFull."""
+        now = time.monotonic()
+        if self._since is None or left != self._left:
+            self._since, self._left = now, left
+        if now - self._since >= self._timeout_s:
+            waited = f" for {self._timeout_s:g} s" if self._timeout_s else ""
+            raise QueueFull(queue=queue, maxsize=maxsize, left=left, waited=waited)
+        time.sleep(min(0.1, max(0.005, (now - self._since) / 4)))
+
+
+class ReadStore(Protocol):
+    """What a source needs on the driver, and ``read`` on executors."""
+
+    def locate(self, queues: Sequence[str]) -> Mapping[str, int]: ...
+    def discover(self, accept: Callable[[str], bool]) -> list[str]: ...
+    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]: ...
+    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]: ...
+    def counters(self, queues: Sequence[str]) -> Sequence[object]: ...
+    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]: ...
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]: ...
+    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]: ...
+    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]: ...
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]: ...
+    def traces(self, queue: str) -> Traces: ...
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]: ...
+    def close(self) -> None: ...
+
+
+class Appender(Protocol):
+    """Writes of one task: chunks go out while the next are made. Either ``stage`` or ``push`` is used, then ``finish`` waits for the rest."""
+
+    def stage(self, queue: str, key: str, values: Sequence[bytes]) -> None: ...
+    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None: ...
+    def finish(self) -> list[Staged]: ...
+    def abandon(self) -> None: ...
+
+
+class WriteStore(Protocol):
+    """What a sink needs: staging and appending in tasks, committing on the driver."""
+
+    def locate(self, queues: Sequence[str]) -> Mapping[str, int]: ...
+    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]: ...
+    def appender(self) -> Appender: ...
+    def record(self, sink: str, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]: ...
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None: ...
+    def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]: ...
+    def discard(self, staged: Sequence[Staged]) -> None: ...
+    def forget(self, sink: str, staged: Sequence[Staged]) -> None: ...
+    def truncate(self, queues: Sequence[str]) -> None: ...
+    def close(self) -> None: ...

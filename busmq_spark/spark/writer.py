@@ -1,0 +1,196 @@
+"""The sinks: tasks stage or push rows; the driver makes a staged batch visible at once, in order, exactly once (rules in core/sink.py)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.sink import Staged
+from busmq_spark.errors import BusError, ConfigError, QueueMissing
+from busmq_spark.options import WriteOptions
+from busmq_spark.spark import compat
+from busmq_spark.spark.process import freeze
+from busmq_spark.spark.redis_store import RedisStore, shared_store
+from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.store import Creation, FullPolicy
+from busmq_spark.topology.place import new_token
+
+ROWS_AT_ONCE = 10_000
+log = logging.getLogger("busmq_spark")
+
+
+class Outcome(WriterCommitMessage):
+    """What a task did: the query it belongs to and the lists it staged."""
+
+    def __init__(self, query: str, staged: tuple[Staged, ...]) -> None:
+        self.query = query
+        self.staged = staged
+
+
+class TaskWriter:
+    """Rows of one task into staged lists, or straight into queues."""
+
+    def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, batches: Iterator[Any]) -> Outcome:
+        """Runs in a task; Spark repeats it as a whole when it raises."""
+        freeze()
+        context = TaskContext.get()
+        query = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
+        batch = (context and context.getLocalProperty("streaming.sql.batchId")) or "0"
+        attempt = f"{query or 'batch'}:{batch}:{context.partitionId() if context else 0}:{new_token()}"
+        store = shared_store(self._options)
+        appender = store.appender()
+        full = _policy(self._options)
+        attached: set[str] = set()
+        try:
+            for arrow in batches:
+                for queue, values in self._columns.split(arrow):
+                    if queue not in attached:
+                        store.attach([queue], creation(self._options))
+                        attached.add(queue)
+                    if self._options.delivery == "exactly-once":
+                        appender.stage(queue, QueueKeys(queue).stage(attempt), values)
+                    else:
+                        appender.push(queue, values, full)
+            return Outcome(query, tuple(appender.finish()))
+        finally:
+            appender.abandon()
+
+
+class Committer:
+    """The driver's half of exactly-once."""
+
+    def __init__(self, options: WriteOptions, store: RedisStore) -> None:
+        self._options = options
+        self._store = store
+
+    def commit(self, sink: str, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+        """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
+        held = self._store.record(sink, batch, staged)
+        for queue in dict.fromkeys(s.queue for s in held):
+            self._append(queue, sink, batch, [s for s in held if s.queue == queue])
+        kept = {s.key for s in held}
+        self._store.discard([s for s in staged if s.key not in kept])
+        return held
+
+    def abort(self, sink: str, batch: int, staged: Sequence[Staged]) -> None:
+        """Remove what was staged in vain. A recorded batch stays: the next run of the query goes on with it."""
+        kept = {s.key for s in self._store.recorded(sink, batch)} if sink else set()
+        self._store.discard([s for s in staged if s.key not in kept])
+
+    def _append(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> None:
+        full = _policy(self._options)
+        while True:
+            try:
+                rest = self._store.commit(queue, sink, batch, staged)
+            except QueueMissing:
+                self._store.attach([queue], creation(self._options))
+                continue
+            if rest is None:
+                return
+            full.wait(queue, rest.maxsize, rest.left)
+
+
+class _StreamSink:
+    """What both streaming writers share: everything but the shape of the rows."""
+
+    def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        freeze()
+        query, staged = _collected(messages)
+        if self._options.delivery == "exactly-once":
+            Committer(self._options, shared_store(self._options)).commit(self._options.sink or query, batchId, staged)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        query, staged = _collected(messages)
+        if staged:
+            # Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one.
+            with suppress(BusError):
+                Committer(self._options, shared_store(self._options)).abort(self._options.sink or query, batchId, staged)
+
+
+class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
+    """For Spark 4.0, which hands over rows."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        def batches() -> Iterator[Any]:
+            while rows := list(islice(iterator, ROWS_AT_ONCE)):
+                yield self._columns.batch_of(rows)
+
+        return TaskWriter(self._options, self._columns).write(batches())
+
+
+def stream_writer(options: WriteOptions, columns: SinkColumns) -> DataSourceStreamWriter:
+    """The streaming writer for the Spark that runs here."""
+    if compat.StreamArrowWriter is None:
+        return RowStreamWriter(options, columns)
+    return ArrowStreamWriter(options, columns)
+
+
+if compat.StreamArrowWriter is not None:
+
+    class ArrowStreamWriter(_StreamSink, compat.StreamArrowWriter):  # the base is not there before Spark 4.1
+        """Takes Arrow batches as they come."""
+
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            return TaskWriter(self._options, self._columns).write(iterator)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write.format("busmq")``: one commit of its own."""
+
+    def __init__(self, options: WriteOptions, columns: SinkColumns, *, overwrite: bool) -> None:
+        if overwrite and not options.truncate:
+            raise ConfigError(reason="mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append")
+        # What tasks push at once would be there before the old messages are deleted, and deleted with them.
+        self._options = replace(options, delivery="exactly-once") if overwrite else options
+        self._columns = columns
+        self._truncate = overwrite
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return TaskWriter(self._options, self._columns).write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        freeze()
+        store = shared_store(self._options)
+        _, staged = _collected(messages)
+        if self._truncate:
+            store.truncate(list(dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))))
+        if staged:
+            sink = f"write-{new_token()}"
+            Committer(self._options, store).commit(sink, 0, staged)
+            store.forget(sink, staged)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _, staged = _collected(messages)
+        with suppress(BusError):  # as in _StreamSink.abort
+            Committer(self._options, shared_store(self._options)).abort("", 0, staged)
+
+
+def creation(options: WriteOptions) -> Creation:
+    """What a sink writes when a queue does not exist."""
+    return Creation(options.create, options.ttl_s, options.maxsize)
+
+
+def _policy(options: WriteOptions) -> FullPolicy:
+    return FullPolicy(options.full_timeout_ms if options.on_full == "block" else 0)
+
+
+def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Staged]]:
+    """The query and all staged lists, in partition order (Spark aligns the messages with the partitions)."""
+    outcomes = [m for m in messages if isinstance(m, Outcome)]
+    return next((m.query for m in outcomes if m.query), ""), [s for m in outcomes for s in m.staged]
