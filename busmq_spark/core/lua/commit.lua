@@ -25,7 +25,7 @@ local left = redis.call('LLEN', KEYS[6])
 if left ~= total - moved then return {'lost', left, 0} end
 if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end
 if count <= 0 and left > 0 then return {'full', maxsize, 0} end
-count = math.min(count, left)
+count = math.max(0, math.min(count, left)) -- a queue that peers overfilled has less than no room, even for an empty list
 local after
 if moved + count < total then
   after = string.format('%.0f:%d:%d', batch, slot, moved + count)

@@ -1,0 +1,347 @@
+"""The exactly-once sink: each staged row once and in order, whoever crashes and whoever else commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busmq_spark.core import queue, sink
+from busmq_spark.core.flow import Flow, Step, command
+from busmq_spark.core.keys import QueueKeys, sink_record
+from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.core.sink import STAGE_TTL_S, Full, Staged, encode_runs
+from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
+from busmq_spark.topology.link import SyncLink
+from tests.conftest import Fresh, FreshKeys
+from tests.contract.conftest import Born, Redis, Run
+
+
+def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]) -> tuple[Staged, list[bytes]]:
+    """Stage rows named after their attempt in chunks of these sizes, as a task does."""
+    rows = [f"{attempt}.{i}".encode() for i in range(sum(sizes))]
+    key = keys.stage(attempt)
+    if rows:
+        execute([command("RPUSH", key, *rows), command("EXPIRE", key, STAGE_TTL_S)])
+    return Staged(keys.name, 0, key, encode_runs(sizes)), rows
+
+
+def stored(execute: Callable[[Step], Any], keys: QueueKeys) -> list[tuple[int, bytes]]:
+    flat = execute(command("LRANGE", keys.messages, 0, -1))
+    return list(zip(map(int, flat[0::2]), flat[1::2], strict=True))
+
+
+def numbered(rows: Sequence[bytes], first: int = 1) -> list[tuple[int, bytes]]:
+    return list(enumerate(rows, first))
+
+
+def replies(flow: Flow[Any], execute: Callable[[Step], Any]) -> Generator[None, None, Any]:
+    """Run a flow call by call: whoever holds this decides when the next one happens, or that none does."""
+    step = next(flow)
+    while True:
+        yield
+        reply = execute(step)
+        try:
+            step = flow.send(reply)
+        except StopIteration as done:
+            return done.value
+
+
+class Crash(Exception):
+    pass
+
+
+def crashing(execute: Callable[[Step], Any], calls: int, *, executed: bool) -> Callable[[Step], Any]:
+    """Executes so many calls; then the process dies, before or after Redis has executed the next."""
+    left = calls
+
+    def go(step: Step) -> Any:
+        nonlocal left
+        if left == 0:
+            if executed:
+                execute(step)
+            raise Crash
+        left -= 1
+        return execute(step)
+
+    return go
+
+
+def test_a_commit_appends_the_staged_lists_in_their_order(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    run(queue.push(keys, b"before"))
+    (one, first), (two, second) = stage(link.execute, keys, "one", [3, 3, 1]), stage(link.execute, keys, "two", [2])
+    assert run(sink.commit(keys, "s", 0, [one, two])) is None
+    assert stored(link.execute, keys) == numbered([b"before", *first, *second])
+    assert redis("EXISTS", one.key, two.key) == 0
+    assert redis("HGET", keys.sinks, "s") == b"0:done"
+
+
+def test_a_committed_batch_is_not_appended_again(run: Run, born: Born, link: SyncLink) -> None:
+    keys, _ = born()
+    part, rows = stage(link.execute, keys, "one", [4])
+    run(sink.commit(keys, "s", 3, [part]))
+    again, _ = stage(link.execute, keys, "again", [9])
+    assert run(sink.commit(keys, "s", 3, [part])) is None
+    assert run(sink.commit(keys, "s", 3, [again])) is None
+    assert stored(link.execute, keys) == numbered(rows)
+
+
+def test_batches_follow_each_other_and_sinks_do_not_disturb_each_other(run: Run, born: Born, link: SyncLink) -> None:
+    keys, _ = born()
+    rows: list[bytes] = []
+    for batch in range(3):
+        for name in ("s", "t"):
+            part, more = stage(link.execute, keys, f"{name}{batch}", [2, 1])
+            run(sink.commit(keys, name, batch, [part]))
+            rows += more
+    assert stored(link.execute, keys) == numbered(rows)
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before-redis", "after-redis"])
+@pytest.mark.parametrize("calls", range(6))
+def test_after_a_crash_at_any_call_a_second_commit_completes_the_batch(
+    run: Run, born: Born, link: SyncLink, calls: int, executed: bool
+) -> None:
+    keys, _ = born()
+    (one, first), (two, second) = stage(link.execute, keys, "one", [2, 2, 1]), stage(link.execute, keys, "two", [3, 3, 1])
+    dying = sink.commit(keys, "s", 7, [one, two])
+    with pytest.raises(Crash):
+        link.run(through(dying, crashing(link.execute, calls, executed=executed)))
+    run(sink.commit(keys, "s", 7, [one, two]))
+    assert stored(link.execute, keys) == numbered(first + second)
+
+
+def through(flow: Flow[Any], execute: Callable[[Step], Any]) -> Flow[Any]:
+    """The same flow, executed by ``execute`` and not by the link that runs it."""
+    pace = replies(flow, execute)
+    while True:
+        try:
+            next(pace)
+        except StopIteration as done:
+            return done.value
+        yield []
+
+
+def test_a_reply_that_was_lost_on_the_way_does_not_append_twice(link: SyncLink, born: Born) -> None:
+    keys, _ = born()
+    part, rows = stage(link.execute, keys, "one", [2, 2])
+
+    def twice(step: Step) -> Any:
+        link.execute(step)
+        return link.execute(step)  # as the link does when the first reply did not arrive
+
+    list(replies(sink.commit(keys, "s", 1, [part]), twice))
+    assert stored(link.execute, keys) == numbered(rows)
+
+
+chunk_sizes = st.lists(st.integers(1, 3), max_size=3)
+
+
+@settings(max_examples=150)
+@given(
+    parts=st.lists(chunk_sizes, min_size=1, max_size=3),
+    turns=st.lists(st.integers(0, 2), max_size=40),
+    maxsize=st.sampled_from([0, 0, 2, 5]),
+    data=st.data(),
+)
+def test_committers_at_once_append_each_row_once_and_in_order(
+    link: SyncLink, fresh: Fresh, parts: list[list[int]], turns: list[int], maxsize: int, data: st.DataObject
+) -> None:
+    """Three drivers commit the same batch, one call at a time in any order; any of them may die; a consumer drains a full queue."""
+    keys = QueueKeys(fresh())
+    link.run(attach(keys, "b", ttl_s=60, maxsize=maxsize))
+    staged, rows = [], []
+    for n, sizes in enumerate(parts):
+        part, more = stage(link.execute, keys, str(n), sizes)
+        staged.append(part)
+        rows += more
+    consumed: list[tuple[int, bytes]] = []
+
+    def drain() -> None:
+        consumed.extend((m.id, m.value) for m in link.run(queue.pop(keys, most=data.draw(st.integers(1, 3)))))
+
+    drivers = [replies(sink.commit(keys, "s", 5, staged), link.execute) for _ in range(3)]
+    for turn in turns:
+        if maxsize and data.draw(st.booleans()):
+            drain()
+        if next(drivers[turn], "ended") == "ended":
+            drivers[turn] = replies(sink.commit(keys, "s", 5, staged), link.execute)  # restarted, or waiting for room
+    for _ in range(200):
+        if link.run(sink.commit(keys, "s", 5, staged)) is None:
+            break
+        drain()
+    assert consumed + stored(link.execute, keys) == numbered(rows)
+
+
+def test_a_full_queue_stops_the_commit_and_room_lets_it_go_on(run: Run, born: Born, link: SyncLink) -> None:
+    keys, _ = born(maxsize=5)
+    (one, first), (two, second) = stage(link.execute, keys, "one", [4]), stage(link.execute, keys, "two", [4])
+    assert run(sink.commit(keys, "s", 1, [one, two])) == Full(keys.name, 5, 3)
+    assert stored(link.execute, keys) == numbered((first + second)[:5])
+    assert run(sink.commit(keys, "s", 1, [one, two])) == Full(keys.name, 5, 3)
+    run(queue.pop(keys, most=2))
+    assert run(sink.commit(keys, "s", 1, [one, two])) == Full(keys.name, 5, 1)
+    run(queue.pop(keys, most=2))
+    assert run(sink.commit(keys, "s", 1, [one, two])) is None
+    assert stored(link.execute, keys) == numbered((first + second)[4:], 5)
+
+
+@pytest.mark.parametrize("peers", [2, 5])
+def test_an_empty_list_is_committed_even_while_the_queue_is_overfull(run: Run, born: Born, link: SyncLink, redis: Redis, peers: int) -> None:
+    keys, _ = born(maxsize=2)
+    for i in range(1, peers + 1):
+        redis("RPUSH", keys.messages, i, "peer")  # npm peers push with a maxsize of their own
+    redis("SET", keys.msgid, peers)
+    empty, _ = stage(link.execute, keys, "empty", [])
+    part, rows = stage(link.execute, keys, "one", [1])
+    assert run(sink.commit(keys, "s", 1, [empty, part])) == Full(keys.name, 2, 1)
+    run(queue.pop(keys, most=peers))
+    assert run(sink.commit(keys, "s", 1, [empty, part])) is None
+    assert stored(link.execute, keys) == numbered(rows, peers + 1)
+
+
+def test_lost_staging_stops_the_commit_before_a_row_of_it_is_appended(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    (one, first), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 2])
+    redis("DEL", two.key)
+    with pytest.raises(StagingLost, match=r"4 rows .* but 0 are left") as caught:
+        run(sink.commit(keys, "s", 1, [one, two]))
+    assert caught.value.details["key"] == two.key
+    assert stored(link.execute, keys) == numbered(first)
+
+
+@pytest.mark.parametrize("damage", [("LPOP",), ("RPUSH", "stranger")])
+def test_staging_that_does_not_hold_what_was_staged_counts_as_lost(
+    run: Run, born: Born, link: SyncLink, redis: Redis, damage: tuple[str, ...]
+) -> None:
+    keys, _ = born()
+    part, _ = stage(link.execute, keys, "one", [2, 2])
+    redis(damage[0], part.key, *damage[1:])
+    with pytest.raises(StagingLost):
+        run(sink.commit(keys, "s", 1, [part]))
+    assert stored(link.execute, keys) == []
+
+
+def test_a_batch_older_than_the_one_committed_is_stale_and_appends_nothing(run: Run, born: Born, link: SyncLink) -> None:
+    keys, _ = born()
+    later, rows = stage(link.execute, keys, "later", [2])
+    run(sink.commit(keys, "s", 10, [later]))
+    older, _ = stage(link.execute, keys, "older", [2])
+    with pytest.raises(StaleBatch, match="batch 9 was offered but batch 10"):
+        run(sink.commit(keys, "s", 9, [older]))
+    assert stored(link.execute, keys) == numbered(rows)
+
+
+def test_a_queue_that_is_gone_is_not_created_by_a_commit(run: Run, fresh_keys: FreshKeys, link: SyncLink, redis: Redis) -> None:
+    keys = fresh_keys()
+    part, _ = stage(link.execute, keys, "one", [2])
+    with pytest.raises(QueueMissing):
+        run(sink.commit(keys, "s", 1, [part]))
+    assert redis("EXISTS", *keys.all) == 0
+    assert redis("LLEN", part.key) == 2
+
+
+def test_a_half_committed_batch_is_completed_in_the_next_life_of_its_queue(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    part, rows = stage(link.execute, keys, "one", [2, 2])
+    with pytest.raises(Crash):
+        link.run(through(sink.commit(keys, "s", 1, [part]), crashing(link.execute, 1, executed=False)))
+    redis("DEL", *keys.shared)
+    run(attach(keys, "next", ttl_s=60))
+    assert run(sink.commit(keys, "s", 1, [part])) is None
+    assert stored(link.execute, keys) == numbered(rows[2:])
+
+
+def test_ids_used_up_stop_a_commit_with_nothing_of_its_chunk_appended(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    redis("SET", keys.msgid, 2**53 - 2)
+    part, _ = stage(link.execute, keys, "one", [2])
+    with pytest.raises(BusError, match="used up its ids"):
+        run(sink.commit(keys, "s", 1, [part]))
+    assert stored(link.execute, keys) == []
+    assert redis("LLEN", part.key) == 2
+
+
+def test_a_commit_renews_the_queue_and_notifies_its_consumers(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born(ttl_s=50)
+    redis("EXPIRE", keys.metadata, 5)
+    part, _ = stage(link.execute, keys, "one", [2])
+    run(sink.commit(keys, "s", 1, [part]))
+    assert redis("TTL", keys.metadata) == redis("TTL", keys.messages) == redis("TTL", keys.msgid) == 50
+    assert redis("TTL", keys.sinks) == LONG_TTL_S
+
+
+# The record
+
+
+def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_differently(run: Run, fresh: Fresh, born: Born, link: SyncLink) -> None:
+    keys, _ = born()
+    name = fresh("sink")
+    one, first = stage(link.execute, keys, "one", [2, 2])
+    other, _ = stage(link.execute, keys, "other", [3])
+    assert run(sink.record(name, 4, [one])) == (one,)
+    held = run(sink.record(name, 4, [other]))
+    assert held == (one,)
+    run(sink.commit(keys, name, 4, held))
+    assert stored(link.execute, keys) == numbered(first)
+
+
+def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(run: Run, fresh: Fresh, redis: Redis) -> None:
+    name = fresh("sink")
+    one, two = Staged("q", 0, "k1", ((1, 1),)), Staged("q", 0, "k2", ((1, 1),))
+    run(sink.record(name, 4, [one]))
+    assert run(sink.record(name, 5, [two])) == (two,)
+    with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
+        run(sink.record(name, 4, [one]))
+    assert redis("TTL", sink_record(name)) == LONG_TTL_S
+
+
+def test_a_batch_without_rows_can_be_recorded(run: Run, fresh: Fresh) -> None:
+    assert run(sink.record(fresh("sink"), 0, [])) == ()
+
+
+def test_recorded_lists_live_as_long_as_their_record(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    part, _ = stage(link.execute, keys, "one", [2])
+    run(sink.keep_staged([part]))
+    run(sink.keep_staged([]))
+    assert redis("TTL", part.key) == LONG_TTL_S
+
+
+def test_discarding_removes_staged_lists_and_nothing_else(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2])
+    run(sink.discard([one.key]))
+    run(sink.discard([]))
+    assert (redis("EXISTS", one.key), redis("EXISTS", two.key)) == (0, 1)
+
+
+def test_a_forgotten_sink_may_begin_anew(run: Run, born: Born, link: SyncLink) -> None:
+    keys, _ = born()
+    one, first = stage(link.execute, keys, "one", [1])
+    run(sink.commit(keys, "s", 5, [one]))
+    run(sink.forget(keys, "s"))
+    two, second = stage(link.execute, keys, "two", [1])
+    run(sink.commit(keys, "s", 0, [two]))
+    assert stored(link.execute, keys) == numbered(first + second)
+
+
+def test_an_error_of_the_link_leaves_the_commit_to_be_called_again(link: SyncLink, born: Born) -> None:
+    keys, _ = born()
+    part, rows = stage(link.execute, keys, "one", [1, 1, 1])
+    left = iter([True, True, False])
+
+    def flaky(step: Step) -> Any:
+        reply = link.execute(step)
+        if not next(left, True):
+            raise LinkLost(url="", reason="the reply was lost")
+        return reply
+
+    with pytest.raises(LinkLost):
+        list(replies(sink.commit(keys, "s", 1, [part]), flaky))
+    link.run(sink.commit(keys, "s", 1, [part]))
+    assert stored(link.execute, keys) == numbered(rows)

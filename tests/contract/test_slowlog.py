@@ -1,0 +1,128 @@
+"""No script of ours holds Redis longer than 5 ms, whatever the batch and the size of the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from busmq_spark.core import queue, sink, state
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import CHUNK_MESSAGES, chunks
+from busmq_spark.core.scripts import load
+from busmq_spark.core.sink import Staged, encode_runs
+from busmq_spark.core.state import QUEUES_PER_CALL, Ack
+from busmq_spark.embedded import RedisServer
+from busmq_spark.topology.link import SyncLink
+from tests.conftest import FreshKeys, link_to
+
+LIMIT_US = 5000
+ATTEMPTS = 6
+"""The machine may stop Redis for longer than 5 ms at any moment; a script that is slow by itself is slow every time."""
+SCRIPTS = {load(name).digest: name for name in ("ack", "ack_to", "attach", "commit", "pop", "push", "state", "subscribe", "touch")}
+SHAPES = [(1, 20_000), (100, 20_000), (1000, 5000), (10_240, 3000)]
+"""Bytes of a message, and how many of them."""
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[SyncLink]:
+    with RedisServer(settings={"slowlog-log-slower-than": str(LIMIT_US), "slowlog-max-len": "1000"}) as server:
+        link = link_to(server.url)
+        yield link
+        link.close()
+
+
+def slow(link: SyncLink, work: Callable[[], object]) -> list[tuple[str, int]]:
+    """The scripts that took longer than the limit while ``work`` ran, with their microseconds."""
+    link.execute(command("SLOWLOG", "RESET"))
+    work()
+    entries: list[list[Any]] = link.execute(command("SLOWLOG", "GET", 1000))
+    return [(SCRIPTS.get(words[1].decode(), "another script"), micros) for _, _, micros, words, *_ in entries if words[0].startswith(b"EVAL")]
+
+
+def never_slow(link: SyncLink, work: Callable[[], object]) -> None:
+    found = [slow(link, work)]
+    while found[-1] and len(found) < ATTEMPTS:
+        found.append(slow(link, work))
+    assert not found[-1], found
+
+
+def test_the_measurement_sees_a_script_that_is_slow(own: SyncLink) -> None:
+    spin = "local n = 0 while n < 3e6 do n = n + 1 end return n"
+    with pytest.raises(AssertionError, match="another script"):
+        never_slow(own, lambda: own.execute(command("EVAL", spin, 0)))
+
+
+@pytest.mark.parametrize(("size", "many"), SHAPES)
+def test_pushing_popping_acking_and_restoring(own: SyncLink, fresh_keys: FreshKeys, size: int, many: int) -> None:
+    values = [b"x" * size] * many
+
+    def work() -> None:
+        keys = fresh_keys()
+        own.run(queue.attach(keys, "b", ttl_s=60))
+        own.run(queue.push_many(keys, values))
+        for _ in range(5):
+            own.run(queue.pop(keys, reliable=True, ttl_s=60, most=CHUNK_MESSAGES))
+            own.run(queue.pop(keys, most=CHUNK_MESSAGES))
+        own.run(queue.ack(keys, 1000, ttl_s=60, restore=True))
+        own.run(queue.close(keys))
+
+    never_slow(own, work)
+
+
+@pytest.mark.parametrize(("size", "many"), SHAPES)
+def test_acking_positions(own: SyncLink, fresh_keys: FreshKeys, size: int, many: int) -> None:
+    values = [b"x" * size] * many
+
+    def work() -> None:
+        keys = fresh_keys()
+        own.run(queue.attach(keys, "b", ttl_s=60))
+        own.run(queue.push_many(keys, values))
+        own.run(state.subscribe([keys], "s", ["earliest"]))
+        mark = own.run(state.states([(keys, many // 2)]))[0].mark
+        own.run(state.ack_to([Ack(keys, many // 2, "b", mark)], "s"))
+        own.run(state.ack_to([Ack(keys, many, "b", "")], "s"))
+        own.run(queue.close(keys))
+
+    never_slow(own, work)
+
+
+@pytest.mark.parametrize(("size", "many"), SHAPES)
+@pytest.mark.parametrize("maxsize", [0, 10**9])
+def test_committing(own: SyncLink, fresh_keys: FreshKeys, size: int, many: int, maxsize: int) -> None:
+    cut = list(chunks([b"x" * size] * many))
+
+    def work() -> None:
+        keys = fresh_keys()
+        own.run(queue.attach(keys, "b", ttl_s=60, maxsize=maxsize))
+        for chunk in cut:
+            own.execute(command("RPUSH", keys.stage("one"), *chunk))
+        part = Staged(keys.name, 0, keys.stage("one"), encode_runs([len(chunk) for chunk in cut]))
+        own.run(sink.commit(keys, "s", 1, [part]))
+        own.run(queue.close(keys))
+
+    never_slow(own, work)
+
+
+@pytest.fixture(scope="module")
+def crowd(own: SyncLink, fresh_keys: FreshKeys) -> Iterator[list[QueueKeys]]:
+    """As many queues as one call takes, of messages from 100 B to 10 KB."""
+    queues = [fresh_keys("crowd") for _ in range(QUEUES_PER_CALL)]
+    for n, keys in enumerate(queues):
+        own.run(queue.attach(keys, "b", ttl_s=600))
+        own.run(queue.push_many(keys, [b"x" * (100, 1000, 10_240)[n % 3]] * 100))
+        own.run(state.subscribe([keys], "s", ["earliest"]))
+    yield queues
+    for keys in queues:
+        own.run(queue.close(keys))
+
+
+@pytest.mark.parametrize("wanted", [-1, 50, 100])
+def test_the_state_of_many_queues(own: SyncLink, crowd: list[QueueKeys], wanted: int) -> None:
+    never_slow(own, lambda: [own.run(state.states([(keys, wanted) for keys in crowd])) for _ in range(20)])
+
+
+def test_keeping_many_queues_alive(own: SyncLink, crowd: list[QueueKeys]) -> None:
+    never_slow(own, lambda: [own.run(state.keep_alive(crowd, "s", "me", 60_000)) for _ in range(20)])
