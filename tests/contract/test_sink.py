@@ -103,9 +103,7 @@ def test_batches_follow_each_other_and_sinks_do_not_disturb_each_other(run: Run,
 
 @pytest.mark.parametrize("executed", [False, True], ids=["before-redis", "after-redis"])
 @pytest.mark.parametrize("calls", range(6))
-def test_after_a_crash_at_any_call_a_second_commit_completes_the_batch(
-    run: Run, born: Born, link: SyncLink, calls: int, executed: bool
-) -> None:
+def test_after_a_crash_at_any_call_a_second_commit_completes_the_batch(run: Run, born: Born, link: SyncLink, calls: int, executed: bool) -> None:
     keys, _ = born()
     (one, first), (two, second) = stage(link.execute, keys, "one", [2, 2, 1]), stage(link.execute, keys, "two", [3, 3, 1])
     dying = sink.commit(keys, "s", 7, [one, two])
