@@ -81,8 +81,7 @@ def pop(keys: QueueKeys, *, reliable: bool = False, ttl_s: int = 0, most: int = 
 
 def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:
     """Acknowledge everything up to ``last`` that a reliable consumer took; ``restore`` puts the rest back at the head, ids kept."""
-    if not isinstance(last, int) or not 0 <= last <= MAX_ID:
-        raise ConfigError(reason=f"the id to ack is {last!r}; expected a whole number from 0 to {MAX_ID}")
+    _check_id(last)
     _check_ttl(ttl_s)
     names = (keys.toack, keys.messages) if restore else (keys.toack,)
     while (yield script("ack", names, (last, ttl_s, ACK_MOST))) == ACK_MOST:
@@ -129,6 +128,12 @@ def flush(keys: QueueKeys) -> Flow[None]:
 def close(keys: QueueKeys) -> Flow[None]:
     """Remove the queue with everything in it, our own records too."""
     yield command("DEL", *keys.all)
+
+
+def _check_id(last: object) -> None:
+    # An id that is no number makes npm's script lose a message (protocol Q26).
+    if not isinstance(last, int) or not 0 <= last <= MAX_ID:
+        raise ConfigError(reason=f"the id to ack is {last!r}; expected a whole number from 0 to {MAX_ID}")
 
 
 def _check_ttl(ttl_s: int) -> None:

@@ -35,9 +35,9 @@ def settings(server: Server) -> dict[str, Any]:
 
 def sync_connection(server: Server) -> redis.Connection:
     """A blocking connection, not connected yet."""
-    retry = Retry(NoBackoff(), 0)  # type: ignore[no-untyped-call]  # untyped in redis-py
+    retry = Retry(NoBackoff(), 0)
     if server.path:
-        return redis.UnixDomainSocketConnection(retry=retry, **settings(server))  # type: ignore[return-value]  # same interface
+        return redis.UnixDomainSocketConnection(retry=retry, **settings(server))  # type: ignore[abstract,return-value]  # same interface
     kind = redis.SSLConnection if server.tls else redis.Connection
     return kind(retry=retry, **settings(server))
 
@@ -46,7 +46,7 @@ def async_connection(server: Server) -> aredis.Connection:
     """An asyncio connection, not connected yet."""
     from redis.asyncio.retry import Retry as AsyncRetry
 
-    retry = AsyncRetry(NoBackoff(), 0)  # type: ignore[no-untyped-call]  # untyped in redis-py
+    retry = AsyncRetry(NoBackoff(), 0)
     if server.path:
         return aredis.UnixDomainSocketConnection(retry=retry, **settings(server))  # type: ignore[return-value]  # same interface
     kind = aredis.SSLConnection if server.tls else aredis.Connection

@@ -10,7 +10,7 @@ import redis.exceptions as rx
 
 from busmq_spark.topology.connect import sync_connection
 from busmq_spark.topology.urls import Server
-from busmq_spark.topology.wire import hiredis
+from busmq_spark.topology.wire import pack_words
 
 _NAMES_PER_CALL = 500
 
@@ -51,7 +51,7 @@ class Bell:
                 self._changed.clear()
                 names = self._channels
                 for i in range(0, len(names), _NAMES_PER_CALL):
-                    connection.send_packed_command([hiredis.pack_command(("SUBSCRIBE", *names[i : i + _NAMES_PER_CALL]))], check_health=False)
+                    connection.send_packed_command([pack_words(("SUBSCRIBE", *names[i : i + _NAMES_PER_CALL]))], check_health=False)
                 self._rung.set()  # what came before the subscription was not heard
                 self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError):

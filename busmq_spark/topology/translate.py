@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
+import re
+
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, LinkLost, MessageRefused, ServerFull, ServerReadOnly, ServerRefused, Unauthorized
 from busmq_spark.topology.urls import Server
 
-NOT_EXECUTED = ("LOADING", "BUSY ", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
+NOT_NOW = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
 """Replies that say: not now, and nothing was done. Such a call may be sent again."""
-_FULL = ("OOM",)
-_READ_ONLY = ("READONLY", "NOREPLICAS", "MISCONF")
-_ACCESS = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR invalid password", "ERR Client sent AUTH")
+_KINDS: dict[str, type[BusError]] = {
+    **dict.fromkeys(NOT_NOW, LinkLost),
+    **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), Unauthorized),
+    **dict.fromkeys(("READONLY", "NOREPLICAS", "MISCONF"), ServerReadOnly),
+    "OOM": ServerFull,
+}
+# redis-py takes the code off the errors it knows by class.
+_CLASSES: tuple[tuple[type[Exception], type[BusError]], ...] = (
+    (rx.AuthenticationError, Unauthorized),
+    (rx.NoPermissionError, Unauthorized),
+    (rx.OutOfMemoryError, ServerFull),
+    (rx.ReadOnlyError, ServerReadOnly),
+    (rx.TryAgainError, LinkLost),
+    (rx.ClusterDownError, LinkLost),
+    (rx.MasterDownError, LinkLost),
+    (rx.ConnectionError, LinkLost),
+    (rx.TimeoutError, LinkLost),
+    (OSError, LinkLost),
+)
+# At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
+_CODE = re.compile(r"(?:^|-)(" + "|".join(_KINDS) + r")\b")
 
 
 def translate(error: Exception, server: Server) -> BusError:
-    """Our error for what redis-py raised or what Redis replied; the address is masked."""
-    text = _plain(error)
+    """Our error for what redis-py raised or what Redis replied. The address is masked, and no argument of a command is repeated."""
+    text = _plain(error, server)
     if "BUSMQ_MAX_ID" in text:
         return MessageRefused(reason="the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew")
-    kind: type[BusError]
-    if isinstance(error, (rx.AuthenticationError, rx.NoPermissionError)) or text.startswith(_ACCESS):
-        kind = Unauthorized
-    elif isinstance(error, rx.OutOfMemoryError) or text.startswith(_FULL) or "-OOM" in text or "OOM command" in text:
-        kind = ServerFull
-    elif isinstance(error, rx.ReadOnlyError) or text.startswith(_READ_ONLY) or "READONLY" in text:
-        kind = ServerReadOnly
-    elif isinstance(error, (rx.ConnectionError, rx.TimeoutError, OSError)) or text.startswith(NOT_EXECUTED):
-        kind = LinkLost
-    else:
-        kind = ServerRefused
+    kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
+    if kind is None:
+        found = _CODE.search(text)
+        kind = _KINDS[found[1]] if found else _wordy(text)
     return kind(url=server.masked, reason=text)
 
 
-def _plain(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _wordy(text: str) -> type[BusError]:
+    """Redis before 7 drops the code of some errors inside scripts and keeps the sentence."""
+    return ServerFull if "OOM command" in text else ServerRefused
+
+
+def _plain(error: Exception, server: Server) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text.partition(", with args beginning with")[0]
+    for secret in (server.password, server.user):
+        if secret and len(secret) > 3:
+            text = text.replace(secret, "***")
+    return text

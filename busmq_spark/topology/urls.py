@@ -36,29 +36,52 @@ class Server:
 
 
 def parse(urls: str, password: str | None = None) -> tuple[Server, ...]:
-    """The servers of a comma list. ``password`` holds for every URL that has none of its own. Raises ConfigError, credentials masked."""
-    servers = tuple(_server(url.strip(), password) for url in urls.split(",") if url.strip())
-    if not servers:
+    """The servers of a comma list. ``password`` holds for every URL that has none of its own.
+
+    Raises ConfigError that says which URL and why, and repeats nothing of it: a password that breaks its URL may stand anywhere in it.
+    """
+    given = [url.strip() for url in urls.split(",") if url.strip()]
+    if not given:
         raise ConfigError(reason="redis.url is empty; expected redis://host:port, or several separated by commas")
-    return servers
+    servers = []
+    for place, url in enumerate(given, 1):
+        try:
+            servers.append(_server(url, password))
+        except _Bad as bad:
+            which = f"URL {place} of {len(given)} in redis.url" if len(given) > 1 else "redis.url"
+            raise ConfigError(
+                reason=f"{which}: {bad}; expected redis://[user:password@]host[:port], rediss://… or unix:///path. "
+                "In a password percent-encode , @ / ? # [ ] and %"
+            ) from None
+    return tuple(servers)
+
+
+class _Bad(Exception):
+    """What is wrong with a URL, in words of ours only."""
 
 
 def _server(url: str, password: str | None) -> Server:
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise _bad(url, str(error)) from None
+    except ValueError:
+        raise _Bad("it is not a URL") from None
     if parts.scheme not in ("redis", "rediss", "unix"):
-        raise _bad(url, f"its scheme is {parts.scheme!r}")
-    user, secret = _credentials(parts.netloc.rpartition("@")[0])
+        raise _Bad("it does not begin with a known scheme")
+    login, _, address = parts.netloc.rpartition("@")
+    user, secret = _credentials(login)
     if parts.scheme == "unix":
-        if not parts.path:
-            raise _bad(url, "it has no path")
+        if address or not parts.path:
+            raise _Bad("it has a host" if address else "it has no path")
         return Server("", 0, path=unquote(parts.path), user=user, password=secret or password)
-    if not parts.hostname:
-        raise _bad(url, "it has no host")
-    return Server(parts.hostname, port or DEFAULT_PORT, parts.scheme == "rediss", None, user, secret or password)
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise _Bad("it has an @ behind its address")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise _Bad("its port is not a number from 1 to 65535") from None
+    if not host:
+        raise _Bad("it has no host")
+    return Server(host, port or DEFAULT_PORT, parts.scheme == "rediss", None, user, secret or password)
 
 
 def _credentials(text: str) -> tuple[str | None, str | None]:
@@ -66,8 +89,3 @@ def _credentials(text: str) -> tuple[str | None, str | None]:
     if not colon:
         user, secret = "", text
     return unquote(user) or None, unquote(secret) or None
-
-
-def _bad(url: str, found: str) -> ConfigError:
-    shown = f"{url[: url.index('://') + 3]}***@{url.rpartition('@')[2]}" if "@" in url and "://" in url else ("***" if "@" in url else url)
-    return ConfigError(reason=f"redis.url {shown!r}: {found}; expected redis://[user:password@]host[:port], rediss://… or unix:///path")

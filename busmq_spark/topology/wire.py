@@ -24,7 +24,12 @@ def calls_of(step: Step) -> Sequence[Call]:
 
 def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
     """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
-    return b"".join([hiredis.pack_command(_words(call, whole)) for call in calls])
+    return b"".join([pack_words(_words(call, whole)) for call in calls])
+
+
+def pack_words(words: tuple[Arg, ...]) -> bytes:
+    """The bytes of one command."""
+    return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]  # its stub wants a tuple of one
 
 
 def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
