@@ -41,7 +41,7 @@ def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover
 
 def push(keys: QueueKeys, value: bytes) -> Flow[int | None]:
     """Append one message; the result is its id, or None when the queue is full. Raises QueueMissing when it is not attached."""
-    first, stored = yield from _push(keys, (value,))
+    first, stored = yield from _push(keys, next(chunks((value,))))
     return first if stored else None
 
 

@@ -42,8 +42,7 @@ class AsyncLink:
         async with self._turn:
             for attempt in range(1_000_000):
                 try:
-                    if not self._connection.is_connected:
-                        await self._connection.connect()
+                    await self._ready()
                 except _WIRE_ERRORS as error:
                     await self._pause_or_raise(translate(error, self.server), attempt, deadline)
                     continue
@@ -67,6 +66,16 @@ class AsyncLink:
     async def close(self) -> None:
         """Close the connection. A later step opens a new one."""
         await self._connection.disconnect(nowait=True)
+
+    async def _ready(self) -> None:
+        connection = self._connection
+        # The stream itself: whether the server closed it meanwhile is better known before a push is sent, and redis-py offers no question
+        # that all its versions answer without reading.
+        stream = connection._reader
+        if connection.is_connected and stream is not None and (stream.at_eof() or stream.exception() is not None):
+            await self.close()
+        if not connection.is_connected:
+            await connection.connect()
 
     async def _exchange(self, calls: Sequence[Call]) -> list[Any]:
         try:

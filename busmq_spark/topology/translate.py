@@ -30,6 +30,7 @@ _CLASSES: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.TimeoutError, LinkLost),
     (OSError, LinkLost),
 )
+_SENTENCES: dict[str, type[BusError]] = {"OOM command": ServerFull, "The user executing the script can't": Unauthorized}
 # At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
 _CODE = re.compile(r"(?:^|-)(" + "|".join(_KINDS) + r")\b")
 
@@ -48,7 +49,7 @@ def translate(error: Exception, server: Server) -> BusError:
 
 def _wordy(text: str) -> type[BusError]:
     """Redis before 7 drops the code of some errors inside scripts and keeps the sentence."""
-    return ServerFull if "OOM command" in text else ServerRefused
+    return next((kind for words, kind in _SENTENCES.items() if words in text), ServerRefused)
 
 
 def _plain(error: Exception, server: Server) -> str:
