@@ -16,13 +16,14 @@ DEFAULT_PORT = 6379
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One Redis server. Its repr and ``masked`` never show the password."""
+    """One Redis server. Its repr and ``masked`` show no credentials."""
 
     host: str
     port: int
     tls: bool = False
     path: str | None = None
-    user: str | None = None
+    user: str | None = field(default=None, repr=False)
+    """Not shown either: of a password with a colon, given without a user, the first half lands here."""
     password: str | None = field(default=None, repr=False)
 
     @property
@@ -72,6 +73,8 @@ def _server(url: str, password: str | None) -> Server:
     if parts.scheme == "unix":
         if address or not parts.path:
             raise _Bad("it has a host" if address else "it has no path")
+        if login and "@" in parts.path:
+            raise _Bad("it has an @ behind its address")
         return Server("", 0, path=unquote(parts.path), user=user, password=secret or password)
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise _Bad("it has an @ behind its address")

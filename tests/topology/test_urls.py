@@ -57,6 +57,8 @@ def test_a_password_given_apart_is_for_urls_that_have_none() -> None:
         ("redis://", "no host"),
         ("redis://:1", "no host"),
         ("unix://", "no path"),
+        ("unix://here/redis.sock", "has a host"),
+        ("unix://:pa@/ss@/redis.sock", "percent-encode"),
         ("redis://h:http", "port"),
         ("redis://h:99999", "port"),
         ("redis://h:-1", "port"),

@@ -1,0 +1,91 @@
+"""Which of several servers has a queue, and which queues there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.core import queue, state
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys, hash_index
+from busmq_spark.core.state import Ack
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import LinkLost
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.place import discover, locate, new_token
+from busmq_spark.topology.urls import Server
+from tests.conftest import Fresh, FreshKeys
+
+NAMES = ["orders", "a", "b", "q1", "héllo", "😀", "0123456789", "with space", "x" * 300, "日本語", "{tag}", "a*b?[c]"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_new_queue_belongs_to_the_server_its_key_hashes_to(three_links: list[SyncLink], name: str, fresh: Fresh) -> None:
+    keys = QueueKeys(fresh(name))
+    assert locate([keys], three_links) == [hash_index(keys.metadata, 3)]
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_an_existing_queue_is_used_where_it_is_whatever_its_hash(three_links: list[SyncLink], fresh_keys: FreshKeys, where: int) -> None:
+    some = [fresh_keys() for _ in range(4)]
+    for keys in some:
+        three_links[where].run(queue.attach(keys, "b", ttl_s=60))
+    new = fresh_keys()
+    assert locate([*some, new], three_links) == [where] * 4 + [hash_index(new.metadata, 3)]
+
+
+def test_with_one_server_nobody_is_asked() -> None:
+    assert locate([QueueKeys("a"), QueueKeys("b")], [SyncLink(Server("127.0.0.1", 1))]) == [0, 0]
+
+
+def test_while_a_server_is_down_no_place_is_guessed(three_links: list[SyncLink], fresh_keys: FreshKeys) -> None:
+    with RedisServer() as server:
+        port = server.port
+    down = SyncLink(Server("127.0.0.1", port), patience_s=0.05)
+    with pytest.raises(LinkLost):
+        locate([fresh_keys()], [three_links[0], down])
+
+
+def test_discover_finds_every_queue_on_every_server_and_nothing_else(three_links: list[SyncLink], fresh: Fresh) -> None:
+    wanted = {fresh(name): n % 3 for n, name in enumerate(NAMES)}
+    for name, server in wanted.items():
+        keys = QueueKeys(name)
+        three_links[server].run(queue.attach(keys, "b", ttl_s=60))
+        three_links[server].run(queue.push(keys, b"x"))
+        three_links[server].run(state.subscribe([keys], "s", ["earliest"]))
+    three_links[0].execute(command("SET", f"bus:persisted:{fresh()}", 1))
+    found = discover(three_links)
+    assert found == sorted(found)
+    assert {name: server for name, server in found if name in wanted} == wanted
+    # What other tests made are queues too; whatever is found has metadata.
+    for name, server in found:
+        assert three_links[server].execute(command("EXISTS", QueueKeys(name).metadata)) == 1
+
+
+def test_discover_walks_past_many_keys(three_links: list[SyncLink], fresh: Fresh) -> None:
+    hint = fresh("many")
+    three_links[1].execute([command("HSET", QueueKeys(f"{hint}.{n}").metadata, "ttl", 60) for n in range(2500)])
+    assert len([name for name, server in discover(three_links) if name.startswith(f"{hint}.") and server == 1]) == 2500
+    three_links[1].execute([command("UNLINK", QueueKeys(f"{hint}.{n}").metadata) for n in range(2500)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_queue_lives_its_whole_life_on_its_server(three_links: list[SyncLink], fresh: Fresh, name: str) -> None:
+    keys = QueueKeys(fresh(name))
+    link = three_links[locate([keys], three_links)[0]]
+    there = link.run(queue.attach(keys, new_token(), ttl_s=60))
+    assert link.run(queue.push_many(keys, [b"a", b"b", b"c"])) == 3
+    assert [m.id for m in link.run(queue.pop(keys, reliable=True, ttl_s=60, most=2))] == [1, 2]
+    link.run(queue.ack(keys, 1, ttl_s=60, restore=True))
+    assert [result.status for result in link.run(state.ack_to([Ack(keys, 2, there.born, "")]))] == ["ok"]
+    assert [(m.id, m.value) for m in link.run(queue.index(keys, 0, 9))] == [(3, b"c")]
+    others = [other for other in three_links if other is not link]
+    assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]
+    link.run(queue.close(keys))
+    assert locate([keys], three_links) == [hash_index(keys.metadata, 3)]
+
+
+def test_tokens_are_of_their_length_and_unlike_each_other() -> None:
+    tokens = {new_token() for _ in range(1000)}
+    assert len(tokens) == 1000
+    assert {len(token) for token in tokens} == {16}
+    assert len(new_token(128)) == 32
