@@ -1,0 +1,147 @@
+"""Runs peer.js: a real npm busmq 3.1.0 that a test tells what to do."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+FOLDER = Path(__file__).parent
+TIMEOUT_S = 20.0
+
+
+def missing() -> str:
+    """What is missing to run the peer, and how to get it; empty when nothing is."""
+    if shutil.which("node") is None:
+        return "npm busmq needs Node.js 18 or newer with npm: install them, then run `make test` again"
+    if not (FOLDER / "node_modules" / "busmq").is_dir():
+        return "npm busmq is not installed: run tests/peers/install.sh"
+    return ""
+
+
+class PeerError(Exception):
+    """What npm busmq reported."""
+
+
+class Peer:
+    """One Node process with one bus. Calls wait for their result; messages are kept per queue, in the order they came."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self._process = subprocess.Popen(["node", "peer.js"], cwd=FOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        self._results: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._messages: dict[str, queue.Queue[tuple[int, str]]] = {}
+        self.errors: list[str] = []
+        self._calls = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._call("connect", urls=urls)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+    # What it can do
+
+    def attach(self, name: str, **options: Any) -> bool:
+        """Whether the queue existed before."""
+        self._messages.setdefault(name, queue.Queue())
+        return bool(self._call("attach", queue=name, options=options))
+
+    def push(self, name: str, message: Any) -> int | None:
+        """The id, or None when the queue is full."""
+        id: int | None = self._call("push", queue=name, message=message)
+        return id
+
+    def push_all(self, name: str, messages: list[Any]) -> list[int]:
+        ids: list[int] = self._call("pushAll", queue=name, messages=messages)
+        return ids
+
+    def consume(self, name: str, **options: Any) -> None:
+        self._call("consume", queue=name, options=options)
+
+    def ack(self, name: str, last: int) -> None:
+        """Returns when Redis has executed it: count goes the same way behind it."""
+        self._call("ack", queue=name, last=last)
+        self.count(name)
+
+    def stop(self, name: str) -> None:
+        self._call("stop", queue=name)
+
+    def count(self, name: str) -> int:
+        return int(self._call("count", queue=name))
+
+    def flush(self, name: str) -> None:
+        self._call("flush", queue=name)
+
+    def exists(self, name: str) -> bool:
+        return bool(self._call("exists", queue=name))
+
+    def metadata(self, name: str) -> dict[str, str] | None:
+        found: dict[str, str] | None = self._call("metadata", queue=name)
+        return found
+
+    def ttl(self, name: str) -> int | None:
+        ttl_s: int | None = self._call("ttl", queue=name)
+        return ttl_s
+
+    def detach(self, name: str) -> None:
+        self._call("detach", queue=name)
+
+    def close(self, name: str) -> None:
+        self._call("close", queue=name)
+
+    def disconnect(self) -> None:
+        self._call("disconnect")
+
+    def received(self, name: str, many: int) -> list[tuple[int, str]]:
+        """The next ``many`` messages of a queue it consumes."""
+        return [self._messages[name].get(timeout=TIMEOUT_S) for _ in range(many)]
+
+    def received_nothing_more(self, name: str) -> bool:
+        """As far as it has said up to now: call something that goes the same way first, or :meth:`count`."""
+        return self._messages[name].empty()
+
+    def kill(self) -> None:
+        """kill -9; returns when it is gone."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue  # what it had not read yet
+
+    # How
+
+    def _call(self, op: str, **arguments: Any) -> Any:
+        self._calls += 1
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"id": self._calls, "op": op, **arguments}) + "\n")
+        self._process.stdin.flush()
+        result = self._results.get(timeout=TIMEOUT_S)
+        assert result["id"] == self._calls
+        if "error" in result:
+            raise PeerError(result["error"])
+        return result["result"]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            match said.get("event"):
+                case None:
+                    self._results.put(said)
+                case "message":
+                    id, text = said["args"]
+                    self._messages[said["queue"]].put((int(id), text))
+                case "error":
+                    self.errors.append(said["args"][0])
