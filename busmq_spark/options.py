@@ -23,9 +23,15 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "") -> Any:
-    """One row of an option table. Without a default the option must be given."""
+    """One row of an option table. Without a default the option must be given. What may hold a secret is left out of the object's repr."""
     info = {"name": name, "parse": parse, "doc": doc, "alias": alias}
-    return field(metadata=info) if default is MISSING else field(default=default, metadata=info)
+    shown = not _secret(name)
+    return field(metadata=info, repr=shown) if default is MISSING else field(default=default, metadata=info, repr=shown)
+
+
+def _secret(name: str) -> bool:
+    """Whether the value must not be printed; Spark redacts options with these names too."""
+    return any(word in name for word in ("password", "url", "secret"))
 
 
 def parse(cls: type[O], given: Mapping[str, str]) -> O:
@@ -51,7 +57,7 @@ def _parsed(name: str, parser: Callable[[str], Any], text: str) -> Any:
     try:
         return parser(str(text))
     except ValueError as error:
-        shown = "***" if "password" in name or "url" in name or "secret" in name else repr(text)
+        shown = "***" if _secret(name) else repr(text)
         raise ConfigError(reason=f"option {name!r} is {shown}; expected {error}") from None
 
 

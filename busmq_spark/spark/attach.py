@@ -35,24 +35,33 @@ class Attachment:
         self._token = lease.my_token() if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: open_store(options), options.subscription, self._token)
 
-    def hold(self, names: Sequence[str], known: Mapping[str, Position]) -> None:
+    def hold(self, names: Sequence[str], known: Mapping[str, Position], *, fresh: bool) -> None:
         """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched."""
-        fresh = [queue for queue in names if queue not in self.queues]
-        if not fresh:
+        held = set(self.queues)
+        new = [queue for queue in names if queue not in held]
+        if not new:
             return
-        self._compare([queue for queue in fresh if queue in known], known)
-        ttls = self._open(fresh, known)
-        if not (held := list(ttls)):
+        lost_ones = self.compare([queue for queue in new if queue in known], known)
+        ttls = self._open(new, known)
+        if not (found := list(ttls)):
             return
         if self._token:
-            self._refuse_mixture(held)
-            lease.acquire(self.store, held, self._options.subscription, self._token)
+            self._refuse_mixture(found)
+            lease.acquire(self.store, found, self._options.subscription, self._token)
         if self._options.subscription:
-            starts = {queue: known[queue].last if queue in known else self._first_start(queue) for queue in held}
+            starts = {q: known[q].last if q in known and q not in lost_ones else self._first_start(q, fresh=fresh) for q in found}
             self.store.subscribe(starts, self._options.subscription)
-        self.queues = sorted({*self.queues, *held})
+        self.queues = sorted({*self.queues, *found})
         self._keep_alive.watch(ttls)
         self._listen()
+
+    def compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> set[str]:
+        """Which queues lost something after their position in the checkpoint. Raises DataLoss for the first, unless that is allowed."""
+        states = self.store.states({queue: known[queue].last for queue in queues})
+        losses = {queue: loss for queue, state in states.items() if (loss := lost(known[queue], state))}
+        if losses and self._options.fail_on_data_loss:
+            raise self._error(*next(iter(losses.items())))
+        return set(losses)
 
     def raise_if_taken(self) -> None:
         """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
@@ -86,14 +95,6 @@ class Attachment:
             bell.stop()
         self.store.close()
 
-    def _compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> None:
-        if not self._options.fail_on_data_loss:
-            return
-        states = self.store.states({queue: known[queue].last for queue in queues})
-        for queue, state in states.items():
-            if loss := lost(known[queue], state):
-                raise self._error(queue, loss)
-
     def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
         """Attach; the result is the ttl of every queue that exists now."""
         ttls: dict[str, int] = {}
@@ -116,7 +117,15 @@ class Attachment:
         return ttls
 
     def _refuse_mixture(self, queues: Sequence[str]) -> None:
+        """A reader with a subscription and one without would drop each other's messages."""
         if self._options.subscription:
+            for queue, holder in self.store.holders(queues, "").items():
+                if holder and not lease.is_dead(holder):
+                    raise QueueBusy(
+                        queue=queue,
+                        found="is read by a query without a subscription",
+                        remedy="That query would lose messages to this one: stop it, or give it an option 'subscription' of its own",
+                    )
             return
         for queue, names in self.store.subscriptions(queues).items():
             if names:
@@ -126,7 +135,9 @@ class Attachment:
                     remedy="A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none",
                 )
 
-    def _first_start(self, queue: str) -> str | int:
+    def _first_start(self, queue: str, *, fresh: bool) -> str | int:
+        if not fresh:
+            return "earliest"
         starting = self._options.starting
         return starting.get(queue, "earliest") if isinstance(starting, dict) else starting
 
@@ -138,9 +149,9 @@ class Attachment:
     def _enter(self, queue: str, state: QueueState, fresh: bool) -> Position | None:
         if not state.exists or not state.born:
             with suppress(ValueError):
-                self.queues.remove(queue)  # it went away between attach and here: the next discovery takes hold of it anew
+                self.queues.remove(queue)  # it went away between attach and here: it is taken hold of anew when it is found again
             return None
-        start = self._first_start(queue) if fresh else "earliest"
+        start = self._first_start(queue, fresh=fresh)
         last = {"earliest": state.floor, "latest": state.given}.get(str(start), start)
         assert isinstance(last, int)
         if last > state.given:
@@ -155,9 +166,12 @@ class Attachment:
     def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""
         log.warning("%s; going on from the oldest stored message", self._error(queue, loss))
-        named = queue in self._options.subscribe
-        with suppress(QueueMissing):
-            self.store.attach([queue], Creation(self._options.create and named, self._options.ttl_s))
+        ttls = self._open([queue], {})
+        if not ttls:
+            return None
+        self._keep_alive.watch(ttls)
+        if self._options.subscription:
+            self.store.subscribe({queue: "earliest"}, self._options.subscription)  # positions of an ended life went with it
         state = self.store.states({queue: -1})[queue]
         if not state.exists:
             return None

@@ -23,11 +23,13 @@ else:
     StreamArrowWriter = getattr(api, "DataSourceStreamArrowWriter", None)
 
 
-def read_limit(messages: int | None) -> Any:
-    """Spark's read limit object for a cap, or for none."""
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+def read_limit(messages: int | None, size_bytes: int | None) -> Any:
+    """Spark's read limit object for the caps, or for none. It has none for two caps at once; the reader obeys its options anyway."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-    return ReadMaxRows(messages) if messages else ReadAllAvailable()
+    if messages:
+        return ReadMaxRows(messages)
+    return ReadMaxBytes(size_bytes) if size_bytes else ReadAllAvailable()
 
 
 def is_unlimited(limit: object) -> bool:

@@ -2,6 +2,7 @@
 
     {"v": 1, "queues": {"orders": {"born": "5f…", "last": 41, "mark": "9a…"}}}
 
+``{"v": 1}`` is where every query begins: nothing is planned yet, so startingOffsets counts. A query that found no queue so far has ``"queues": {}``.
 ``from`` stands where a queue enters the query, or goes on after a loss: the batch that ends at this offset begins after that id, whatever the
 batch before said. ``lost`` counts the ids skipped with failOnDataLoss=false. Keys are sorted, so the text of an offset is stable.
 """
@@ -15,6 +16,7 @@ from typing import Any
 from busmq_spark.errors import ConfigError
 
 VERSION = 1
+INITIAL = {"v": VERSION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
             raise ConfigError(reason=f"the checkpoint holds offsets of version {offset['v']}, this package reads version {VERSION}; update it")
         return {
             str(queue): Position(str(p["born"]), int(p["last"]), str(p["mark"]), p.get("from"), p.get("lost", 0))
-            for queue, p in offset["queues"].items()
+            for queue, p in ({} if offset == INITIAL else offset["queues"]).items()
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(reason=f"the checkpoint does not hold busmq offsets ({error!r} in {str(offset)[:200]}); use a new checkpoint") from None
@@ -64,8 +66,6 @@ def begin(start: Position | None, end: Position) -> int:
         if end.start is None:
             raise ConfigError(reason="the checkpoint ends at a queue life it never began; use a new checkpoint")
         return end.start
-    if end.start is None or end == start:
-        return start.last
-    if end.lost > start.lost:
+    if end.start is not None and (end.lost > start.lost or end.last < start.last):
         return end.start  # after a loss the batch goes back or forth to what is stored
-    return max(start.last, end.start)  # Spark before 4.2 plans without knowing the start, as if the queue were new
+    return start.last  # also where end.start says something else: Spark before 4.2 plans a restart without knowing the start, as if all were new

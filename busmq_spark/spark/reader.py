@@ -64,6 +64,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._planned: dict[str, Any] | None = None
         self._acked: dict[str, Position] = {}
         self._ceiling: dict[str, int] | None = None
+        self._blind = False
+        self._passed_over: frozenset[str] = frozenset()
         self._rung: threading.Event | None = None
         self._next_poll = self._next_discovery = 0.0
 
@@ -71,27 +73,34 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Constant: Spark asks twice, and again when it replays the first batch. Where reading begins is in that batch's end offset."""
-        return offsets.encode({})
+        return dict(offsets.INITIAL)
 
     def getDefaultReadLimit(self) -> Any:
-        return compat.read_limit(self._options.max_messages)
+        return compat.read_limit(self._options.max_messages, self._options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._ceiling = {}  # filled by the first planning: what is stored then is what is available now
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """The end of the next batch. Spark before 4.2 hands over neither start nor limit; then what was planned last stands for the start."""
+        """The end of the next batch.
+
+        Spark before 4.2 hands over neither start nor limit. What was planned last then stands for the start; where nothing was planned yet, a
+        checkpoint may lie anywhere: such a batch goes up to the newest message, uncapped, so that it cannot end before the checkpoint.
+        """
         freeze()
         at = start if start is not None else self._planned
-        begin = offsets.decode(at) if at else {}
-        attachment = self._attach(begin)
+        self._blind = at is None
+        begin = offsets.decode(at) if at is not None else {}
+        fresh = at is None or at == offsets.INITIAL
+        attachment = self._attach(begin, fresh=fresh)
         if start is not None:
             self._acknowledge(begin)
-        if at is not None and begin and not self._news(begin):
-            return at
-        positions = self._plan(begin, attachment, unlimited=limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
+        if not fresh and not self._news(begin):
+            return at  # type: ignore[return-value]  # not fresh, so not None
+        unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
+        positions = self._plan(begin, attachment, fresh=fresh, unlimited=unlimited)
         self._planned = offsets.encode(positions)
-        return at if at is not None and positions == begin and begin else self._planned
+        return at if at is not None and not fresh and positions == begin else self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The newest ids, from the last planning: lag is this minus the end offset."""
@@ -102,8 +111,10 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         freeze()
         begin, goal = offsets.decode(start), offsets.decode(end)
-        attachment = self._attach({**begin, **goal})
-        self._planned = end
+        attachment = self._attach({**begin, **goal}, fresh=start == offsets.INITIAL)
+        if self._blind:
+            attachment.compare([queue for queue in begin if self._wanted(queue)], begin)
+        self._planned, self._blind = end, False
         servers = attachment.store.locate(list(goal))
         ranges = []
         for queue, position in goal.items():
@@ -128,26 +139,30 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     # -- planning -------------------------------------------------------------------------------------------------------------------------
 
-    def _attach(self, known: Mapping[str, Position]) -> Attachment:
+    def _attach(self, known: Mapping[str, Position], *, fresh: bool = False) -> Attachment:
         """Take hold of the queues of the query: at the first call, and of new ones later."""
         if self._attachment is None:
             self._rung = threading.Event()
             store = open_store(self._options)
             self._attachment = Attachment(self._options, store, bells(store, self._rung))
+            if strange := [queue for queue in known if not self._wanted(queue)]:
+                log.warning("the checkpoint has positions of %s, which the options do not name any more; they are dropped", ", ".join(strange))
         attachment = self._attachment
         attachment.raise_if_taken()
-        now = time.monotonic()
-        if now >= self._next_discovery:
-            names = list(self._options.subscribe)
-            if self._options.subscribe_pattern:
-                names = attachment.store.discover(re.compile(self._options.subscribe_pattern).fullmatch)  # type: ignore[arg-type]  # truthiness counts
-                self._next_discovery = now + DISCOVERY_S
-            else:
-                self._next_discovery = float("inf")
-            attachment.hold(names, known)
-        elif missing := [queue for queue in known if queue not in attachment.queues]:
-            attachment.hold(missing, known)
+        names = list(self._options.subscribe)
+        if self._options.subscribe_pattern:
+            # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
+            names = [queue for queue in known if self._wanted(queue)]
+            if time.monotonic() >= self._next_discovery:
+                names = list(dict.fromkeys(names + attachment.store.discover(self._wanted)))
+                self._next_discovery = time.monotonic() + DISCOVERY_S
+        attachment.hold(names, known, fresh=fresh)
         return attachment
+
+    def _wanted(self, queue: str) -> bool:
+        """Whether the options name the queue, or their pattern does."""
+        pattern = self._options.subscribe_pattern
+        return queue in self._options.subscribe if pattern is None else re.fullmatch(pattern, queue) is not None
 
     def _news(self, begin: Mapping[str, Position]) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
@@ -167,13 +182,13 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         given = self._known[queue].given if queue in self._known else 0
         return given if self._ceiling is None else min(given, self._ceiling.get(queue, 0))
 
-    def _plan(self, begin: Mapping[str, Position], attachment: Attachment, *, unlimited: bool) -> dict[str, Position]:
+    def _plan(self, begin: Mapping[str, Position], attachment: Attachment, *, fresh: bool, unlimited: bool) -> dict[str, Position]:
         counters = attachment.store.counters(attachment.queues)  # before the states: a push in between is seen by the next poll
         states = attachment.store.states({queue: begin[queue].last if queue in begin else -1 for queue in attachment.queues})
         self._known, self._counters = states, counters
         if self._ceiling is not None and not self._ceiling:
             self._ceiling = {queue: state.given for queue, state in states.items()}
-        found = {queue: attachment.entry(queue, begin.get(queue), state, fresh=not begin) for queue, state in states.items()}
+        found = {queue: attachment.entry(queue, begin.get(queue), state, fresh=fresh) for queue, state in states.items()}
         entries = {queue: entry for queue, entry in found.items() if entry is not None}
         goals = {queue: max(entry.last, self._newest(queue, states[queue])) for queue, entry in entries.items()}
         if not unlimited:
@@ -194,18 +209,26 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             available = self._within_bytes(entries, available, budget, attachment)
         return {queue: entries[queue].last + rows for queue, rows in available.items()}
 
-    @staticmethod
-    def _within_bytes(entries: Mapping[str, Position], available: dict[str, int], budget: int, attachment: Attachment) -> dict[str, int]:
-        """Rows such that their values fit the budget: every queue gets the same part, what one leaves goes to the next; at least one row in all."""
-        open_ = sorted((queue for queue in available if available[queue] > 0), key=lambda q: available[q])
+    def _within_bytes(self, entries: Mapping[str, Position], available: dict[str, int], budget: int, attachment: Attachment) -> dict[str, int]:
+        """Rows such that their values fit the budget: every queue gets the same part, what one leaves goes to the next; at least one row in all.
+
+        A queue whose next message was larger than its part is first in line for the next batch, and may use all of it.
+        """
+        line = sorted((q for q in available if available[q] > 0), key=lambda q: (q not in self._passed_over, available[q], q))
         fitting = dict.fromkeys(available, 0)
         left = budget
-        for place, queue in enumerate(open_):
+        for place, queue in enumerate(line):
             first = entries[queue].last + 1
-            reached, used = attachment.store.bytes_until(queue, first, first + available[queue] - 1, left // (len(open_) - place))
+            part = left if queue in self._passed_over else left // (len(line) - place)
+            reached, used = attachment.store.bytes_until(queue, first, first + available[queue] - 1, part)
+            if reached < first and place == 0 and part == budget:
+                reached, used = first, budget  # one message over the whole budget: it must pass alone, or the queue stands still for ever
             fitting[queue], left = reached - first + 1, left - used
-        if open_ and not any(fitting.values()):
-            fitting[open_[0]] = 1  # one message over the whole budget: it must pass, or the query stands still for ever
+            if left <= 0:
+                break
+        if line and not any(fitting.values()):
+            fitting[line[0]] = 1
+        self._passed_over = frozenset(queue for queue in line if not fitting[queue])
         return fitting
 
     @staticmethod

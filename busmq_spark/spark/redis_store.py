@@ -88,6 +88,15 @@ class RedisStore:
             queues, lambda part: states_.lease([QueueKeys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
         )
 
+    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
+        """Whose lease each queue is under; empty when nobody's."""
+
+        def flow(part: Sequence[str]) -> Flow[list[str]]:
+            replies = yield [command("GET", QueueKeys(queue).lease(subscription)) for queue in part]
+            return [(reply or b"").decode() for reply in replies]
+
+        return self._grouped(queues, flow)
+
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
         return self._grouped(queues, lambda part: states_.keep_alive([QueueKeys(q) for q in part], subscription, token, LEASE_MS))
 

@@ -1,0 +1,243 @@
+"""One SparkSession for the whole run, queries that are stopped whatever happens, and queues to push to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from busmq_spark.core import queue as core
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import RedisServer
+from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.spark.tune import tune
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.place import new_token
+from busmq_spark.topology.urls import parse
+from tests.conftest import Fresh
+from tests.spark.engine import Engine
+from tests.support import wait_until
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+"""How long a test waits for what takes a second or two on a quiet machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "spark" in names:
+            item.add_marker("spark")
+        if "bus" in names or "redis_server" in names:
+            item.add_marker("redis")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    ensure_java()
+    ensure_python()
+    os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
+    # Workers import the package from this tree even where it is not installed.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    builder = SparkSession.builder.master("local[2]").appName("busmq_spark tests")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = tune(builder).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")  # failing queries are what many tests are about
+    yield session
+    session.stop()
+
+
+class Bus:
+    """The queues of one server, as a producer and a stranger with redis-cli see them."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.link = SyncLink(parse(url)[0])
+
+    def attach(self, queue: str, *, ttl_s: int = 3600, maxsize: int = 0) -> str:
+        """Create a queue; the result is its incarnation."""
+        return self.link.run(core.attach(QueueKeys(queue), new_token(), ttl_s=ttl_s, maxsize=maxsize)).born
+
+    def push(self, queue: str, *values: str | bytes, ttl_s: int = 3600) -> None:
+        """Append values, to a queue that is created if need be."""
+        self.attach(queue, ttl_s=ttl_s)
+        self.link.run(core.push_many(QueueKeys(queue), [v.encode() if isinstance(v, str) else v for v in values]))
+
+    def fill(self, queue: str, rows: int, *, first: int = 1) -> None:
+        """Append values that say their id (in a queue where ``first`` is the next id)."""
+        self.push(queue, *(f"{queue}:{i}" for i in range(first, first + rows)))
+
+    def stored(self, queue: str) -> list[bytes]:
+        """The values that are in the queue now, oldest first."""
+        found: list[bytes] = self("LRANGE", QueueKeys(queue).messages, 0, -1)
+        return found[1::2]
+
+    def ids(self, queue: str) -> list[int]:
+        """The ids that are in the queue now."""
+        return [int(id) for id in self("LRANGE", QueueKeys(queue).messages, 0, -1)[0::2]]
+
+    def close_queue(self, queue: str) -> None:
+        """Remove the queue with everything in it, as npm busmq's close does."""
+        self.link.run(core.close(QueueKeys(queue)))
+
+    def __call__(self, *words: str | int | bytes) -> Any:
+        return self.link.execute(command(*words))
+
+
+class MakeBus(Protocol):
+    """Opens the queues of a server of the test's own."""
+
+    def __call__(self, server: RedisServer | str) -> Bus: ...
+
+
+@pytest.fixture
+def bus_of() -> Iterator[MakeBus]:
+    made: list[Bus] = []
+
+    def make(server: RedisServer | str) -> Bus:
+        made.append(Bus(server if isinstance(server, str) else server.url))
+        return made[-1]
+
+    yield make
+    for bus in made:
+        bus.link.close()
+
+
+@pytest.fixture
+def bus(redis_url: str, bus_of: MakeBus) -> Bus:
+    return bus_of(redis_url)
+
+
+@pytest.fixture
+def queue(fresh: Fresh) -> str:
+    """The name of a queue that does not exist yet."""
+    return fresh("q")
+
+
+class Query:
+    """A streaming query and every batch it delivered, as a foreachBatch saw them."""
+
+    def __init__(self) -> None:
+        self.query: StreamingQuery
+        self.batches: list[tuple[int, list[Any]]] = []
+
+    def take(self, frame: DataFrame, batch: int) -> None:
+        self.batches.append((batch, frame.collect()))
+
+    @property
+    def rows(self) -> list[Any]:
+        return [row for _, rows in self.batches for row in rows]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [bytes(row["value"]) for row in self.rows]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows per batch that had any."""
+        return [len(rows) for _, rows in self.batches if rows]
+
+    def wait_for(self, condition: Callable[[], object], what: str = "") -> None:
+        """Wait until the condition holds; an error of the query comes up at once."""
+
+        def settled() -> object:
+            if error := self.query.exception():
+                raise error
+            return condition()
+
+        wait_until(settled, PATIENCE_S, what)
+
+    def wait_rows(self, rows: int) -> None:
+        self.wait_for(lambda: len(self.rows) >= rows, f"{rows} rows")
+
+
+class Stream(Protocol):
+    """Starts a streaming read; options are the source's. It is stopped at the end of the test."""
+
+    def __call__(self, options: dict[str, Any], *, checkpoint: str = "c", schema: str = "", trigger: dict[str, Any] | None = None) -> Query: ...
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
+    started: list[Query] = []
+
+    def start(options: dict[str, Any], *, checkpoint: str = "c", schema: str = "", trigger: dict[str, Any] | None = None) -> Query:
+        reader = spark.readStream.format("busmq").options(**options)
+        frame = (reader.schema(schema) if schema else reader).load()
+        found = Query()
+        writer = frame.writeStream.foreachBatch(found.take).option("checkpointLocation", str(tmp_path / checkpoint))
+        found.query = (writer.trigger(**trigger) if trigger else writer).start()
+        started.append(found)
+        return found
+
+    yield start
+    for query in started:
+        query.query.stop()
+
+
+@pytest.fixture
+def drain(stream: Stream) -> Stream:
+    """Like ``stream``, but with everything that is there now, to its end; an error of the query is raised."""
+
+    def run(options: dict[str, Any], *, checkpoint: str = "c", schema: str = "", trigger: dict[str, Any] | None = None) -> Query:
+        found = stream(options, checkpoint=checkpoint, schema=schema, trigger=trigger or {"availableNow": True})
+        assert found.query.awaitTermination(int(PATIENCE_S))
+        return found
+
+    return run
+
+
+class Sink(Protocol):
+    """Starts a streaming write of the rows of a queue (or of the frame) into busmq."""
+
+    def __call__(self, frame: DataFrame, options: dict[str, Any], *, checkpoint: str = "s", wait: bool = True) -> StreamingQuery: ...
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[Sink]:
+    """``wait``: everything that is there now, to its end; an error of the query is raised."""
+    started: list[StreamingQuery] = []
+
+    def start(frame: DataFrame, options: dict[str, Any], *, checkpoint: str = "s", wait: bool = True) -> StreamingQuery:
+        writer = frame.writeStream.format("busmq").options(**options).option("checkpointLocation", str(tmp_path / checkpoint))
+        query = (writer.trigger(availableNow=True) if wait else writer).start()
+        started.append(query)
+        if wait:
+            assert query.awaitTermination(int(PATIENCE_S))
+        return query
+
+    yield start
+    for query in started:
+        query.stop()
+
+
+@pytest.fixture
+def engine() -> Iterator[Callable[..., Engine]]:
+    """Makes Engine objects and stops their readers at the end."""
+    made: list[Engine] = []
+
+    def make(options: dict[str, Any], **more: Any) -> Engine:
+        made.append(Engine(options, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()

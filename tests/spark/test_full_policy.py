@@ -1,0 +1,60 @@
+"""Waiting for room in a full queue, with a clock of the test's own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from busmq_spark.errors import QueueFull
+from busmq_spark.spark import store
+from busmq_spark.spark.store import FullPolicy
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(store, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
+    return made
+
+
+def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(clock: Clock) -> None:
+    policy = FullPolicy(5000)
+    with pytest.raises(QueueFull, match="'q' holds its maxsize of 10 messages for 5 s; 7 rows are not stored") as failed:  # noqa: PT012  # it takes many waits
+        for _ in range(10_000):
+            policy.wait("q", 10, 7)
+    assert 5 <= sum(clock.slept) < 5.2
+    assert failed.value.details["left"] == 7
+
+
+def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
+    policy = FullPolicy(5000)
+    for left in range(100, 0, -1):
+        started = clock.now
+        while clock.now < started + 4:
+            policy.wait("q", 10, left)
+    assert clock.now > 1000 + 50 * 5
+
+
+def test_pauses_begin_short_and_never_get_long(clock: Clock) -> None:
+    policy = FullPolicy(5000)
+    for _ in range(40):
+        policy.wait("q", 10, 7)
+    assert clock.slept[0] == 0.005
+    assert max(clock.slept) == 0.1
+
+
+def test_a_timeout_of_zero_fails_at_once(clock: Clock) -> None:
+    with pytest.raises(QueueFull, match="holds its maxsize of 10 messages; 7 rows are not stored"):
+        FullPolicy(0).wait("q", 10, 7)
+    assert clock.slept == []

@@ -1,0 +1,218 @@
+"""The option tables: every option, good and bad; no connection is made for any of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, WriteOptions, parse, rows
+
+SECRET = "hunter2"
+READ = {"redis.url": "redis://h", "subscribe": "q"}
+
+GOOD: list[tuple[type[Any], str, str, str, Any]] = [
+    (ReadOptions, "redis.url", "redis://a,redis://b", "url", "redis://a,redis://b"),
+    (ReadOptions, "redis.password", SECRET, "password", SECRET),
+    (ReadOptions, "redis.layout", "DIRECT", "layout", "direct"),
+    (ReadOptions, "subscribe", " b, a ,b,", "subscribe", ("b", "a")),
+    (ReadOptions, "startingOffsets", "LATEST", "starting", "latest"),
+    (ReadOptions, "startingOffsets", '{"q": 41}', "starting", {"q": 41}),
+    (ReadOptions, "startingOffsets", '{"q": "latest"}', "starting", {"q": "latest"}),
+    (ReadOptions, "maxMessagesPerTrigger", " 1 ", "max_messages", 1),
+    (ReadOptions, "maxOffsetsPerTrigger", "7", "max_messages", 7),
+    (ReadOptions, "maxBytesPerTrigger", "1048576", "max_bytes", 1048576),
+    (ReadOptions, "minPartitions", "8", "min_partitions", 8),
+    (ReadOptions, "maxMessagesPerPartition", "100", "max_per_partition", 100),
+    (ReadOptions, "failOnDataLoss", "False", "fail_on_data_loss", False),
+    (ReadOptions, "ack", "NONE", "ack", "none"),
+    (ReadOptions, "subscription", " s ", "subscription", "s"),
+    (ReadOptions, "createQueue", "false", "create", False),
+    (ReadOptions, "ttl", "12h", "ttl_s", 12 * 3600),
+    (ReadOptions, "ttl", "30", "ttl_s", 30),
+    (ReadOptions, "ttl", "2 D", "ttl_s", 2 * 24 * 3600),
+    (ReadOptions, "idlePollMs", "1000", "idle_poll_ms", 1000),
+    (WriteOptions, "queue", " q ", "queue", "q"),
+    (WriteOptions, "delivery", "At-Least-Once", "delivery", "at-least-once"),
+    (WriteOptions, "sinkId", "s", "sink", "s"),
+    (WriteOptions, "onFull", "fail", "on_full", "fail"),
+    (WriteOptions, "fullTimeoutMs", "0", "full_timeout_ms", 0),
+    (WriteOptions, "createQueue", "FALSE", "create", False),
+    (WriteOptions, "ttl", "15m", "ttl_s", 900),
+    (WriteOptions, "maxsize", "0", "maxsize", 0),
+    (WriteOptions, "truncate", "true", "truncate", True),
+]
+
+BAD = [
+    (ReadOptions, "redis.layout", "ring", "one of direct"),
+    (ReadOptions, "subscribe", " , ", "comma list of queue names"),
+    (ReadOptions, "subscribePattern", "(", "regular expression"),
+    (ReadOptions, "startingOffsets", "yesterday", "earliest, latest, or JSON"),
+    (ReadOptions, "startingOffsets", '["q"]', "earliest, latest, or JSON"),
+    (ReadOptions, "startingOffsets", '{"q": -1}', "earliest, latest, or JSON"),
+    (ReadOptions, "startingOffsets", '{"q": 1.5}', "earliest, latest, or JSON"),
+    (ReadOptions, "startingOffsets", '{"q": true}', "earliest, latest, or JSON"),
+    (ReadOptions, "startingOffsets", '{"q": [1]}', "earliest, latest, or JSON"),
+    (ReadOptions, "startingOffsets", f'{{"q": {2**53}}}', "earliest, latest, or JSON"),
+    (ReadOptions, "maxMessagesPerTrigger", "0", "whole number of at least 1"),
+    (ReadOptions, "maxBytesPerTrigger", "10MB", "whole number of at least 1"),
+    (ReadOptions, "minPartitions", "-1", "whole number of at least 1"),
+    (ReadOptions, "maxMessagesPerPartition", "1e3", "whole number of at least 1"),
+    (ReadOptions, "maxMessagesPerPartition", "²", "whole number of at least 1"),
+    (ReadOptions, "failOnDataLoss", "no", "true or false"),
+    (ReadOptions, "ack", "later", "one of commit, none"),
+    (ReadOptions, "subscription", " ", "a name"),
+    (ReadOptions, "createQueue", "1", "true or false"),
+    (ReadOptions, "ttl", "0", "seconds, or a number with s, m, h or d"),
+    (ReadOptions, "ttl", "forever", "seconds, or a number with s, m, h or d"),
+    (ReadOptions, "idlePollMs", "0", "whole number of at least 1"),
+    (WriteOptions, "queue", "", "a name"),
+    (WriteOptions, "delivery", "exactly once", "one of exactly-once, at-least-once"),
+    (WriteOptions, "sinkId", "", "a name"),
+    (WriteOptions, "onFull", "drop", "one of block, fail"),
+    (WriteOptions, "fullTimeoutMs", "-1", "whole number of at least 0"),
+    (WriteOptions, "maxsize", "many", "whole number of at least 0"),
+    (WriteOptions, "truncate", "maybe", "true or false"),
+]
+
+
+def required(cls: type[Any]) -> dict[str, str]:
+    return dict(READ) if cls is ReadOptions else {}
+
+
+@pytest.mark.parametrize(("cls", "name", "text", "field", "value"), GOOD)
+def test_an_option_is_understood(cls: type[Any], name: str, text: str, field: str, value: Any) -> None:
+    assert getattr(parse(cls, {**required(cls), name: text}), field) == value
+
+
+@pytest.mark.parametrize(("cls", "name", "text", "expected"), BAD)
+def test_a_bad_value_says_the_option_the_value_and_what_was_expected(cls: type[Any], name: str, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as failed:
+        parse(cls, {**required(cls), name: text})
+    assert f"option {name!r} is {text!r}; expected" in str(failed.value)
+    assert expected in str(failed.value)
+
+
+@pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
+def test_every_option_of_the_table_is_tested_above(cls: type[Any]) -> None:
+    tested = {name for kind, name, *_ in GOOD if kind is cls} | {name for kind, name, *_ in GOOD if kind is ReadOptions and name.startswith("redis.")}
+    assert {row.metadata["name"] for row in fields(cls)} <= tested | {"subscribePattern"}
+
+
+def test_a_pattern_is_a_python_regular_expression() -> None:
+    assert parse(ReadOptions, {"subscribePattern": r"orders-\d+"}).subscribe_pattern == r"orders-\d+"
+
+
+def test_names_are_looked_up_whatever_their_case() -> None:
+    assert parse(ReadOptions, {"SUBSCRIBE": "q", "MaxmessagesPERtrigger": "3"}).max_messages == 3
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "nearest"),
+    [
+        (ReadOptions, "maxMessagePerTrigger", "maxMessagesPerTrigger"),
+        (ReadOptions, "subscribepatern", "subscribePattern"),
+        (ReadOptions, "startingOffset", "startingOffsets"),
+        (ReadOptions, "failOnDataLos", "failOnDataLoss"),
+        (ReadOptions, "redis.passwd", "redis.password"),
+        (WriteOptions, "que", "queue"),
+        (WriteOptions, "sink.id", "sinkId"),
+        (WriteOptions, "trunc", "truncate"),
+    ],
+)
+def test_a_misspelt_option_names_the_nearest_one(cls: type[Any], given: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{given}'; did you mean '{nearest}'"):
+        parse(cls, {**required(cls), given: "1"})
+
+
+def test_an_option_like_no_other_gets_the_list() -> None:
+    with pytest.raises(ConfigError, match=r"unknown option 'kafka.bootstrap.servers'; known are: ack, createQueue, .*ttl"):
+        parse(ReadOptions, {**READ, "kafka.bootstrap.servers": "h:9092"})
+
+
+@pytest.mark.parametrize("name", ["queue", "delivery", "maxsize", "sinkId"])
+def test_an_option_of_the_sink_is_unknown_to_the_source(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{name}'"):
+        parse(ReadOptions, {**READ, name: "x"})
+
+
+def test_a_path_says_where_queues_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"option 'subscribe' .source. or 'queue' .sink."):
+        parse(WriteOptions, {"path": "/data"})
+
+
+def test_what_spark_takes_from_the_same_options_is_left_to_it() -> None:
+    parse(WriteOptions, {"checkpointLocation": "c", "queryName": "n"})
+    parse(ReadOptions, {**READ, "checkpointlocation": "c"})
+
+
+def test_an_option_and_its_alias_cannot_both_be_given() -> None:
+    with pytest.raises(ConfigError, match="'maxMessagesPerTrigger' is given twice, also as 'maxOffsetsPerTrigger'"):
+        parse(ReadOptions, {**READ, "maxOffsetsPerTrigger": "1", "maxMessagesPerTrigger": "1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, "exactly one of 'subscribe' and 'subscribePattern' names the queues to read; neither is given"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "both are given"),
+        ({"subscribe": "a", "ack": "none", "subscription": "s"}, "'subscription' has no meaning with it"),
+        ({"subscribe": "a", "startingOffsets": '{"b": 1}'}, "startingOffsets names 'b', which is not in subscribe"),
+    ],
+)
+def test_a_conflict_of_options_is_told(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse(ReadOptions, given)
+
+
+def test_a_pattern_may_meet_any_queue_of_starting_offsets() -> None:
+    assert parse(ReadOptions, {"subscribePattern": "a.*", "startingOffsets": '{"b": 1}'}).starting == {"b": 1}
+
+
+def test_the_address_comes_from_the_option_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUSMQ_REDIS_URL", "redis://environment")
+    assert RedisOptions(url="redis://option").address == "redis://option"
+    assert RedisOptions().address == "redis://environment"
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_without_any_address_the_error_says_both_ways_to_give_one(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    monkeypatch.delenv("BUSMQ_REDIS_URL", raising=False)
+    if text is not None:
+        monkeypatch.setenv("BUSMQ_REDIS_URL", text)
+    with pytest.raises(ConfigError, match=r"option 'redis.url' \(redis://host:port\) or the environment variable BUSMQ_REDIS_URL"):
+        _ = RedisOptions().address
+
+
+def test_no_secret_shows_in_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"redis.url": f"redis://user:{SECRET}@h", "redis.password": SECRET}
+    for bad in (
+        {"ack": "x"},
+        {"subscribePattern": "p"},
+        {"nonsense": "1"},
+        {"ttl": "0"},
+        {"redis.pasword": SECRET},
+        {"redis.ur": f"redis://{SECRET}@h"},
+    ):
+        with pytest.raises(ConfigError) as failed:
+            parse(ReadOptions, {**READ, **secrets, **bad})
+        assert SECRET not in str(failed.value) + repr(failed.value) + str(failed.value.details)
+
+
+def test_the_options_object_does_not_show_its_secrets() -> None:
+    found = parse(ReadOptions, {**READ, "redis.url": f"redis://u:{SECRET}@h,redis://i", "redis.password": SECRET})
+    assert SECRET not in repr(found)
+    assert SECRET not in str(found)
+
+
+def test_the_table_for_people_has_every_option_with_its_default_and_a_sentence() -> None:
+    table = {name: (default, doc) for name, default, doc in rows(ReadOptions)}
+    assert table["startingOffsets"][0] == "earliest"
+    assert table["failOnDataLoss"][0] == "true"
+    assert table["redis.url"][0] == table["subscribe"][0] == table["maxMessagesPerTrigger"][0] == ""
+    assert table["idlePollMs"][0] == "50"
+    assert table["ttl"][0] in (str(WEEK_S), "7d")
+    assert all(doc and not doc.endswith(".") for _, doc in table.values())
+    assert [name for name, _, _ in rows(WriteOptions)][:3] == ["redis.url", "redis.password", "redis.layout"]

@@ -1,0 +1,168 @@
+"""The streaming reader under an engine that crashes where Spark may: no message lost, none twice, order kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from busmq_spark.errors import ConfigError
+from tests.conftest import Fresh
+from tests.spark.conftest import Bus
+from tests.spark.engine import Engine, Row
+
+MakeEngine = Callable[..., Engine]
+
+pushes = st.tuples(st.just("push"), st.integers(0, 2), st.integers(1, 30))
+steps = st.tuples(st.just("step"), st.sampled_from(["", "", "planned", "read"]))
+restarts = st.tuples(st.just("restart"), st.sampled_from(["2", "7", "1000000"]))
+life = st.lists(st.one_of(pushes, steps, restarts), max_size=25)
+
+
+def live(engine: Engine, bus: Bus, queues: list[str], events: list[tuple]) -> list[Row]:  # type: ignore[type-arg]  # drawn by hypothesis
+    """Let a query live through the events and then drain it; every row of a committed batch, in order of delivery."""
+    pushed = dict.fromkeys(queues, 0)
+    delivered: list[Row] = []
+    for kind, *details in events:
+        if kind == "push":
+            queue = queues[details[0]]
+            bus.fill(queue, details[1], first=pushed[queue] + 1)
+            pushed[queue] += details[1]
+        elif kind == "restart":
+            engine.restart(maxMessagesPerTrigger=details[0])
+        else:
+            before = engine.committed
+            rows = engine.step(details[0])
+            if engine.committed > before:
+                delivered += rows or []
+            if details[0]:
+                engine.restart()
+    while True:
+        rows = engine.step()
+        if rows is None:
+            return delivered
+        delivered += rows
+
+
+@examples(max_examples=60)
+@given(events=life, ack=st.sampled_from(["commit", "none"]), spark40=st.booleans())
+def test_whatever_happens_every_message_is_delivered_once_and_in_order(
+    events: list[tuple],  # type: ignore[type-arg]
+    ack: str,
+    spark40: bool,
+    bus: Bus,
+    fresh: Fresh,
+) -> None:
+    queues = [fresh("a"), fresh("b"), fresh("c")]
+    engine = Engine({"redis.url": bus.url, "subscribe": ",".join(queues), "ack": ack}, spark40=spark40)
+    try:
+        delivered = live(engine, bus, queues, events)
+        for queue in queues:
+            pushed = sum(details[1] for kind, *details in events if kind == "push" and queues[details[0]] == queue)
+            assert [(id, value) for name, id, value in delivered if name == queue] == [(i, f"{queue}:{i}".encode()) for i in range(1, pushed + 1)]
+            if ack == "none":
+                assert bus.ids(queue) == list(range(1, pushed + 1))
+            elif not spark40:
+                assert bus.ids(queue) == []
+    finally:
+        engine.kill()
+
+
+@pytest.mark.parametrize("spark40", [False, True])
+@pytest.mark.parametrize("crash", ["", "planned", "read"])
+def test_latest_means_what_was_newest_when_the_first_batch_was_planned(bus: Bus, engine: MakeEngine, queue: str, crash: str, spark40: bool) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": "latest"}, spark40=spark40)
+    query.step(crash)
+    bus.fill(queue, 3, first=6)
+    if crash:
+        query.restart()
+    assert [id for batch in query.drain() for _, id, _ in batch] == [6, 7, 8]
+    bus.fill(queue, 2, first=9)
+    query.restart()
+    bus.fill(queue, 1, first=11)
+    assert [id for batch in query.drain() for _, id, _ in batch] == [9, 10, 11]
+
+
+def test_the_offset_is_the_last_id_of_each_queue(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    a, b = fresh("a"), fresh("b")
+    bus.fill(a, 3)
+    bus.attach(b)
+    query = engine({"redis.url": bus.url, "subscribe": f"{b},{a}"})
+    query.step()
+    assert query.positions() == {a: 3, b: 0}
+
+
+def test_starting_offsets_as_json_name_the_last_id_that_is_done(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    a, b, c = fresh("a"), fresh("b"), fresh("c")
+    for queue in (a, b, c):
+        bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b},{c}", "startingOffsets": f'{{"{a}": 3, "{b}": "latest"}}'})
+    assert [(name, id) for batch in query.drain() for name, id, _ in batch] == [(a, 4), (a, 5), *[(c, i) for i in range(1, 6)]]
+
+
+def test_starting_offsets_count_only_for_a_fresh_checkpoint(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": f'{{"{queue}": 4}}'})
+    assert [id for batch in query.drain() for _, id, _ in batch] == [5]
+    bus.fill(queue, 2, first=6)
+    query.restart(startingOffsets="latest")
+    assert [id for batch in query.drain() for _, id, _ in batch] == [6, 7]
+
+
+def test_a_start_after_the_newest_message_is_refused(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": f'{{"{queue}": 6}}'})
+    with pytest.raises(ConfigError, match=f"startingOffsets says '{queue}' is read up to id 6, but its last id is 5"):
+        query.step()
+
+
+def test_a_queue_taken_out_of_subscribe_is_not_read_any_more(bus: Bus, engine: MakeEngine, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = fresh("a"), fresh("b")
+    bus.fill(a, 2)
+    bus.fill(b, 2)
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b}"})
+    query.drain()
+    bus.fill(a, 1, first=3)
+    bus.fill(b, 1, first=3)
+    query.restart(subscribe=a)
+    assert [(name, id) for batch in query.drain() for name, id, _ in batch] == [(a, 3)]
+    assert query.positions() == {a: 3}
+    assert f"positions of {b}" in caplog.text
+    assert bus.ids(b) == [3]
+
+
+def test_a_queue_added_to_subscribe_is_read_from_its_oldest_message_even_with_latest(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    a, b = fresh("a"), fresh("b")
+    bus.fill(a, 2)
+    query = engine({"redis.url": bus.url, "subscribe": a, "startingOffsets": "latest"})
+    query.step()
+    bus.fill(b, 2)
+    query.restart(subscribe=f"{a},{b}")
+    assert [(name, id) for batch in query.drain() for name, id, _ in batch] == [(b, 1), (b, 2)]
+
+
+def test_a_checkpoint_of_another_source_is_refused(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    query = engine({"redis.url": bus.url, "subscribe": queue})
+    query.planned, query.committed = [{"orders": {"0": 41}}], 1
+    with pytest.raises(ConfigError, match="does not hold busmq offsets"):
+        query.step()
+
+
+def test_nothing_new_is_the_same_offset_again(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 2)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1"})
+    query.drain()
+    assert [query.step() for _ in range(20)] == [None] * 20
+
+
+def test_lag_is_the_newest_id_minus_the_end_of_the_batch(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 9)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "maxMessagesPerTrigger": "4"})
+    assert query.reader.reportLatestOffset() is None
+    query.step()
+    assert query.positions() == {queue: 4}
+    assert query.reader.reportLatestOffset() == {"v": 1, "queues": {queue: {"last": 9}}}
