@@ -56,9 +56,7 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
 
 def _state(row: list[bytes | int]) -> QueueState:
     ttl_s, born, maxsize, given, oldest, newest, count, mark, newest_mark = (x.decode() if isinstance(x, bytes) else x for x in row)
-    return QueueState(
-        int(ttl_s), str(born), int(maxsize), int(given), int(oldest or 0), int(newest or 0), int(count), str(mark), str(newest_mark)
-    )
+    return QueueState(int(ttl_s), str(born), int(maxsize), int(given), int(oldest or 0), int(newest or 0), int(count), str(mark), str(newest_mark))
 
 
 def counters(queues: Sequence[QueueKeys]) -> Flow[list[bytes | None]]:
@@ -121,9 +119,7 @@ def subscribe(queues: Sequence[QueueKeys], subscription: str, starts: Sequence[s
 def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
     """For each queue its subscriptions and their last acked ids."""
     replies = yield [command("HGETALL", keys.acks) for keys in queues]
-    return [
-        {name.decode(): int(last) for name, last in zip(reply[0::2], reply[1::2], strict=True) if name != b":born"} for reply in replies
-    ]
+    return [{name.decode(): int(last) for name, last in zip(reply[0::2], reply[1::2], strict=True) if name != b":born"} for reply in replies]
 
 
 def unsubscribe(keys: QueueKeys, subscription: str) -> Flow[bool]:
@@ -136,9 +132,7 @@ def lease(queues: Sequence[QueueKeys], subscription: str, token: str, lease_ms: 
 
     ``dead`` names, per queue, a holder known to be dead that may be replaced ('' for none).
     """
-    replies = yield [
-        script("lease", (keys.lease(subscription),), (token, lease_ms, gone)) for keys, gone in zip(queues, dead, strict=True)
-    ]
+    replies = yield [script("lease", (keys.lease(subscription),), (token, lease_ms, gone)) for keys, gone in zip(queues, dead, strict=True)]
     return [reply.decode() for reply in replies]
 
 

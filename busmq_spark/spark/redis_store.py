@@ -19,11 +19,12 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.spark.offsets import Position
 from busmq_spark.spark.plan import Range
 from busmq_spark.spark.redis_append import RedisAppender
-from busmq_spark.spark.redis_range import read_range
+from busmq_spark.spark.redis_range import RangeLinks, read_range
 from busmq_spark.spark.store import Creation, Rows, Traces
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.place import discover, locate, new_token
+from busmq_spark.topology.range_link import RangeLink
 from busmq_spark.topology.urls import Server, parse
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class RedisStore:
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._links = [SyncLink(server) for server in servers]
+        self._range_links: list[RangeLinks] = []
         self._places: dict[str, int] = {}
 
     @property
@@ -76,9 +78,7 @@ class RedisStore:
         return self._grouped(list(positions), flow)
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
-        return self._grouped(
-            list(starts), lambda part: states_.subscribe([QueueKeys(q) for q in part], subscription, [starts[q] for q in part])
-        )
+        return self._grouped(list(starts), lambda part: states_.subscribe([QueueKeys(q) for q in part], subscription, [starts[q] for q in part]))
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return self._grouped(queues, lambda part: states_.subscriptions([QueueKeys(q) for q in part]))
@@ -116,7 +116,9 @@ class RedisStore:
         return self._run(queue, states_.bytes_until(QueueKeys(queue), first, last, budget))
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
-        return read_range(self._links[part.server], part, fail_on_data_loss)
+        if not self._range_links:
+            self._range_links = [RangeLinks(link, RangeLink(link.server)) for link in self._links]
+        return read_range(self._range_links[part.server], part, fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate)
@@ -151,6 +153,8 @@ class RedisStore:
     def close(self) -> None:
         for link in self._links:
             link.close()
+        for links in self._range_links:
+            links.many.drop()
 
     def _link(self, queue: str) -> SyncLink:
         return self._links[self.locate([queue])[queue]]

@@ -71,5 +71,5 @@ def register(spark: SparkSession) -> None:
     from busmq_spark.core.scripts import load_all
 
     load_all()
-    cloudpickle.register_pickle_by_value(busmq_spark)
+    cloudpickle.register_pickle_by_value(busmq_spark)  # type: ignore[no-untyped-call]  # untyped in pyspark
     spark.dataSource.register(BusmqDataSource)

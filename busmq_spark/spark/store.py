@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
@@ -30,11 +30,11 @@ class Creation:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Consecutive messages: the first is ``first``, ``values`` are the bytes in id order."""
+    """Consecutive messages: the first has id ``first``, ``values`` is an Arrow array of binary in id order."""
 
     queue: str
     first: int
-    values: list[bytes]
+    values: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.flow import Call, run_sync
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.ranges import FIRST_ROWS, MOST_ROWS, TARGET_BYTES, RangeCursor, Slice, head
+from busmq_spark.core.ranges import FIRST_ROWS, MOST_ROWS, TARGET_BYTES, RangeCursor, Slice, probe
 
 KEYS = QueueKeys("q")
 DEPTH = 3
@@ -172,11 +172,13 @@ def test_a_window_aims_at_the_bytes_of_a_reply_and_grows_fourfold_at_most(value_
         need, rows_before = need + next_rows, next_rows
 
 
-def test_the_first_window_is_small_since_messages_may_be_large() -> None:
-    # Of 1 MB messages two first windows are under way; half a gigabyte each would take Redis and the reader by surprise.
-    assert FIRST_ROWS <= 64
+def test_the_first_window_follows_the_length_of_values_there() -> None:
+    for value_bytes, rows in ((0, FIRST_ROWS), (10, FIRST_ROWS), (TARGET_BYTES // 7, 7), (10 * TARGET_BYTES, 1)):
+        call = RangeCursor(KEYS, 1, 10**6, 1, value_bytes).ask()
+        assert call is not None
+        assert call.words[3] == 2 * rows - 1
 
 
 def test_the_head_of_a_queue_without_a_name_or_messages_is_empty() -> None:
-    assert run_sync(head(KEYS), lambda step: [None, None]) == ("", 0)
-    assert run_sync(head(KEYS), lambda step: [b"b1", b"12"]) == ("b1", 12)
+    assert run_sync(probe(KEYS, 1), lambda step: [b"", b"", 0]) == ("", 0, 0)
+    assert run_sync(probe(KEYS, 1), lambda step: [b"b1", b"12", 100]) == ("b1", 12, 100)

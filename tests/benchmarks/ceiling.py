@@ -1,0 +1,64 @@
+"""The ceiling of a Python source: the same Arrow batches, ready-made in memory, so that all the time is Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from busmq_spark.spark.process import freeze
+from busmq_spark.spark.schema import BATCH_ROWS, SOURCE_SCHEMA, ArrowRows
+from busmq_spark.spark.store import Rows
+
+
+@lru_cache(maxsize=1)
+def batch(size: int, rows: int) -> Any:
+    """One record batch of ``rows`` values of ``size`` bytes."""
+    schema = StructType().add("queue", "string").add("id", "long").add("value", "binary")
+    return next(ArrowRows(schema).batches(Rows("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))))
+
+
+class CeilingReader(DataSourceStreamReader):
+    """Option ``rows`` rows of ``size`` bytes once, in ``tasks`` tasks."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._size, self._rows, self._tasks = int(options["size"]), int(options["rows"]), int(options["tasks"])
+        self._per_batch = min(BATCH_ROWS, max(1, 3 * 1024 * 1024 // self._size))
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
+        return {"at": self._rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition((end["at"] - start["at"]) // self._tasks) for _ in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        freeze()
+        left = partition.value
+        while left > 0:
+            rows = min(left, self._per_batch)
+            yield batch(self._size, self._per_batch).slice(0, rows)
+            left -= rows
+
+    def commit(self, end: dict[str, int]) -> None:
+        pass
+
+
+class Ceiling(DataSource):
+    """``format("busmq_ceiling")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "busmq_ceiling"
+
+    def schema(self) -> str:
+        return SOURCE_SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return CeilingReader(dict(self.options))

@@ -1,0 +1,122 @@
+"""What the benchmarks share: a session, servers, filled queues, alternating runs, and the table row."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from busmq_spark.core import queue as q
+from busmq_spark.core.flow import script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import chunks
+from busmq_spark.embedded import RedisServer
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.urls import parse
+
+RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: what, the measured value with its spread, the target, and whether it was met."""
+
+    what: str
+    measured: str
+    target: str
+    met: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and most of several runs."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def text(self, digits: int = 2, unit: str = "") -> str:
+        return f"{self.median:.{digits}f}{unit} ({self.least:.{digits}f}–{self.most:.{digits}f})"
+
+
+def alternating(runs: int, **measures: Callable[[], float]) -> dict[str, list[float]]:
+    """Run the measures in turn, ``runs`` times after one warm-up each; shared machines drift, so neighbours in time are compared."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for turn in range(runs + 1):
+        for name, measure in measures.items():
+            value = measure()
+            if turn:
+                found[name].append(value)
+                print(f"    {name} {turn}/{runs}: {value:.4g}", file=sys.stderr, flush=True)
+    return found
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """Run by run, since both of a run saw the same machine."""
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+@contextmanager
+def redis() -> Iterator[tuple[RedisServer, SyncLink]]:
+    """A server of our own, and a link to it."""
+    with RedisServer() as server:
+        link = SyncLink(parse(server.url)[0])
+        yield server, link
+        link.close()
+
+
+def fill(link: SyncLink, queue: str, rows: int, size: int) -> QueueKeys:
+    """A fresh queue with ``rows`` messages of ``size`` bytes."""
+    keys = QueueKeys(queue)
+    link.run(q.close(keys))
+    link.run(q.attach(keys, "bench", ttl_s=86_400))
+    values = [f"{i:010d}".encode().ljust(size, b"x")[:size] for i in range(min(rows, 10_000))]
+    for at in range(0, rows, len(values)):
+        part = values[: rows - at]
+        for _ in link.stream((script("push", keys.shared, (keys.available, *chunk)) for chunk in chunks(part)), 3):
+            pass
+    return keys
+
+
+def session(tuned: bool = True) -> Any:
+    """A local[2] session; stop it before asking for the other kind."""
+    from pyspark.sql import SparkSession
+
+    from busmq_spark.spark.java import ensure_java, ensure_python
+    from busmq_spark.spark.tune import tune
+    from tests.benchmarks.ceiling import Ceiling
+
+    ensure_java()
+    ensure_python()
+    builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").config("spark.driver.bindAddress", "127.0.0.1")
+    spark = (tune(builder) if tuned else builder).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(Ceiling)
+    return spark
+
+
+def drain(frame: Any, sink: str = "noop", **options: str) -> list[Any]:
+    """Run a streaming frame to its end into a sink with a fresh checkpoint; the progress of every batch with rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = frame.writeStream.format(sink).option("checkpointLocation", folder).trigger(availableNow=True)
+        for name, value in options.items():
+            writer = writer.option(name.replace("__", "."), value)
+        query = writer.start()
+        query.awaitTermination()
+        if query.exception():
+            raise query.exception()
+        return [p for p in query.recentProgress if p["numInputRows"]]
+
+
+def add_batch_s(progress: Sequence[Any]) -> float:
+    """Seconds in the stages of the batches."""
+    return sum(p["durationMs"]["addBatch"] for p in progress) / 1000
