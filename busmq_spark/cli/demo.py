@@ -1,0 +1,167 @@
+"""``busmq demo``: real flights through the bus and Spark, from nothing to a plot in about half a minute."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from busmq_spark.cli.demo_report import Report, Stage
+from busmq_spark.cli.flight_delays import Delay
+from busmq_spark.cli.options import JsonOption, RedisOption
+from busmq_spark.cli.output import Output
+from busmq_spark.cli.progress import Meter
+from busmq_spark.cli.safe import count
+from busmq_spark.cli.target import Place, opened, place_of
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import sink_record
+from busmq_spark.core.queue import LONG_TTL_S, attach, close, push_many
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.topology.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.spark.demo import Job
+
+QUEUES = ("flights", "delays")
+FILE = "flight-delays.png"
+SPARK_LOG = "busmq-demo-spark.log"
+STEP = 5000
+FIRST_BATCH = "the first batch starts Spark's Python workers"
+
+
+def demo(
+    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
+    redis: RedisOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Save the plot in this folder, or as this .png file.")] = Path(),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the queues 'flights' and 'delays' there; an embedded Redis then runs on until Ctrl-C.")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove queues of these names that exist already.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """See everything at work: real flights, a live stream, a plot.
+
+    Replays the flights that left New York City in 2013 as JSON messages into a queue, lets Spark compute the delays of each airline and hour as a
+    stream, which writes its results into a second queue, and reads those back. Without --redis (or BUSMQ_REDIS_URL) it starts a Redis of its own.
+
+    ```
+    busmq demo
+    busmq demo --rows 50000 --keep
+    ```
+    """
+    out = Output(as_json)
+    picture = _picture(output)
+    _need("pyspark", "matplotlib")
+    from busmq_spark.spark.demo import Job
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
+        report = Report(out)
+        report.title(rows)
+        url = redis or _own_redis(out, stack)
+        report.where(url, own=not redis)
+        sink = f"busmq-demo-{new_token()}"
+        with _queues(url, sink, keep=keep, replace=replace) as (flights, delays):
+            airlines = _replay(report, flights, rows)
+            job = Job(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", keep)
+            _stream(report, job, airlines, picture)
+        report.next_steps(url, own=not redis, keep=keep)
+        if keep and not redis:
+            _stay(out)
+
+
+def _picture(output: Path) -> Path:
+    """The file to write; refused now rather than after the work is done."""
+    path = output if output.suffix.lower() == ".png" else output / FILE
+    if not path.parent.is_dir():
+        raise ConfigError(reason=f"--output {output} is in a folder that does not exist. Create it first, or name another")
+    return path
+
+
+def _need(*packages: str) -> None:
+    from importlib.util import find_spec
+
+    for package in packages:
+        if find_spec(package) is None:
+            raise LocalToolMissing(tool=package, reason="the demo needs it", remedy="pip install 'busmq_spark[demo]'")
+
+
+def _own_redis(out: Output, stack: ExitStack) -> str:
+    with out.working("starting Redis"):
+        return stack.enter_context(RedisServer()).url
+
+
+@contextmanager
+def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[Place, Place]]:
+    """The two queues, new and empty; removed at the end unless they are to be kept."""
+    with opened(url) as links:
+        places = place_of(QUEUES[0], links), place_of(QUEUES[1], links)
+        for place in places:
+            if replace:
+                place.link.run(close(place.keys))
+            elif place.state().exists:
+                raise ConfigError(
+                    reason=f"queue {place.keys.name!r} exists already on {place.server}, and the demo would mix its messages with it. "
+                    "Use another Redis, or --replace to remove it"
+                )
+        try:
+            for place in places:
+                place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+            yield places
+        finally:
+            if not keep:
+                for place in places:
+                    place.link.run(close(place.keys))
+                    # A query leaves these to their ttl, so that its next run finds them; this one has no next run.
+                    place.link.execute(command("DEL", place.keys.lease("")))
+                    place.link.execute(command("DEL", sink_record(sink)))
+
+
+def _replay(report: Report, flights: Place, rows: int | None) -> dict[str, str]:
+    """Push every flight; the result is the names of the airlines."""
+    from busmq_spark.cli.flights import load
+
+    with report.out.working("reading the flights"):
+        data = load(rows)
+    with Meter(report.out, f"replaying into queue {QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
+        for start in range(0, len(data.messages), STEP):
+            part = data.messages[start : start + STEP]
+            flights.link.run(push_many(flights.keys, part))
+            meter.add(len(part))
+    report.stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {QUEUES[0]}", meter.items, "messages", meter.seconds))
+    return data.airlines
+
+
+def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path) -> None:
+    from busmq_spark.cli.plot import draw
+    from busmq_spark.spark.demo import LocalSpark, Progress, read_back, run_query
+
+    with ExitStack() as stack:
+        with report.out.working("starting Spark"):
+            spark = stack.enter_context(LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG))
+        started = time.monotonic()
+        with Meter(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
+
+            def seen(progress: Progress) -> None:
+                meter.add(progress.rows_in - meter.items)
+
+            done = run_query(spark, job, seen)
+        report.streamed(done, time.monotonic() - started)
+        started = time.monotonic()
+        with report.out.working(f"reading queue {QUEUES[1]} back"):
+            totals, messages = read_back(spark, job)
+        report.stage(Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, "rows", time.monotonic() - started))
+        with report.out.working("drawing"):
+            draw(delays := [Delay(**row) for row in totals], airlines, report.rows, picture)
+        report.results(delays, airlines, picture)
+
+
+def _stay(out: Output) -> None:
+    out.note("Redis and both queues stay until Ctrl-C.")
+    out.flush()
+    while True:
+        time.sleep(3600)

@@ -1,0 +1,77 @@
+"""``busmq embedded``: a real Redis for trying things out, gone without a trace at Ctrl-C."""
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.output import Output
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ConfigError, LinkLost
+
+LOOK_S = 1.0
+
+
+def embedded(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 picks a free one.")] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", file_okay=False, help="Keep the data in this folder. Without it a temporary one is used and removed.")
+    ] = None,
+    aof: Annotated[
+        bool, typer.Option("--aof", help="Write every change to an append-only file in --dir, so that messages survive a restart.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a Redis on this machine, to try things out.
+
+    It listens on 127.0.0.1 only, and leaves nothing behind unless --dir says so.
+
+    ```
+    busmq embedded
+    busmq embedded --port 6379 --dir ./bus --aof
+    ```
+    """
+    out = Output(as_json)
+    if aof and folder is None:
+        raise ConfigError(reason="--aof keeps messages in a folder, and the temporary one is removed at the end. Give --dir too")
+    stop = threading.Event()
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, leave)  # an orderly end that was asked for: exit code 0
+    with RedisServer(folder, port=port, aof=aof) as server:
+        _welcome(out, server, folder, aof)
+        while not stop.wait(LOOK_S):
+            if not server.running:
+                tail = " ".join(server.log.splitlines()[-3:])
+                raise LinkLost(url=server.url, reason=f"the embedded server has ended by itself. Its log ends with: {tail}")
+        out.note("Redis stopped.")
+
+
+def _welcome(out: Output, server: RedisServer, folder: Path | None, aof: bool) -> None:
+    if out.as_json:
+        out.record(url=server.url, pid=server.pid, folder=str(server.folder), temporary=folder is None, aof=aof)
+        out.flush()
+        return
+    kept = "in a temporary folder that goes with it" if folder is None else f"in {folder}"
+    durable = ", every change in the append-only file" if aof else ", messages in memory only"
+    out.say(
+        Text.assemble("Redis is running at ", (server.url, "bold cyan"), f" {kept}{durable}."),
+        "",
+        "In another terminal:",
+        Text(f"  export BUSMQ_REDIS_URL={server.url}", "green"),
+        Text("  busmq push hello 'first message'", "green"),
+        Text("  busmq tail hello", "green"),
+        "",
+        "In Spark:",
+        Text(f'  spark.readStream.format("busmq").option("redis.url", "{server.url}").option("subscribe", "hello").load()', "green"),
+        "",
+        Text("Ctrl-C ends it.", "dim"),
+    )
+    out.flush()

@@ -1,0 +1,27 @@
+"""Errors of the core in the words of the command line: same codes, and a remedy that can be typed."""
+
+from __future__ import annotations
+
+from busmq_spark.errors import BusError, QueueFull, QueueMissing
+
+
+class NoSuchQueue(QueueMissing):
+    """The queue does not exist on the servers named."""
+
+    template = "there is no queue {queue!r} on {servers}. List them with: busmq queues; create it with: busmq push {queue} <message>"
+
+
+class NoRoom(QueueFull):
+    """The queue is at its maxsize."""
+
+    template = (
+        "queue {queue!r} holds its maxsize of {maxsize} messages; {stored} of the messages given were stored, {left} were not. "
+        "Let a consumer drain it, for example: busmq tail {queue} --consume"
+    )
+
+
+class NoSuchMessage(BusError):
+    """None of the ids asked for is stored."""
+
+    code = "BUSMQ_MESSAGE_MISSING"
+    template = "queue {queue!r} does not hold {wanted}; it holds {found}. Acknowledged messages leave the queue; see: busmq info {queue}"

@@ -1,0 +1,71 @@
+"""The sums of the demo's query, added up for its tables and its plot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Flights of a carrier ('' all) scheduled in an hour of the day (-1 all); minutes are sums, early ones count negative."""
+
+    carrier: str
+    hour: int
+    flights: int
+    departed: int
+    dep_minutes: int | None
+    arrived: int
+    arr_minutes: int | None
+
+    @property
+    def departure(self) -> float | None:
+        """Mean delay of departure in minutes; None when all were cancelled."""
+        return (self.dep_minutes or 0) / self.departed if self.departed else None
+
+    @property
+    def arrival(self) -> float | None:
+        """Mean delay of arrival in minutes; None when none arrived."""
+        return (self.arr_minutes or 0) / self.arrived if self.arrived else None
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "flights": self.flights,
+            "departed": self.departed,
+            "dep_delay": None if self.departure is None else round(self.departure, 3),
+            "arr_delay": None if self.arrival is None else round(self.arrival, 3),
+        }
+
+
+def by_carrier(delays: Iterable[Delay]) -> list[Delay]:
+    """All hours of a carrier together, the latest first."""
+    return _worst_first(_added(delays, lambda delay: (delay.carrier, -1)))
+
+
+def worst_hours(delays: Iterable[Delay], most: int) -> list[Delay]:
+    """All carriers of an hour together, the ``most`` latest first."""
+    return _worst_first(_added(delays, lambda delay: ("", delay.hour)))[:most]
+
+
+def _added(delays: Iterable[Delay], key: Callable[[Delay], tuple[str, int]]) -> list[Delay]:
+    groups: dict[tuple[str, int], list[Delay]] = {}
+    for delay in delays:
+        groups.setdefault(key(delay), []).append(delay)
+    return [
+        Delay(
+            carrier,
+            hour,
+            sum(each.flights for each in group),
+            sum(each.departed for each in group),
+            sum(each.dep_minutes or 0 for each in group),
+            sum(each.arrived for each in group),
+            sum(each.arr_minutes or 0 for each in group),
+        )
+        for (carrier, hour), group in groups.items()
+    ]
+
+
+def _worst_first(delays: Sequence[Delay]) -> list[Delay]:
+    return sorted(delays, key=lambda delay: (-(delay.departure if delay.departure is not None else float("-inf")), delay.carrier, delay.hour))

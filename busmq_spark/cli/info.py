@@ -1,0 +1,101 @@
+"""``busmq info``: one queue in full, or the servers and whether they are fit for a bus."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.faults import NoSuchQueue
+from busmq_spark.cli.options import JsonOption, RedisOption
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.overview import Overview, overviews
+from busmq_spark.cli.queues import reader_names
+from busmq_spark.cli.safe import count, duration, number, size
+from busmq_spark.cli.servers import ServerReport, report
+from busmq_spark.cli.target import opened, place_of
+from busmq_spark.topology.link import SyncLink
+
+
+def info(
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="Name of a queue; without one, the servers are shown.", show_default=False)
+    ] = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show everything about one queue, or about the servers.
+
+    Of a server: version, memory, durability, and settings that would lose messages.
+
+    ```
+    busmq info
+    busmq info orders --json
+    ```
+    """
+    out = Output(as_json)
+    with opened(redis) as links:
+        if queue is not None:
+            _show_queue(out, _overview(queue, links))
+            return
+        for link in links:
+            _show_server(out, report(link))
+
+
+def _overview(name: str, links: list[SyncLink]) -> Overview:
+    place = place_of(name, links)
+    found = place.link.run(overviews([place.keys], place.server))
+    if not found:
+        raise NoSuchQueue(queue=name, servers=", ".join(link.server.masked for link in links))
+    return found[0]
+
+
+def _show_queue(out: Output, queue: Overview) -> None:
+    if out.as_json:
+        out.record(**queue.record())
+        return
+    state = queue.state
+    ids = f"{state.oldest}..{state.newest}" if state.count else "none stored"
+    expires = f"expires in {duration(queue.expires_ms / 1000)} unless somebody pushes or reads" if queue.expires_ms >= 0 else "never expires"
+    rows: list[tuple[str, str]] = [
+        ("messages", f"{number(state.count)}{f' of at most {number(state.maxsize)}' if state.maxsize else ''}"),
+        ("ids", f"{ids}; the last id given is {state.given}"),
+        ("unacked", f"{count(queue.unacked, 'message')} taken by a reliable consumer, not acknowledged" if queue.unacked else "none"),
+        ("ttl", f"{duration(state.ttl_s)}; {expires}"),
+        ("read by", reader_names(queue) or "nobody with a lease"),
+        *((f"subscription {name}", _lag(last, state.given)) for name, last in sorted(queue.subscriptions.items())),
+        ("incarnation", state.born or "not named yet (only npm peers have used it)"),
+        ("server", queue.server),
+    ]
+    _print(out, f"queue {queue.name}", rows)
+
+
+def _lag(last: int, given: int) -> str:
+    return f"acknowledged up to {last}, {count(given - last, 'message')} behind"
+
+
+def _show_server(out: Output, server: ServerReport) -> None:
+    if out.as_json:
+        out.record(**server.record())
+        return
+    limit = f"of {size(server.maxmemory)}" if server.maxmemory else "without a limit (maxmemory 0)"
+    _print(
+        out,
+        server.url,
+        [
+            ("version", f"{server.product} {server.version}, {server.mode}, {server.role}, up for {duration(server.uptime_s)}"),
+            ("queues", number(server.queues)),
+            ("memory", f"{size(server.used_memory)} {limit}, maxmemory-policy {server.policy}"),
+            ("append-only file", "on" if server.aof else "off"),
+            ("clients", number(server.clients)),
+            ("commands", f"{number(server.commands_per_s)}/s now"),
+        ],
+    )
+    for warning in server.warnings:
+        out.warn(warning)
+
+
+def _print(out: Output, title: str, rows: list[tuple[str, str]]) -> None:
+    grid = table([("", "left"), ("", "left")], ((Text(name, "dim"), value) for name, value in rows))
+    grid.show_header = False
+    out.say(Text(title, "bold cyan"))
+    out.show(grid)

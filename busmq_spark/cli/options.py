@@ -1,0 +1,40 @@
+"""Options and arguments that several commands share, with one help text each."""
+
+from typing import Annotated
+
+import typer
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import duration_s
+
+RedisOption = Annotated[
+    str | None,
+    typer.Option(
+        "--redis",
+        metavar="URL",
+        envvar="BUSMQ_REDIS_URL",
+        help="Where Redis is: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path; several separated by commas. "
+        "A password is better kept in the environment variable: other users of this machine can see arguments.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer with JSON, one object a line, and nothing else on stdout.")]
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
+RawOption = Annotated[bool, typer.Option("--raw", help="Write the bytes of each value as they are, each followed by a line break, and no ids.")]
+NullOption = Annotated[
+    bool, typer.Option("--null", "-0", help="Messages are separated by a NUL byte instead of a line break, so that they may contain line breaks.")
+]
+
+
+def seconds(text: str, option: str) -> int:
+    """``90``, ``90s``, ``15m``, ``12h`` or ``7d`` as seconds."""
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise ConfigError(reason=f"{option} is {text!r}; expected {error}") from None
+
+
+def exclusive(**given: bool) -> None:
+    """At most one of these options; raises ConfigError with those that were given together."""
+    both = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
+    if len(both) > 1:
+        raise ConfigError(reason=f"{' and '.join(both)} exclude each other. Give one of them")

@@ -1,0 +1,119 @@
+"""Where a command's answer, notes and errors go. See the rules in ``__init__.py``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from busmq_spark.cli.safe import one_line, plain, shown
+from busmq_spark.errors import BusError
+
+PIPE_WIDTH = 10_000  # a table in a pipe is cut by nobody
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """rich would leave with status 1; a reader that has seen enough is no error here."""
+        raise BrokenPipeError
+
+
+class Output:
+    """Stdout and stderr of one command. ``as_json``: stdout is for a program."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.screen = _console(stderr=False)
+        self.errors = _console(stderr=True)
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether a person looks at stdout directly."""
+        return self.screen.is_terminal
+
+    def record(self, **fields: Any) -> None:
+        """One JSON line."""
+        sys.stdout.write(json.dumps(fields, default=plain) + "\n")
+
+    def say(self, *lines: str | Text) -> None:
+        """Lines for people. Strings are escaped and never read as markup."""
+        for line in lines:
+            self.screen.print(Text(shown(line)) if isinstance(line, str) else line, soft_wrap=True)
+
+    def show(self, table: Table) -> None:
+        """A table for people."""
+        self.screen.print(table)
+
+    def flush(self) -> None:
+        """Let the reader of a pipe have what was written."""
+        sys.stdout.flush()
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """A spinner on stderr while something takes its time, when a person is there to see it."""
+        if self.as_json or not self.errors.is_terminal:
+            yield
+            return
+        with self.errors.status(Text(text)):
+            yield
+
+    def note(self, text: str, style: str = "dim") -> None:
+        """A remark on stderr; with ``--json`` as an object, so that both streams can be read by a program."""
+        if self.as_json:
+            sys.stderr.write(json.dumps({"note": text}) + "\n")
+        else:
+            self.errors.print(Text(one_line(text), style), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """A remark that should be acted on."""
+        self.note(text if self.as_json else f"warning: {text}", "yellow")
+
+    def fail(self, code: str, message: str, **more: Any) -> None:
+        """An error, as one line or one object on stderr."""
+        if self.as_json:
+            sys.stderr.write(json.dumps({"error": {"code": code, "message": message, **more}}, default=plain) + "\n")
+        else:
+            self.errors.print(Text.assemble(("error: ", "bold red"), f"[{code}] {one_line(message)}"), soft_wrap=True)
+
+    def fail_with(self, error: BusError) -> None:
+        """An error of ours: its text begins with its code."""
+        message = str(error).removeprefix(f"[{error.code}] ")
+        self.fail(error.code, message, retriable=error.retriable, details=error.details)
+
+
+class LogNotes(logging.Handler):
+    """Warnings of this package as notes. Those of other packages (py4j tells of every Ctrl-C with a stack trace) go nowhere."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by logging."""
+        if record.name.partition(".")[0] == "busmq_spark":
+            self._out.warn(record.getMessage())
+
+
+def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], title: str = "") -> Table:
+    """A table of safe cells: (heading, ``left``/``right``) and texts that are never read as markup."""
+    made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
+    for heading, side in columns:
+        made.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
+    return made
+
+
+def _console(*, stderr: bool) -> Console:
+    console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console

@@ -1,0 +1,67 @@
+"""Everything there is to know about queues, gathered in a few round trips whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.state import QueueState, states, subscriptions
+
+QUEUES_PER_STEP = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One queue. ``unacked``: taken by a reliable consumer and not acknowledged; ``readers``: subscription → milliseconds left of its lease."""
+
+    name: str
+    server: str
+    state: QueueState
+    unacked: int
+    expires_ms: int
+    subscriptions: dict[str, int]
+    readers: dict[str, int]
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        state = self.state
+        return {
+            "queue": self.name,
+            "messages": state.count,
+            "oldest_id": state.oldest or None,
+            "newest_id": state.newest or None,
+            "last_id": state.given,
+            "unacked": self.unacked,
+            "ttl_s": state.ttl_s,
+            "expires_in_s": round(self.expires_ms / 1000, 1) if self.expires_ms >= 0 else None,
+            "maxsize": state.maxsize or None,
+            "subscriptions": self.subscriptions,
+            "readers": [{"subscription": name or None, "lease_s": round(ms / 1000, 1)} for name, ms in self.readers.items()],
+            "incarnation": state.born or None,
+            "server": self.server,
+        }
+
+
+def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[Overview]]:
+    """Queues of one server; those that went away meanwhile are left out."""
+    found = []
+    for start in range(0, len(queues), QUEUES_PER_STEP):
+        part = queues[start : start + QUEUES_PER_STEP]
+        known = yield from states([(keys, -1) for keys in part])
+        acked = yield from subscriptions(part)
+        asked = [(keys, ["", *names]) for keys, names in zip(part, acked, strict=True)]
+        replies = yield [
+            call
+            for keys, names in asked
+            for call in (command("LLEN", keys.toack), command("PTTL", keys.metadata), *(command("PTTL", keys.lease(name)) for name in names))
+        ]
+        answers = iter(replies)
+        for (keys, names), state, acks in zip(asked, known, acked, strict=True):
+            unacked, expires_ms = next(answers) // 2, next(answers)
+            leases = {name: left_ms for name in names if (left_ms := next(answers)) >= 0}
+            if state.exists:
+                found.append(Overview(keys.name, server, state, unacked, expires_ms, acks, leases))
+    return found

@@ -1,0 +1,90 @@
+"""``busmq peek``: look at stored messages."""
+
+import re
+from typing import Annotated
+
+import typer
+
+from busmq_spark.cli.faults import NoSuchMessage
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, RedisOption, exclusive
+from busmq_spark.cli.output import Output
+from busmq_spark.cli.reading import read
+from busmq_spark.cli.safe import count
+from busmq_spark.cli.target import existing, opened
+from busmq_spark.cli.writing import MessageWriter
+from busmq_spark.core.message import MAX_ID
+from busmq_spark.core.state import QueueState
+from busmq_spark.errors import ConfigError
+
+DEFAULT = 10
+
+
+def peek(  # noqa: PLR0913  the options of a command
+    queue: QueueArgument,
+    *,
+    first: Annotated[int | None, typer.Option("--first", "-n", min=1, metavar="N", help=f"The N oldest messages.  [default: {DEFAULT}]")] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, metavar="N", help="The N newest messages.")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option("--id", metavar="RANGE", help="The message with this id, or those of a range: 7, 7..9, 7.., ..9 (both ends included)."),
+    ] = None,
+    raw: RawOption = False,
+    null: NullOption = False,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show stored messages. Nothing is removed.
+
+    ```
+    busmq peek orders
+    busmq peek orders --last 3
+    busmq peek orders --id 41 --raw > order.json
+    ```
+    """
+    out = Output(as_json)
+    exclusive(first=first is not None, last=last is not None, id=ids is not None)
+    wanted = None if ids is None else id_range(ids)
+    writer = MessageWriter(out, queue, raw, null)
+    with opened(redis) as links:
+        place, state = existing(queue, links)
+        low, high = wanted or _at_an_end(state, first, last)
+        if wanted and not (state.count and low <= state.newest and high >= state.oldest):
+            raise NoSuchMessage(queue=queue, wanted=_named(low, high), found=_holds(state))
+        if not state.count:
+            out.note(f"queue {queue} is empty; the last id given was {state.given}")
+        shown = 0
+        for messages in read(place, max(low, state.oldest), min(high, state.newest)):
+            writer.write(messages)
+            shown += len(messages)
+        _mention_the_rest(out, state, shown, asked=bool(first or last or wanted))
+
+
+def id_range(text: str) -> tuple[int, int]:
+    """``7``, ``7..9``, ``7..`` or ``..9`` as first and last id, both inclusive."""
+    match = re.fullmatch(r"(\d{1,16})?(\.\.)?(\d{1,16})?", text.strip())
+    if not match or not (match[1] or match[3]) or (match[3] and not match[2]):
+        raise ConfigError(reason=f"--id is {text!r}; expected an id such as 7, or a range such as 7..9, 7.. or ..9")
+    low = int(match[1] or 1)
+    high = int(match[3] or MAX_ID) if match[2] else low
+    if low > high:
+        raise ConfigError(reason=f"--id is {text!r}: its first id is above its last. Turn them around")
+    return low, high
+
+
+def _at_an_end(state: QueueState, first: int | None, last: int | None) -> tuple[int, int]:
+    if last is not None:
+        return max(state.oldest, state.newest - last + 1), state.newest
+    return state.oldest, state.oldest + (first or DEFAULT) - 1
+
+
+def _named(low: int, high: int) -> str:
+    return f"id {low}" if low == high else f"any of the ids {low}..{'' if high == MAX_ID else high}"
+
+
+def _holds(state: QueueState) -> str:
+    return f"ids {state.oldest}..{state.newest}" if state.count else f"no messages now (the last id given was {state.given})"
+
+
+def _mention_the_rest(out: Output, state: QueueState, shown: int, *, asked: bool) -> None:
+    if not asked and not out.as_json and out.on_terminal and shown < state.count:
+        out.note(f"{count(state.count - shown, 'more message')}; --first N, --last N and --id show others")

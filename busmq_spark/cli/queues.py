@@ -1,0 +1,81 @@
+"""``busmq queues``: every queue at a glance."""
+
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.options import JsonOption, RedisOption
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.overview import Overview, overviews
+from busmq_spark.cli.safe import duration, number, shown
+from busmq_spark.cli.target import opened
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.place import discover
+
+
+def queues(
+    pattern: Annotated[
+        str | None, typer.Argument(metavar="PATTERN", help="Only queues whose name matches, such as 'orders-*'.", show_default=False)
+    ] = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List every queue: messages, ids, readers, expiry.
+
+    ```
+    busmq queues
+    busmq queues 'orders-*' --json | jq .messages
+    ```
+    """
+    out = Output(as_json)
+    with opened(redis) as links:
+        found = _gather(links, pattern)
+        if as_json:
+            for queue in found:
+                out.record(**queue.record())
+        elif found:
+            out.show(table(_columns(many := len(links) > 1), [_row(queue, many) for queue in found]))
+        else:
+            which = f"no queue that matches {pattern}" if pattern else "no queue"
+            out.note(f"There is {which} on {', '.join(link.server.masked for link in links)}. Create one with: busmq push hello 'first message'")
+
+
+def _gather(links: list[SyncLink], pattern: str | None) -> list[Overview]:
+    places: list[list[QueueKeys]] = [[] for _ in links]
+    for name, index in discover(links):
+        if pattern is None or fnmatchcase(name, pattern):
+            places[index].append(QueueKeys(name))
+    found = [each for link, keys in zip(links, places, strict=True) for each in link.run(overviews(keys, link.server.masked))]
+    return sorted(found, key=lambda queue: queue.name)
+
+
+def _columns(many_servers: bool) -> list[tuple[str, str]]:
+    sides = {"messages": "right", "ids": "right", "unacked": "right", "ttl": "right", "expires in": "right"}
+    names = ["queue", "messages", "ids", "unacked", "ttl", "expires in", "subscriptions", "read by", *(["server"] if many_servers else [])]
+    return [(name, sides.get(name, "left")) for name in names]
+
+
+def _row(queue: Overview, many_servers: bool) -> list[str | Text]:
+    state = queue.state
+    ids = f"{state.oldest}..{state.newest}" if state.count else (f"none since {state.given}" if state.given else "")
+    expires_s = queue.expires_ms / 1000
+    soon = queue.expires_ms >= 0 and expires_s < min(60, state.ttl_s / 4)
+    return [
+        Text(shown(queue.name), "cyan"),
+        number(state.count),
+        ids,
+        Text(number(queue.unacked), "yellow") if queue.unacked else "",
+        duration(state.ttl_s),
+        Text(duration(expires_s), "red" if soon else "") if queue.expires_ms >= 0 else "never",
+        ", ".join(f"{name} at {last}" for name, last in sorted(queue.subscriptions.items())),
+        reader_names(queue),
+        *([queue.server] if many_servers else []),
+    ]
+
+
+def reader_names(queue: Overview) -> str:
+    """Who holds a lease on the queue."""
+    return ", ".join(name or "a query" for name in sorted(queue.readers))

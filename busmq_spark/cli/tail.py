@@ -1,0 +1,148 @@
+"""``busmq tail``: follow a queue as messages come."""
+
+import select
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+from busmq_spark.cli.consume import consume as take
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, RedisOption, exclusive
+from busmq_spark.cli.output import Output
+from busmq_spark.cli.reading import read
+from busmq_spark.cli.safe import shown
+from busmq_spark.cli.target import Place, existing, opened
+from busmq_spark.cli.writing import MessageWriter
+from busmq_spark.core.state import QueueState
+from busmq_spark.topology.listen import Bell
+
+POLL_S = 1.0
+"""Looked at this often even when no notification came; a notification wakes sooner."""
+DEFAULT = 10
+
+
+def tail(  # noqa: PLR0913  the options of a command
+    queue: QueueArgument,
+    *,
+    last: Annotated[
+        int | None, typer.Option("--last", "-n", min=0, metavar="N", help=f"Begin with the N newest messages stored.  [default: {DEFAULT}]")
+    ] = None,
+    since: Annotated[int | None, typer.Option("--from", min=1, metavar="ID", help="Begin with this id instead.")] = None,
+    most: Annotated[int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End after N messages.")] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or end when everything stored was shown.")] = True,
+    consume: Annotated[
+        bool, typer.Option("--consume", help="Take every message out of the queue, oldest first. One lost on the way is gone.")
+    ] = False,
+    reliable: Annotated[
+        bool, typer.Option("--reliable", help="Like --consume, but a message leaves only after it was written; interrupted ones come again.")
+    ] = False,
+    raw: RawOption = False,
+    null: NullOption = False,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show messages as they come, until Ctrl-C.
+
+    Nothing is removed from the queue, unless --consume or --reliable says so.
+
+    ```
+    busmq tail orders
+    busmq tail orders -n 0 --json | jq .value
+    busmq tail orders --reliable --raw > orders.jsonl
+    ```
+    """
+    out = Output(as_json)
+    removing = consume or reliable
+    exclusive(**{"last": last is not None, "from": since is not None, "reliable" if reliable else "consume": removing})
+    writer = MessageWriter(out, queue, raw, null)
+    with opened(redis) as links:
+        place, state = existing(queue, links)
+        news = _News(place) if follow else None
+        try:
+            if removing:
+                take(writer, place, state, reliable=reliable, most=most, wait=news)
+            else:
+                Follower(writer, place, state, since, DEFAULT if last is None else last).run(most, news)
+        finally:
+            if news:
+                news.stop()
+
+
+class _News:
+    """Waits for a push to one queue."""
+
+    def __init__(self, place: Place) -> None:
+        self._rung = threading.Event()
+        self._bell = Bell(place.link.server, self._rung)
+        self._bell.listen([place.keys.available])
+
+    def __call__(self) -> None:
+        """Returns at a push, and after POLL_S in any case. Raises BrokenPipeError when nobody reads stdout any more.
+
+        Without that, ``busmq tail quiet | head -1`` would stay until the next message is written.
+        """
+        self._rung.wait(POLL_S)
+        self._rung.clear()
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), 0)
+        if any(event & select.POLLERR for _, event in watched.poll(0)):
+            raise BrokenPipeError
+
+    def stop(self) -> None:
+        """No more news are wanted."""
+        self._bell.stop()
+
+
+class Follower:
+    """Shows each id once, in order, and says on stderr what it could not show."""
+
+    def __init__(self, writer: MessageWriter, place: Place, state: QueueState, since: int | None, last: int) -> None:
+        self._writer, self._place, self._note = writer, place, writer.out.note
+        self._name = shown(place.keys.name)
+        self._born = state.born
+        self._done = (since or state.given - last + 1) - 1
+        """The last id shown, or passed over."""
+        if since is None:
+            self._done = max(self._done, state.floor)
+        self._gone = False
+
+    def run(self, most: int | None, wait: _News | None) -> None:
+        """Until ``most`` messages were shown, or for ever; without ``wait`` until everything stored was shown."""
+        left = most
+        while True:
+            shown_now = self._show(self._look(), left)
+            left = None if left is None else left - shown_now
+            if left == 0 or (wait is None and not shown_now):
+                return
+            if wait and not shown_now:
+                wait()
+
+    def _look(self) -> QueueState:
+        """The queue now; notices that it went, or began a new life."""
+        state = self._place.state()
+        if not state.exists:
+            if not self._gone:
+                self._note(f"queue {self._name} expired or was closed; waiting for it to come back")
+            self._gone = True
+        elif self._gone or state.given < self._done or (self._born and state.born and state.born != self._born):
+            self._note(f"queue {self._name} was created again, its ids began at 1")
+            self._gone, self._born, self._done = False, state.born, 0
+        self._born = self._born or state.born
+        return state
+
+    def _show(self, state: QueueState, left: int | None) -> int:
+        first, last = self._done + 1, state.newest
+        if not (state.exists and state.count and first <= last):
+            return 0
+        if first < state.oldest:
+            self._note(f"ids {first}..{state.oldest - 1} had left the queue before they could be shown")
+            first = state.oldest
+        if left is not None:
+            last = min(last, first + left - 1)
+        shown_now = 0
+        for messages in read(self._place, first, last):
+            self._writer.write(messages)
+            self._done = messages[-1].id
+            shown_now += len(messages)
+        return shown_now

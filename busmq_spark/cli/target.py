@@ -1,0 +1,71 @@
+"""From what the user named to open links and located queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from busmq_spark.cli.faults import NoSuchQueue
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.state import QueueState, states
+from busmq_spark.errors import ConfigError
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.place import locate
+from busmq_spark.topology.urls import parse
+
+PATIENCE_S = 1.5
+"""A person waits; a query has the longer patience of the link itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One queue and the link to the server that owns it."""
+
+    keys: QueueKeys
+    link: SyncLink
+
+    @property
+    def server(self) -> str:
+        """Masked address."""
+        return self.link.server.masked
+
+    def state(self) -> QueueState:
+        """The queue as it is now, existing or not."""
+        return self.link.run(states([(self.keys, -1)]))[0]
+
+
+@contextmanager
+def opened(url: str | None) -> Iterator[list[SyncLink]]:
+    """Links to every server named; raises ConfigError when none is. Nothing is connected yet."""
+    if not url:
+        raise ConfigError(
+            reason="no Redis is named. Give --redis redis://host:port or set BUSMQ_REDIS_URL; to try things out start one with: busmq embedded"
+        )
+    links = [SyncLink(server, PATIENCE_S) for server in parse(url)]
+    try:
+        yield links
+    finally:
+        for link in links:
+            link.close()
+
+
+def place_of(name: str, links: list[SyncLink]) -> Place:
+    """Where a queue is, or would be created."""
+    if not name:
+        raise ConfigError(reason="the name of the queue is empty")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(reason=f"the name of the queue, {name!a}, is not UTF-8 text") from None
+    keys = QueueKeys(name)
+    return Place(keys, links[locate([keys], links)[0]])
+
+
+def existing(name: str, links: list[SyncLink]) -> tuple[Place, QueueState]:
+    """Where a queue is, and its state; raises NoSuchQueue."""
+    place = place_of(name, links)
+    state = place.state()
+    if not state.exists:
+        raise NoSuchQueue(queue=name, servers=", ".join(link.server.masked for link in links))
+    return place, state
