@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.flow import Arg, Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import QueueMissing, ServerRefused, StagingLost, StaleBatch
@@ -66,6 +66,22 @@ def decode_manifest(text: str | bytes) -> tuple[Staged, ...]:
     """The inverse of :func:`encode_manifest`."""
     lists = json.loads(text)["lists"]
     return tuple(Staged(queue, server, key, tuple((size, times) for size, times in runs)) for queue, server, key, runs in lists)
+
+
+def stage(key: str, before: int, values: Sequence[Arg]) -> Call:
+    """Append a chunk that ``before`` rows of the list precede, unless it is there; safe to repeat. The reply is the rows in the list.
+
+    The list and its ttl appear in one step, so that a task killed at any moment leaves nothing behind for ever.
+    """
+    return script("stage", (key,), (before, STAGE_TTL_S, *values))
+
+
+def verify(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
+    """Raises StagingLost when a list does not hold what was staged: better before the commit point, when it can still be staged again."""
+    replies = yield [command("LLEN", s.key) for s in staged]
+    for s, found in zip(staged, replies, strict=True):
+        if found != s.rows:
+            raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key)
 
 
 def record(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[tuple[Staged, ...]]:

@@ -28,9 +28,16 @@ def loss_error(queue: str, loss: Loss, traces: Traces, *, own_listeners: int = 0
 def raise_removed(link: SyncLink, queue: str, expected: str, found: str, need: int, oldest: int) -> NoReturn:
     """Raise the error for ids that are no longer stored, seen by a task."""
     keys = QueueKeys(queue)
-    unacked, (_, listeners), acks = link.execute(
-        [command("LRANGE", keys.toack, 0, 0), command("PUBSUB", "NUMSUB", keys.available), command("HLEN", keys.acks)]
+    given, unacked, (_, listeners), acks = link.execute(
+        [
+            command("GET", keys.msgid),
+            command("LRANGE", keys.toack, 0, 0),
+            command("PUBSUB", "NUMSUB", keys.available),
+            command("HLEN", keys.acks),
+        ]
     )
+    if int(given or 0) < need:
+        raise loss_error(queue, Loss("rolled-back", expected, f"last id {int(given or 0)}"), Traces(None, 0, empty=False))
     # Our own reader listens too (one per query); a subscription of another query counts as another consumer.
     traces = Traces((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
     raise loss_error(queue, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)

@@ -1,6 +1,6 @@
 """Writes of one task to Redis, several chunks under way per server, and what happens to them when the link breaks.
 
-Staged chunks: the list's length tells which of the chunks in doubt arrived, so exactly the others are sent again.
+Staged chunks: those in doubt are sent again in a form that the list's length makes idempotent, so each is there once.
 Pushed chunks: those in doubt are sent again; some may then be there twice, which is what at-least-once allows. Their order holds.
 """
 
@@ -13,22 +13,13 @@ from dataclasses import dataclass, field
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.sink import STAGE_TTL_S, Staged, encode_runs
-from busmq_spark.errors import LinkLost, QueueMissing
+from busmq_spark.core.sink import Staged, encode_runs, stage
+from busmq_spark.errors import LinkLost, QueueMissing, StagingLost
 from busmq_spark.spark.store import FullPolicy
 from busmq_spark.topology.link import SyncLink
 
 DEPTH = 3
 """Chunks under way at once: Redis stores one while the next is packed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """A chunk under way; ``before`` is how many rows of its list precede it (-1: not a staged chunk)."""
-
-    call: Call
-    key: str
-    before: int = -1
 
 
 @dataclass(slots=True)
@@ -40,6 +31,27 @@ class _List:
     key: str
     sizes: list[int] = field(default_factory=list)
     rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A chunk of a staged list under way, and its place there."""
+
+    part: _List
+    before: int
+    values: Sequence[bytes]
+
+    @property
+    def call(self) -> Call:
+        """The first chunk brings the ttl; the others need not be copied through Lua."""
+        if self.before == 0:
+            return self.again
+        return command("RPUSH", self.part.key, *self.values, idempotent=False)
+
+    @property
+    def again(self) -> Call:
+        """The same, when it may have arrived."""
+        return stage(self.part.key, self.before, self.values)
 
 
 class _Pipe:
@@ -74,13 +86,13 @@ class _Pipe:
         self._waiting.popleft()
 
     def _recover(self) -> None:
-        """After a broken link: what did not arrive is sent one by one, with the link's own patience."""
+        """After a broken link: what is in doubt is sent again one by one, with the link's own patience."""
         self._link.abandon()
         waiting, self._waiting = list(self._waiting), deque()
-        arrived = {sent.key: self._link.execute(command("LLEN", sent.key)) for sent in waiting if sent.before >= 0}
         for sent in waiting:
-            if sent.before < 0 or sent.before >= arrived[sent.key]:
-                self._link.execute(sent.call)
+            found, expected = self._link.execute(sent.again), sent.before + len(sent.values)
+            if found < expected:
+                raise StagingLost(sink="", batch="?", queue=sent.part.queue, expected=expected, found=found, key=sent.part.key)
 
 
 class RedisAppender:
@@ -99,9 +111,7 @@ class RedisAppender:
             staged = self._lists[key] = _List(queue, self._locate([queue])[queue], key)
         pipe = self._pipes[staged.server]
         for chunk in chunks(values):
-            pipe.send(_Sent(command("RPUSH", key, *chunk, idempotent=False), key, staged.rows))
-            if not staged.rows:
-                pipe.send(_Sent(command("EXPIRE", key, STAGE_TTL_S), key))
+            pipe.send(_Sent(staged, staged.rows, chunk))
             staged.sizes.append(len(chunk))
             staged.rows += len(chunk)
 
@@ -124,10 +134,14 @@ class RedisAppender:
             raise QueueMissing(queue=keys.name)
         return int(stored)
 
-    def finish(self) -> list[Staged]:
-        """Wait until everything is stored; the staged lists in the order of their first row."""
+    def settle(self) -> None:
+        """Wait until everything staged so far is stored. Only then may the links be used for anything else."""
         for pipe in self._pipes:
             pipe.finish()
+
+    def finish(self) -> list[Staged]:
+        """Wait until everything is stored; the staged lists in the order of their first row."""
+        self.settle()
         return [Staged(s.queue, s.server, s.key, encode_runs(s.sizes)) for s in self._lists.values()]
 
     def abandon(self) -> None:

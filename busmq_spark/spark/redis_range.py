@@ -53,6 +53,11 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
                 need = rows.first + len(rows.values)
                 patience_until = None
             return
+        except (QueueExpired, QueueRecreated) as loss:
+            if fail_on_data_loss:
+                raise
+            log.warning("%s; skipped", loss)  # nothing of that life is left; the next batch begins in the new one, and counts
+            return
         except LinkLost:
             now = time.monotonic()
             patience_until = patience_until or now + PATIENCE_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from busmq_spark.topology.range_link import RangeLink
 from busmq_spark.topology.urls import Server, parse
 
 T = TypeVar("T")
+_keys = lru_cache(maxsize=100_000)(QueueKeys)  # planning spells the keys of every queue several times a batch
 LEASE_MS = 15_000
 """How long a reader that died without a word keeps its queues, unless it died on the machine that asks."""
 
@@ -47,7 +49,7 @@ class RedisStore:
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         if unknown := [queue for queue in queues if queue not in self._places]:
-            self._places.update(zip(unknown, locate([QueueKeys(queue) for queue in unknown], self._links), strict=True))
+            self._places.update(zip(unknown, locate([_keys(queue) for queue in unknown], self._links), strict=True))
         return {queue: self._places[queue] for queue in queues}
 
     def place(self, queue: str, server: int) -> None:
@@ -61,47 +63,47 @@ class RedisStore:
 
     def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
         settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
-        return {queue: self._run(queue, queues_.attach(QueueKeys(queue), new_token(), **settings)) for queue in queues}
+        return {queue: self._run(queue, queues_.attach(_keys(queue), new_token(), **settings)) for queue in queues}
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
-        return self._grouped(list(wanted), lambda part: states_.states([(QueueKeys(queue), wanted[queue]) for queue in part]))
+        return self._grouped(list(wanted), lambda part: states_.states([(_keys(queue), wanted[queue]) for queue in part]))
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        found = self._grouped(queues, lambda part: states_.counters([QueueKeys(queue) for queue in part]))
+        found = self._grouped(queues, lambda part: states_.counters([_keys(queue) for queue in part]))
         return [found[queue] for queue in queues]
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         def flow(part: Sequence[str]) -> Flow[list[AckResult]]:
-            acks = [Ack(QueueKeys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
+            acks = [Ack(_keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
             return states_.ack_to(acks, subscription)
 
         return self._grouped(list(positions), flow)
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
-        return self._grouped(list(starts), lambda part: states_.subscribe([QueueKeys(q) for q in part], subscription, [starts[q] for q in part]))
+        return self._grouped(list(starts), lambda part: states_.subscribe([_keys(q) for q in part], subscription, [starts[q] for q in part]))
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-        return self._grouped(queues, lambda part: states_.subscriptions([QueueKeys(q) for q in part]))
+        return self._grouped(queues, lambda part: states_.subscriptions([_keys(q) for q in part]))
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         return self._grouped(
-            queues, lambda part: states_.lease([QueueKeys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
+            queues, lambda part: states_.lease([_keys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
         )
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
         """Whose lease each queue is under; empty when nobody's."""
 
         def flow(part: Sequence[str]) -> Flow[list[str]]:
-            replies = yield [command("GET", QueueKeys(queue).lease(subscription)) for queue in part]
+            replies = yield [command("GET", _keys(queue).lease(subscription)) for queue in part]
             return [(reply or b"").decode() for reply in replies]
 
         return self._grouped(queues, flow)
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
-        return self._grouped(queues, lambda part: states_.keep_alive([QueueKeys(q) for q in part], subscription, token, LEASE_MS))
+        return self._grouped(queues, lambda part: states_.keep_alive([_keys(q) for q in part], subscription, token, LEASE_MS))
 
     def traces(self, queue: str) -> Traces:
-        keys = QueueKeys(queue)
+        keys = _keys(queue)
         first, last, (_, listeners), size = self._link(queue).execute(
             [
                 command("LINDEX", keys.toack, 0),
@@ -113,7 +115,7 @@ class RedisStore:
         return Traces((int(first), int(last)) if first else None, int(listeners), size == 0)
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
-        return self._run(queue, states_.bytes_until(QueueKeys(queue), first, last, budget))
+        return self._run(queue, states_.bytes_until(_keys(queue), first, last, budget))
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
         if not self._range_links:
@@ -124,6 +126,8 @@ class RedisStore:
         return RedisAppender(self._links, self.locate)
 
     def record(self, sink: str, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+        for server, part in _by_server(staged).items():
+            self._links[server].run(sinks.verify(sink, batch, part))
         home = self._links[hash_index(sink_record(sink), len(self._links))]
         held = home.run(sinks.record(sink, batch, staged))
         for server, part in _by_server(held).items():
@@ -131,7 +135,7 @@ class RedisStore:
         return held
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
-        return self._links[staged[0].server].run(sinks.commit(QueueKeys(queue), sink, batch, staged))
+        return self._links[staged[0].server].run(sinks.commit(_keys(queue), sink, batch, staged))
 
     def discard(self, staged: Sequence[Staged]) -> None:
         for server, part in _by_server(staged).items():
@@ -139,7 +143,7 @@ class RedisStore:
 
     def forget(self, sink: str, staged: Sequence[Staged]) -> None:
         for queue, server in {(s.queue, s.server) for s in staged}:
-            self._links[server].run(sinks.forget(QueueKeys(queue), sink))
+            self._links[server].run(sinks.forget(_keys(queue), sink))
         self._links[hash_index(sink_record(sink), len(self._links))].execute(command("DEL", sink_record(sink)))
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
@@ -148,7 +152,7 @@ class RedisStore:
 
     def truncate(self, queues: Sequence[str]) -> None:
         for queue in queues:
-            self._run(queue, queues_.flush(QueueKeys(queue)))
+            self._run(queue, queues_.flush(_keys(queue)))
 
     def close(self) -> None:
         for link in self._links:

@@ -57,6 +57,7 @@ class TaskWriter:
             for arrow in batches:
                 for queue, values in self._columns.split(arrow):
                     if queue not in attached:
+                        appender.settle()
                         store.attach([queue], creation(self._options))
                         attached.add(queue)
                     if self._options.delivery == "exactly-once":
