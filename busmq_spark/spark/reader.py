@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         attachment = self._attach(begin, fresh=fresh)
         if start is not None:
             self._acknowledge(begin)
-        if not fresh and not self._news(begin):
+        if not fresh and at == self._planned and not self._news(begin):
             return at  # type: ignore[return-value]  # not fresh, so not None
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
         positions = self._plan(begin, attachment, fresh=fresh, unlimited=unlimited)
@@ -235,8 +235,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def _marks(goals: Mapping[str, int], states: Mapping[str, QueueState], attachment: Attachment) -> dict[str, str]:
         """Fingerprints of the last messages of a batch: known for the newest, else asked for in one more round trip."""
         inner = {queue: goal for queue, goal in goals.items() if goal != states[queue].newest}
-        asked = attachment.store.states(inner) if inner else {}
-        return {queue: asked[queue].mark if queue in asked else states[queue].newest_mark for queue in goals}
+        asked = attachment.store.marks(inner) if inner else {}
+        return {queue: asked[queue] if queue in asked else states[queue].newest_mark for queue in goals}
 
     def _acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Acknowledge what is in the commit log, unless that was done before. Refused positions are a loss that planning will report."""

@@ -68,6 +68,9 @@ class RedisStore:
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
         return self._grouped(list(wanted), lambda part: states_.states([(_keys(queue), wanted[queue]) for queue in part]))
 
+    def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
+        return self._grouped(list(ids), lambda part: states_.marks([(_keys(queue), ids[queue]) for queue in part]))
+
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         found = self._grouped(queues, lambda part: states_.counters([_keys(queue) for queue in part]))
         return [found[queue] for queue in queues]

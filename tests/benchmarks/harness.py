@@ -97,7 +97,7 @@ def session(tuned: bool = True) -> Any:
     ensure_java()
     ensure_python()
     builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").config("spark.driver.bindAddress", "127.0.0.1")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2").config("spark.driver.bindAddress", "127.0.0.1")
     spark = (tune(builder) if tuned else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(Ceiling)

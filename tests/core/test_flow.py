@@ -140,17 +140,18 @@ def test_an_index_outside_the_list_is_refused_before_redis_sees_it(position: int
 
 def test_only_acks_with_more_to_drop_are_asked_again() -> None:
     acks = [Ack(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
-    canned = Canned([[b"ok", 9], [b"more", 2000], [b"recreated", b"other"]], [[b"ok", 5]])
+    canned = Canned([[[b"ok", 9], [b"more", 2000], [b"recreated", b"other"]]], [[[b"ok", 5]]])
     assert run_sync(state.ack_to(acks), canned) == [AckResult("ok", "9"), AckResult("ok", "5"), AckResult("recreated", "other")]
     assert [call.words[0] for call in canned.steps[1]] == ["bus:queue:two:metadata"]
 
 
-def test_states_of_many_queues_are_cut_into_calls_of_200() -> None:
+def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
     row = [30, b"b", 0, b"7", b"3", b"7", 5, b"", b"m"]
-    canned = Canned([[row] * 200, [row] * 50])
-    got = run_sync(state.states([(QueueKeys(str(i)), -1) for i in range(250)]), canned)
-    assert len(got) == 250
-    assert [call.key_count for call in canned.steps[0]] == [600, 150]
+    most = state.QUEUES_PER_CALL
+    canned = Canned([[row] * most, [row] * 7])
+    got = run_sync(state.states([(QueueKeys(str(i)), -1) for i in range(most + 7)]), canned)
+    assert len(got) == most + 7
+    assert [call.key_count for call in canned.steps[0]] == [3 * most, 3 * 7]
 
 
 PART = Staged("q", 0, "k", ((3, 2),))

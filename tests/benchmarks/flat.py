@@ -1,0 +1,121 @@
+"""Cost stays flat: a backlog a hundred times as long, its middle and its end; a hundred times as many queues in one query; memory on the way."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+
+from busmq_spark.core import queue as q
+from busmq_spark.core.keys import QueueKeys
+from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
+
+SMALL, LARGE, SIZE = 100_000, 10_000_000, 100
+MOST_RSS_MB, MOST_REPLY_MB = 300, 8
+PLACES = {"start": 0, "middle": LARGE // 2, "end": LARGE - SMALL}
+
+
+def run(runs: int = RUNS) -> Iterator[Row]:
+    spark = session()
+    with redis() as (server, link):
+        fill(link, "small", SMALL, SIZE)
+        fill(link, "large", LARGE, SIZE)
+
+        def part(queue: str, after: int) -> Any:
+            where = {"redis.url": server.url, "subscribe": queue, "ack": "none", "startingOffsets": f'{{"{queue}": {after}}}'}
+            frame = spark.readStream.format("busmq").options(**where, maxMessagesPerTrigger=str(SMALL), minPartitions="2").load()
+            return lambda: first_batch_s(frame)
+
+        measures = {"small": part("small", 0), **{place: part("large", after) for place, after in PLACES.items()}}
+        found = alternating(runs, **measures)
+        for place in PLACES:
+            over = Spread.of(ratios(found[place], found["small"]))
+            yield Row(f"Time per message at the {place} of a backlog of {LARGE:,}, against one of {SMALL:,}", over.text(), "≤ 1.1", over.median <= 1.1)
+        yield from memory(spark, server)
+
+
+def first_batch_s(frame: Any) -> float:
+    """Seconds in the stage of the first batch with rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        query = frame.writeStream.format("noop").option("checkpointLocation", folder).trigger(processingTime="1 hour").start()
+        try:
+            while not (rows := [p for p in query.recentProgress if p["numInputRows"]]):
+                if query.exception():
+                    raise query.exception()
+                query.awaitTermination(0.05)
+            return add_batch_s(rows[:1])
+        finally:
+            query.stop()
+
+
+def memory(spark: Any, server: Any) -> Iterator[Row]:
+    """Drain the large queue for good, in capped batches, and watch the Python workers."""
+    frame = spark.readStream.format("busmq").options(**{"redis.url": server.url, "subscribe": "large", "minPartitions": "2"})
+    watch = Watch(server)
+    progress = drain(frame.option("maxMessagesPerTrigger", "1000000").load())
+    most_mb, reply_mb = watch.stop()
+    rows = sum(p["numInputRows"] for p in progress)
+    yield Row(f"Most resident memory of a Python worker while {rows:,} × {SIZE} B are drained", f"{most_mb:.0f} MB", f"< {MOST_RSS_MB} MB", most_mb < MOST_RSS_MB)
+    yield Row("Largest reply Redis had to buffer for one client meanwhile", f"{reply_mb:.1f} MB", f"≤ {MOST_REPLY_MB} MB", reply_mb <= MOST_REPLY_MB)
+
+
+class Watch:
+    """Samples the resident memory of all Python workers below this process, and Redis' output buffers."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._stopped = threading.Event()
+        self._rss = self._reply = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> tuple[float, float]:
+        self._stopped.set()
+        self._thread.join()
+        return self._rss / 1e6, self._reply / 1e6
+
+    def _run(self) -> None:
+        me = psutil.Process()
+        while not self._stopped.wait(0.05):
+            for process in me.children(recursive=True):
+                try:
+                    if "python" in process.name() and "pyspark" in " ".join(process.cmdline()):
+                        self._rss = max(self._rss, process.memory_info().rss)
+                except psutil.Error:
+                    continue
+            for line in str(self._server.command("CLIENT", "LIST")).splitlines():
+                fields = dict(item.partition("=")[::2] for item in line.split())
+                self._reply = max(self._reply, int(fields.get("omem", 0)))
+
+
+def queues(runs: int = RUNS) -> Iterator[Row]:
+    """Planning a batch from many queues, every one of which has new messages."""
+    spark = session()
+    with redis() as (server, link):
+        counts = {"few": 10, "many": 1000}
+        for name, count in counts.items():
+            for i in range(count):
+                keys = QueueKeys(f"{name}{i}")
+                link.run(q.attach(keys, "bench", ttl_s=86_400))
+                link.run(q.push_many(keys, [b"x" * SIZE] * 50))
+
+        def plan_s(name: str) -> float:
+            frame = spark.readStream.format("busmq").options(
+                **{"redis.url": server.url, "subscribePattern": f"{name}\\d+", "ack": "none", "maxMessagesPerTrigger": str(counts[name] * 10)}
+            )
+            batches = drain(frame.load())[1:]  # the first one attaches
+            return Spread.of([_planning_ms(p) / 1000 for p in batches]).median
+
+        found = alternating(runs, few=lambda: plan_s("few"), many=lambda: plan_s("many"))
+        over = Spread.of(ratios(found["many"], found["few"]))
+        shown = f"{over.text()}; {1000 * Spread.of(found['few']).median:.0f} and {1000 * Spread.of(found['many']).median:.0f} ms"
+        yield Row("Planning a batch from 1,000 queues, against 10", shown, "< 2", over.median < 2)
+
+
+def _planning_ms(progress: Any) -> float:
+    """Everything of a trigger but the stage itself and the commit log."""
+    spent = progress["durationMs"]
+    return sum(spent.get(part, 0) for part in ("latestOffset", "getBatch", "queryPlanning", "walCommit"))
