@@ -52,7 +52,7 @@ class Bell:
                 names = self._channels
                 for i in range(0, len(names), _NAMES_PER_CALL):
                     connection.send_packed_command([pack_words(("SUBSCRIBE", *names[i : i + _NAMES_PER_CALL]))], check_health=False)
-                self._rung.set()  # what came before the subscription was not heard
+                # The confirmations ring too, as they should: what came before them was not heard.
                 self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError):
                 self._stopped.wait(1.0)

@@ -24,8 +24,7 @@ _CLASSES: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.OutOfMemoryError, ServerFull),
     (rx.ReadOnlyError, ServerReadOnly),
     (rx.TryAgainError, LinkLost),
-    (rx.ClusterDownError, LinkLost),
-    (rx.MasterDownError, LinkLost),
+    (rx.ClusterDownError, LinkLost),  # and MASTERDOWN, its subclass
     (rx.ConnectionError, LinkLost),
     (rx.TimeoutError, LinkLost),
     (OSError, LinkLost),

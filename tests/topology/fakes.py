@@ -11,7 +11,7 @@ import hiredis
 from busmq_spark.topology.urls import Server
 
 CLOSE = b"CLOSE"
-"""Instead of an answer: the connection is closed."""
+"""Instead of an answer, or at its end: the connection is closed."""
 Words = list[bytes]
 
 
@@ -67,9 +67,10 @@ class FakeRedis:
             while data := connection.recv(65536):
                 reader.feed(data)
                 while (words := reader.gets()) is not False:
-                    if (reply := self._reply(words)) == CLOSE:
+                    reply = self._reply(words)
+                    connection.sendall(reply.removesuffix(CLOSE))
+                    if reply.endswith(CLOSE):
                         return
-                    connection.sendall(reply)
         except OSError:
             return  # the client went away
         finally:

@@ -1,0 +1,79 @@
+"""What a reader of a range asks Redis before and when something is amiss: probe, seek, and the bytes of messages."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busmq_spark.core import queue, ranges, state
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.topology.link import SyncLink
+from tests.conftest import Fresh, FreshKeys
+from tests.contract.conftest import Born, Redis, Run
+
+
+def test_a_queue_that_does_not_exist_is_probed_as_nothing(run: Run, fresh_keys: FreshKeys) -> None:
+    assert run(ranges.probe(fresh_keys(), 1)) == ("", 0, 0)
+
+
+def test_a_probe_tells_the_incarnation_the_oldest_id_and_how_long_values_are_there(run: Run, born: Born) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"x" * n for n in (9000, 1, 2, 3, 40, 5)]))
+    run(queue.pop(keys))
+    assert run(ranges.probe(keys, 2)) == (there.born, 2, 40)
+    assert run(ranges.probe(keys, 6)) == (there.born, 2, 5)
+    assert run(ranges.probe(keys, 99)) == (there.born, 2, 0)
+
+
+def test_a_probe_of_a_queue_that_nobody_named_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
+    keys = fresh_keys()
+    redis("HSET", keys.metadata, "ttl", 30)
+    redis("RPUSH", keys.messages, 5, "x")
+    assert run(ranges.probe(keys, 5)) == ("", 5, 1)
+
+
+@settings(max_examples=100)
+@given(st.sets(st.integers(1, 60), max_size=30), st.integers(0, 61))
+def test_seek_finds_an_id_or_its_neighbours_in_a_list_with_holes(link: SyncLink, fresh: Fresh, ids: set[int], wanted: int) -> None:
+    keys, stored = QueueKeys(fresh()), sorted(ids)
+    link.execute([command("RPUSH", keys.messages, id, "v") for id in stored])
+    after = bisect_right(stored, wanted)
+    expected = (after - 1, wanted in ids, stored[after] if after < len(stored) else 0)
+    assert link.run(ranges.seek(keys, wanted)) == expected
+
+
+sizes = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 400_000)), min_size=1, max_size=25)
+
+
+@settings(max_examples=100)
+@given(sizes, st.data())
+def test_bytes_are_counted_exactly_up_to_the_budget(link: SyncLink, fresh: Fresh, lengths: list[int], data: st.DataObject) -> None:
+    keys = QueueKeys(fresh())
+    link.execute([command("RPUSH", keys.messages, id, b"x" * length) for id, length in enumerate(lengths, 1)])
+    first = data.draw(st.integers(1, len(lengths)))
+    last = data.draw(st.integers(first, len(lengths)))
+    budget = data.draw(st.integers(0, sum(lengths) + 10))
+    at, used = first - 1, 0
+    while at < last and used + lengths[at] <= budget:
+        used += lengths[at]
+        at += 1
+    assert link.run(state.bytes_until(keys, first, last, budget)) == (at, used)
+    link.execute(command("DEL", keys.messages))
+
+
+def test_bytes_of_more_messages_than_one_call_looks_at(run: Run, born: Born) -> None:
+    keys, _ = born()
+    run(queue.push_many(keys, [b"ab"] * 5000))
+    assert run(state.bytes_until(keys, 11, 4990, 10**9)) == (4990, 2 * 4980)
+    assert run(state.bytes_until(keys, 11, 4990, 7001)) == (3510, 7000)
+
+
+def test_messages_that_are_gone_have_no_bytes(run: Run, born: Born) -> None:
+    keys, _ = born()
+    run(queue.push_many(keys, [b"ab"] * 5))
+    run(queue.pop(keys, most=2))
+    assert run(state.bytes_until(keys, 2, 5, 100)) == (1, 0)
+    assert run(state.bytes_until(keys, 4, 9, 100)) == (5, 4)
