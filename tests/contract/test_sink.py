@@ -273,6 +273,39 @@ def test_a_commit_renews_the_queue_and_notifies_its_consumers(run: Run, born: Bo
     assert redis("TTL", keys.sinks) == LONG_TTL_S
 
 
+# Staging
+
+
+def test_chunks_are_staged_in_order_with_a_life_of_their_own(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+    key = fresh_keys().stage("one")
+    assert link.execute(sink.stage(key, 0, [b"a", b"b"])) == 2
+    assert link.execute(sink.stage(key, 2, [b"c"])) == 3
+    assert redis("LRANGE", key, 0, -1) == [b"a", b"b", b"c"]
+    assert redis("TTL", key) == STAGE_TTL_S
+
+
+def test_a_chunk_that_is_staged_again_since_its_reply_was_lost_is_there_once(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+    key = fresh_keys().stage("one")
+    for chunk, before in (([b"a", b"b"], 0), ([b"a", b"b"], 0), ([b"c"], 2), ([b"c"], 2)):
+        assert link.execute(sink.stage(key, before, chunk)) == before + len(chunk)
+    assert redis("LRANGE", key, 0, -1) == [b"a", b"b", b"c"]
+    assert sink.stage(key, 0, [b"a"]).idempotent
+
+
+def test_a_chunk_behind_rows_that_were_lost_is_not_staged(link: SyncLink, fresh_keys: FreshKeys) -> None:
+    assert link.execute(sink.stage(fresh_keys().stage("one"), 2, [b"c"])) == 0
+
+
+def test_lists_that_hold_what_was_staged_are_verified(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])
+    run(sink.verify("s", 1, [one, two]))
+    run(sink.verify("s", 1, []))
+    redis("LPOP", two.key)
+    with pytest.raises(StagingLost, match=r"3 rows .* but 2 are left"):
+        run(sink.verify("s", 1, [one, two]))
+
+
 # The record
 
 
@@ -296,6 +329,14 @@ def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(
     with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
         run(sink.record(name, 4, [one]))
     assert redis("TTL", sink_record(name)) == LONG_TTL_S
+
+
+def test_a_batch_on_record_is_found_and_another_is_not(run: Run, fresh: Fresh) -> None:
+    name, one = fresh("sink"), Staged("q", 0, "k1", ((1, 1),))
+    assert run(sink.recorded(name, 4)) == ()
+    run(sink.record(name, 4, [one]))
+    assert run(sink.recorded(name, 4)) == (one,)
+    assert run(sink.recorded(name, 3)) == run(sink.recorded(name, 5)) == ()
 
 
 def test_a_batch_without_rows_can_be_recorded(run: Run, fresh: Fresh) -> None:

@@ -21,7 +21,9 @@ from tests.conftest import FreshKeys, link_to
 LIMIT_US = 5000
 ATTEMPTS = 6
 """The machine may stop Redis for longer than 5 ms at any moment; a script that is slow by itself is slow every time."""
-SCRIPTS = {load(name).digest: name for name in ("ack", "ack_to", "attach", "commit", "measure", "pop", "push", "state", "subscribe", "touch")}
+SCRIPTS = {
+    load(name).digest: name for name in ("ack", "ack_to", "attach", "commit", "measure", "pop", "push", "stage", "state", "subscribe", "touch")
+}
 SHAPES = [(1, 20_000), (100, 20_000), (1000, 5000), (10_240, 3000), (1_048_576, 200)]
 """Bytes of a message, and how many of them."""
 
@@ -106,8 +108,9 @@ def test_committing(own: SyncLink, fresh_keys: FreshKeys, size: int, many: int, 
     def work() -> None:
         keys = fresh_keys()
         own.run(queue.attach(keys, "b", ttl_s=60, maxsize=maxsize))
+        before = 0
         for chunk in cut:
-            own.execute(command("RPUSH", keys.stage("one"), *chunk))
+            before = own.execute(sink.stage(keys.stage("one"), before, chunk))
         part = Staged(keys.name, 0, keys.stage("one"), encode_runs([len(chunk) for chunk in cut]))
         own.run(sink.commit(keys, "s", 1, [part]))
         own.run(queue.close(keys))
@@ -131,6 +134,21 @@ def crowd(own: SyncLink, fresh_keys: FreshKeys) -> Iterator[list[QueueKeys]]:
 @pytest.mark.parametrize("wanted", [-1, 50, 100])
 def test_the_state_of_many_queues(own: SyncLink, crowd: list[QueueKeys], wanted: int) -> None:
     never_slow(own, lambda: [own.run(state.states([(keys, wanted) for keys in crowd])) for _ in range(20)])
+
+
+def test_acking_many_queues_a_little_and_all(own: SyncLink, fresh_keys: FreshKeys) -> None:
+    def work() -> None:
+        queues = [fresh_keys() for _ in range(QUEUES_PER_CALL)]
+        for n, keys in enumerate(queues):
+            own.run(queue.attach(keys, "b", ttl_s=60))
+            own.run(queue.push_many(keys, [b"x" * (100, 1000, 10_240)[n % 3]] * 100))
+        marks = [found.mark for found in own.run(state.states([(keys, 5) for keys in queues]))]
+        own.run(state.ack_to([Ack(keys, 5, "b", mark) for keys, mark in zip(queues, marks, strict=True)], "s"))
+        own.run(state.ack_to([Ack(keys, 100, "b", "") for keys in queues], "s"))
+        for keys in queues:
+            own.run(queue.close(keys))
+
+    never_slow(own, work)
 
 
 def test_keeping_many_queues_alive(own: SyncLink, crowd: list[QueueKeys]) -> None:
