@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from busmq_spark.errors import BusError
+    from busmq_spark.spark.columns import json_columns
     from busmq_spark.spark.source import BusmqDataSource, register
     from busmq_spark.spark.tune import tune
 
@@ -19,11 +20,12 @@ __version__ = "0.1.0"
 HOMES = {
     "BusError": "errors",
     "BusmqDataSource": "spark.source",
+    "json_columns": "spark.columns",
     "register": "spark.source",
     "tune": "spark.tune",
 }
 
-__all__ = ["BusError", "BusmqDataSource", "__version__", "register", "tune"]
+__all__ = ["BusError", "BusmqDataSource", "__version__", "json_columns", "register", "tune"]
 
 
 def __getattr__(name: str) -> Any:

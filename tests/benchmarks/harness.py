@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -94,6 +95,7 @@ def session(tuned: bool = True) -> Any:
     from busmq_spark.spark.tune import tune
     from tests.benchmarks.ceiling import Ceiling
 
+    os.environ.pop("SPARK_CONF_DIR", None)  # ``make`` sets it to conf/, which is tuned: here the builder alone decides
     ensure_java()
     ensure_python()
     builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks")

@@ -1,0 +1,55 @@
+"""``python -m tests.benchmarks [name …]``: run all benchmarks, or the named ones, print the table, and write a full one into the README."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.benchmarks import drain, flat, idle, latency, sink
+from tests.benchmarks.harness import RUNS, Row
+
+BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
+    "latency": latency.run,  # first: it starts sessions of its own
+    "drain": drain.run,
+    "sink": sink.run,
+    "queues": flat.queues,
+    "flat": flat.run,
+    "idle": idle.run,
+}
+START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The table in Markdown, with its set-up."""
+    lines = ["| what | measured: median (least–most) | wanted | met |", "|---|---|---|---|"]
+    lines += [f"| {row.what} | {row.measured} | {row.target} | {'' if row.met is None else 'yes' if row.met else 'no'} |" for row in rows]
+    versions = f"Spark {version('pyspark')}, pyarrow {version('pyarrow')}, redis-py {version('redis')}, Python {platform.python_version()}"
+    where = f"{os.cpu_count()} shared cores ({platform.machine()}), local[2], the embedded Redis on loopback TCP, {versions}"
+    return "\n".join([*lines, "", f"Set-up: {where}; medians of {RUNS} alternating runs, ratios run by run. `make bench` measures again."])
+
+
+def main(names: Sequence[str]) -> int:
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    rows: list[Row] = []
+    for name in names or BENCHMARKS:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        for row in BENCHMARKS[name]():
+            rows.append(row)
+            print(f"  {row.what}: {row.measured} {row.target}", file=sys.stderr, flush=True)
+    text = table(rows)
+    print(text)
+    readme = Path(__file__).parents[2] / "README.md"
+    before, start, rest = readme.read_text("utf-8").partition(START)
+    if not names and start:
+        readme.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
