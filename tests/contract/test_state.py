@@ -273,6 +273,20 @@ def test_many_queues_are_acked_at_once_each_on_its_own(run: Run, born: Born, fre
     assert (stored_ids(run, one)[0], stored_ids(run, two)[0]) == (ACK_MOST + 2, 3)
 
 
+def test_one_call_drops_no_more_of_many_queues_than_of_one(link: SyncLink, born: Born) -> None:
+    queues = [born() for _ in range(3)]
+    for keys, _ in queues:
+        link.run(queue.push_many(keys, [b"x"] * ACK_MOST))
+    flow = state.ack_to([Ack(keys, ACK_MOST, there.born, "") for keys, there in queues])
+    step = next(flow)
+    for left in (2 * ACK_MOST, ACK_MOST):
+        step = flow.send(link.execute(step))
+        assert sum(len(stored_ids(link.run, keys)) for keys, _ in queues) == left
+    with pytest.raises(StopIteration) as ended:
+        flow.send(link.execute(step))
+    assert [result.status for result in ended.value.value] == ["ok"] * 3
+
+
 @settings(max_examples=60)
 @given(st.sets(st.integers(1, 40), min_size=1), st.integers(0, 41))
 def test_in_a_list_with_holes_an_ack_still_drops_exactly_what_it_covers(link: SyncLink, fresh: Fresh, ids: set[int], to: int) -> None:

@@ -123,9 +123,11 @@ def test_a_password_never_shows_however_it_breaks_its_url(secret: str, frame: st
     [
         "unknown command 'AUTH', with args beginning with: 'XQsecretQX' ",
         "unknown command `AUTH`, with args beginning with: `me`, `XQsecretQX`, ",
+        "unknown command `EVALSHA`, with args beginning with: `a row of somebody's`, ",
         "Error 111 connecting to redis://:XQsecretQX@h:1. Connection refused.",
     ],
 )
 def test_what_redis_echoes_of_a_command_is_not_repeated(said: str) -> None:
     error = translate(rx.ResponseError(said), Server("h", 1, password="XQsecretQX"))
     assert "XQsecretQX" not in str(error) + repr(error.details)
+    assert "a row of somebody" not in str(error) + repr(error.details)
