@@ -1,0 +1,85 @@
+"""The README is true: its snippets and commands run, its tables are those of the code, and the tests it names exist."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from busmq_spark import options
+from busmq_spark.embedded import RedisServer
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+PROGRAMS = [body for kind, body in BLOCKS if kind == "python"]
+COMMANDS = [line[2:].partition("    #")[0] for kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", PROGRAMS, ids=[f"program{i}" for i, _ in enumerate(PROGRAMS)])
+def test_a_program_in_the_readme_runs_as_it_stands(program: str, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"three|\d+ large orders", done.stdout), done.stdout
+
+
+def test_the_programs_are_short_enough_to_be_read() -> None:
+    assert PROGRAMS
+    assert all(len(program.splitlines()) <= 20 for program in PROGRAMS)
+
+
+def test_the_commands_of_the_readme_run_one_after_the_other() -> None:
+    ours = [shlex.split(command) for command in COMMANDS if command.startswith("busmq ")]
+    assert ours
+    with RedisServer() as server:
+        environ = {**os.environ, "BUSMQ_REDIS_URL": server.url}
+        for words in ours:
+            done = subprocess.run([sys.executable, "-m", "busmq_spark", *words[1:]], env=environ, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+
+
+def test_other_commands_name_targets_and_extras_that_exist() -> None:
+    makefile, project = (ROOT / "Makefile").read_text("utf-8"), (ROOT / "pyproject.toml").read_text("utf-8")
+    for command in COMMANDS:
+        words = shlex.split(command)
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:.*##", makefile, re.MULTILINE), command
+        elif words[0] == "pip":
+            for extra in re.findall(r"\[(.*?)\]", words[2])[0].split(","):
+                assert re.search(rf"^{extra} = \[", project, re.MULTILINE), command
+        else:
+            assert words[0] == "busmq", command
+
+
+def option_table(name: str) -> str:
+    rows = [f"| `{option}` | {default} | {doc} |" for option, default, doc in options.rows(getattr(options, name))]
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
+
+
+@pytest.mark.parametrize("name", ["ReadOptions", "WriteOptions"])
+def test_the_option_tables_are_those_of_the_code(name: str) -> None:
+    found = re.search(rf"<!-- options: {name} -->\n(.*?)\n<!-- /options -->", README, re.DOTALL)
+    assert found
+    assert found[1] == option_table(name), f"the table in the README is old; it should be:\n\n{option_table(name)}"
+
+
+def test_every_test_that_the_readme_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", README)
+    assert len(named) >= 7
+    for path, test in named:
+        functions = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}
+        assert test in functions, f"{path} has no {test}"
+
+
+def test_every_folder_on_the_map_exists() -> None:
+    for path in re.findall(r"^\| `([\w/]+)` \|", README, re.MULTILINE):
+        if "/" in path:
+            assert (ROOT / path).exists(), path
