@@ -84,12 +84,12 @@ def verify(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
             raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key)
 
 
-def record(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[tuple[Staged, ...]]:
+def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> Flow[tuple[Staged, ...]]:
     """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then that holds.
 
-    Raises StaleBatch when the sink has recorded a later batch.
+    Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new checkpoint counts from 0 again).
     """
-    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged), LONG_TTL_S))
+    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged), LONG_TTL_S, query))
     if len(reply) == 1:
         raise StaleBatch(sink=sink, batch=batch, found=int(reply[0]))
     return decode_manifest(reply[1])

@@ -22,6 +22,9 @@ class BatchReader(DataSourceReader):
     """``spark.read.format("busmq")`` and ``CREATE TEMPORARY VIEW … USING busmq``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        starts = options.starting.values() if isinstance(options.starting, dict) else [options.starting]
+        if "latest" in starts:
+            raise ConfigError(reason="startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids")
         self._options = options
         self._schema = schema
 
@@ -37,7 +40,7 @@ class BatchReader(DataSourceReader):
             if missing := [queue for queue, state in states.items() if not state.exists]:
                 raise QueueMissing(queue=missing[0])
             unnamed = [queue for queue, state in states.items() if not state.born]
-            born = {queue: found.born for queue, found in store.attach(unnamed, Creation(allowed=False, ttl_s=0)).items()}
+            born = {queue: found.born for queue, found in store.attach(unnamed, Creation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
             ranges = [
                 Range(queue, state.born or born[queue], first, state.newest, servers[queue])
@@ -48,14 +51,12 @@ class BatchReader(DataSourceReader):
             store.close()
         return [Partition(part) for part in tasks(ranges, options.min_partitions, options.max_per_partition)]
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Partition)
-        return read_ranges(self._options, self._schema, partition.ranges)
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        # Spark makes one task of None where there are no partitions.
+        return read_ranges(self._options, self._schema, partition.ranges if isinstance(partition, Partition) else ())
 
     def _after(self, queue: str, given: int) -> int:
         """The id that startingOffsets says is read already."""
         starting = self._options.starting
         start = starting.get(queue, "earliest") if isinstance(starting, dict) else starting
-        if start == "latest":
-            raise ConfigError(reason="startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids")
         return min(int(start), given) if start != "earliest" else 0

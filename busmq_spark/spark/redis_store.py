@@ -128,11 +128,11 @@ class RedisStore:
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate)
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
         for server, part in _by_server(staged).items():
             self._links[server].run(sinks.verify(sink, batch, part))
         home = self._links[hash_index(sink_record(sink), len(self._links))]
-        held = home.run(sinks.record(sink, batch, staged))
+        held = home.run(sinks.record(sink, batch, staged, query))
         for server, part in _by_server(held).items():
             self._links[server].run(sinks.keep_staged(part))
         return held

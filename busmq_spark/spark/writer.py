@@ -76,9 +76,9 @@ class Committer:
         self._options = options
         self._store = store
 
-    def commit(self, sink: str, batch: int, staged: Sequence[Staged]) -> tuple[Staged, ...]:
+    def commit(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
         """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
-        held = self._store.record(sink, batch, staged)
+        held = self._store.record(sink, batch, staged, query)
         for queue in dict.fromkeys(s.queue for s in held):
             self._append(queue, sink, batch, [s for s in held if s.queue == queue])
         kept = {s.key for s in held}
@@ -114,7 +114,7 @@ class _StreamSink:
         freeze()
         query, staged = _collected(messages)
         if self._options.delivery == "exactly-once":
-            Committer(self._options, shared_store(self._options)).commit(self._options.sink or query, batchId, staged)
+            Committer(self._options, shared_store(self._options)).commit(self._options.sink or query, batchId, staged, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         query, staged = _collected(messages)

@@ -59,6 +59,7 @@ class Engine:
                 store._link(queue).execute(command("DEL", QueueKeys(queue).lease(attachment._options.subscription)))
             store.close()
         self.reader.stop()
+        self.reader = self._new_reader()
 
     def step(self, crash: Crash = "", limit: Any = None) -> list[Row] | None:
         """One batch: its rows, or None when there is nothing new. ``crash`` ends it after that step; then restart."""

@@ -1,0 +1,147 @@
+"""How much one batch reads and how it is cut into tasks, on real queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from tests.conftest import Fresh
+from tests.spark.conftest import Bus
+from tests.spark.engine import Engine, Row
+
+MakeEngine = Callable[..., Engine]
+
+
+def per_queue(rows: list[Row]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, _, _ in rows:
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def test_max_messages_per_trigger_is_shared_fairly_and_what_small_queues_leave_is_used(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    a, b, c = fresh("a"), fresh("b"), fresh("c")
+    for queue, rows in ((a, 2), (b, 50), (c, 100)):
+        bus.fill(queue, rows)
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b},{c}", "maxMessagesPerTrigger": "20"})
+    batches = query.drain()
+    assert per_queue(batches[0]) == {a: 2, b: 9, c: 9}
+    assert per_queue(batches[1]) == {b: 10, c: 10}
+    assert [len(rows) for rows in batches] == [20] * 7 + [12]
+
+
+def test_a_trigger_with_fewer_messages_than_queues_serves_all_of_them_in_turn(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    queues = [fresh("q") for _ in range(5)]
+    for queue in queues:
+        bus.fill(queue, 3)
+    query = engine({"redis.url": bus.url, "subscribe": ",".join(queues), "maxMessagesPerTrigger": "2"})
+    batches = query.drain()
+    assert [len(rows) for rows in batches] == [2] * 7 + [1]
+    assert max(per_queue([row for rows in batches[:5] for row in rows]).values()) == 2
+
+
+def test_max_bytes_per_trigger_counts_the_bytes_of_values(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.push(queue, *["x" * 100] * 10)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "maxBytesPerTrigger": "399"})
+    assert [len(rows) for rows in query.drain()] == [3, 3, 3, 1]
+
+
+def test_of_both_caps_the_tighter_one_holds(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.push(queue, *["x" * 100] * 4, *["y"] * 10)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "maxBytesPerTrigger": "250", "maxMessagesPerTrigger": "4"})
+    assert [len(rows) for rows in query.drain()] == [2, 4, 4, 4]
+
+
+def test_the_budget_of_bytes_is_shared_by_queues(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    a, b = fresh("a"), fresh("b")
+    bus.push(a, *["x" * 10] * 2)
+    bus.push(b, *["x" * 10] * 30)
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b}", "maxBytesPerTrigger": "100"})
+    assert [per_queue(rows) for rows in query.drain()] == [{a: 2, b: 8}, {b: 10}, {b: 10}, {b: 2}]
+
+
+def test_a_message_larger_than_the_whole_budget_passes_alone(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    a, b = fresh("a"), fresh("b")
+    bus.push(a, "x" * 1000, "small")
+    bus.push(b, "x" * 1000)
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b}", "maxBytesPerTrigger": "100"})
+    assert sorted(len(rows) for rows in query.drain()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("size", [60, 1000], ids=["over its part of the budget", "over the whole budget"])
+def test_a_large_message_waits_one_batch_at_most_while_other_queues_are_busy(bus: Bus, engine: MakeEngine, fresh: Fresh, size: int) -> None:
+    busy, slow = fresh("a"), fresh("b")
+    bus.push(busy, *["x" * 10] * 200)
+    bus.push(slow, *["y" * size] * 3)
+    query = engine({"redis.url": bus.url, "subscribe": f"{busy},{slow}", "maxBytesPerTrigger": "100"})
+    batches = query.drain()
+    at = [number for number, rows in enumerate(batches) if slow in per_queue(rows)]
+    assert at[-1] <= 5
+    assert all(after - before <= 2 for before, after in pairwise(at))
+
+
+def test_trigger_once_takes_everything_whatever_the_caps(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    datasource = pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark before 4.2 has no read limits")
+    bus.fill(queue, 30)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "maxMessagesPerTrigger": "4", "maxBytesPerTrigger": "10"})
+    assert len(query.step(limit=datasource.ReadAllAvailable()) or []) == 30
+
+
+def test_available_now_ends_with_what_was_there_when_it_began(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 10)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "maxMessagesPerTrigger": "4"})
+    query.reader.prepareForTriggerAvailableNow()
+    assert len(query.step() or []) == 4
+    bus.fill(queue, 100, first=11)
+    assert [len(rows) for rows in query.drain()] == [4, 2]
+    query.restart()
+    assert sum(len(rows) for rows in query.available_now()) == 100
+
+
+def test_available_now_acknowledges_its_last_batch_before_it_ends(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 10)
+    engine({"redis.url": bus.url, "subscribe": queue}).available_now()
+    assert bus.ids(queue) == []
+
+
+def test_available_now_without_news_ends_at_once(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 3)
+    query = engine({"redis.url": bus.url, "subscribe": queue})
+    query.available_now()
+    query.restart()
+    assert query.available_now() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        ({}, [10, 90]),
+        ({"minPartitions": "10"}, [10, *[10] * 9]),
+        ({"minPartitions": "2"}, [10, 90]),
+        ({"maxMessagesPerPartition": "30"}, [10, 30, 30, 30]),
+        ({"maxMessagesPerPartition": "1"}, [100]),  # small ranges share tasks
+        ({"maxMessagesPerPartition": "1", "minPartitions": "100"}, [1] * 100),
+    ],
+    ids=str,
+)
+def test_queues_are_cut_into_tasks_and_the_rows_stay_the_same(
+    bus: Bus, engine: MakeEngine, fresh: Fresh, options: dict[str, str], tasks: list[int]
+) -> None:
+    a, b = fresh("a"), fresh("b")
+    bus.fill(a, 10)
+    bus.fill(b, 90)
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b}", **options})
+    rows = query.step()
+    assert rows == [*[(a, i, f"{a}:{i}".encode()) for i in range(1, 11)], *[(b, i, f"{b}:{i}".encode()) for i in range(1, 91)]]
+    assert query.tasks == tasks
+
+
+def test_hundreds_of_queues_need_a_handful_of_tasks(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    queues = [fresh("many") for _ in range(300)]
+    for queue in queues:
+        bus.fill(queue, 10)
+    query = engine({"redis.url": bus.url, "subscribe": ",".join(queues)})
+    assert len(query.step() or []) == 3000
+    assert query.tasks == [1000, 1000, 1000]

@@ -1,0 +1,261 @@
+"""Messages that go while a query has still to read them: the query says which queue, which ids, and what happened to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from busmq_spark.core import queue as core
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueMissing, QueueRecreated, RedisRolledBack
+from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
+from tests.spark.engine import Engine, Row
+from tests.support import wait_until
+
+MakeEngine = Callable[..., Engine]
+Harm = Callable[[Bus, str], None]
+
+
+def closed(bus: Bus, queue: str) -> None:
+    bus.close_queue(queue)
+
+
+def flushed(bus: Bus, queue: str) -> None:
+    bus("DEL", QueueKeys(queue).messages)
+
+
+def consumed(bus: Bus, queue: str) -> None:
+    bus.link.run(core.pop(QueueKeys(queue), reliable=True, ttl_s=60, most=3))
+
+
+def recreated(bus: Bus, queue: str) -> None:
+    bus.close_queue(queue)
+    bus.push(queue, "new 1", "new 2")
+
+
+def recreated_by_a_peer(bus: Bus, queue: str) -> None:
+    bus.close_queue(queue)
+    bus("HSET", QueueKeys(queue).metadata, "ttl", 60, "source", "local", "discover", "false", "maxsize", 0)
+    bus.link.run(core.push(QueueKeys(queue), b"new 1"))
+
+
+def rolled_back(bus: Bus, queue: str) -> None:
+    keys = QueueKeys(queue)
+    bus("SET", keys.msgid, 2)
+    bus("LTRIM", keys.messages, 0, 3)
+
+
+def reissued(bus: Bus, queue: str) -> None:
+    rolled_back(bus, queue)
+    bus.push(queue, *(f"other {i}" for i in range(3, 12)))
+
+
+@pytest.fixture
+def query(bus: Bus, engine: MakeEngine, queue: str) -> Iterator[Engine]:
+    """A query that has read messages 1 to 5 of 5 and whose batch is in the commit log, but whose ack has not happened yet."""
+    bus.fill(queue, 5)
+    made = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1"})
+    assert len(made.step() or []) == 5
+    assert bus.ids(queue) == [1, 2, 3, 4, 5]
+    return made
+
+
+def until_error(query: Engine) -> list[Row]:
+    """Rows up to the error, which a running query meets at its next polls."""
+    for _ in range(100):
+        query.step()
+    raise AssertionError("no error within 100 polls")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What somebody does to the queue, and what the query says about it."""
+
+    harm: Harm
+    error: type[DataLoss]
+    cause: str
+
+
+KINDS = [
+    (closed, QueueExpired, "it expired or was closed"),
+    (flushed, QueueFlushed, "its messages were deleted before they were read"),
+    (consumed, ConsumedElsewhere, "another consumer took messages before they were read"),
+    (recreated, QueueRecreated, "removed and created again, so its ids began again at 1"),
+    (recreated_by_a_peer, QueueRecreated, "removed and created again, so its ids began again at 1"),
+    (rolled_back, RedisRolledBack, "Redis is older than the checkpoint"),
+    (reissued, IdsReissued, "now belong to other messages"),
+]
+kinds = pytest.mark.parametrize("kind", [Kind(*kind) for kind in KINDS], ids=[harm.__name__ for harm, _, _ in KINDS])
+
+
+@kinds
+@pytest.mark.parametrize("spark40", [False, True])
+def test_a_query_that_is_started_again_says_what_happened_meanwhile(bus: Bus, engine: MakeEngine, queue: str, kind: Kind, spark40: bool) -> None:
+    harm, error, cause = kind.harm, kind.error, kind.cause
+    bus.fill(queue, 5)
+    bus.attach(f"{queue}-neighbour")  # the database does not get empty
+    query = engine({"redis.url": bus.url, "subscribe": queue}, spark40=spark40)
+    query.step()
+    if harm in (flushed, consumed):
+        bus.fill(queue, 5, first=6)  # else nothing would be missing
+        bus("LTRIM", QueueKeys(queue).messages, 10, -1)
+    query.kill()
+    if harm is flushed:  # a listener that lingers, as one of a killed process does not, would look like a consumer
+        wait_until(lambda: bus("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1] == 0, PATIENCE_S)
+    harm(bus, queue)
+    if spark40:
+        bus.push(queue, "one more")  # 4.0 tells the reader its start only with a batch
+        error, cause = (QueueRecreated, "created again") if harm is closed else (error, cause)
+    query.restart()
+    with pytest.raises(error, match=cause) as failed:
+        until_error(query)
+    assert failed.value.details["queue"] == queue
+    assert failed.value.details["expected"]
+    assert failed.value.details["found"]
+    assert "failOnDataLoss=false" in str(failed.value)
+
+
+@kinds
+def test_a_running_query_says_it_too(bus: Bus, engine: MakeEngine, queue: str, kind: Kind) -> None:
+    harm, error, cause = kind.harm, kind.error, kind.cause
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "maxMessagesPerTrigger": "5"})
+    query.step()
+    bus.fill(queue, 5, first=6)
+    if harm in (flushed, consumed):
+        bus("LTRIM", QueueKeys(queue).messages, 10, -1)
+    harm(bus, queue)
+    with pytest.raises(error, match=cause):
+        until_error(query)
+
+
+@kinds
+def test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_and_counts(
+    bus: Bus, engine: MakeEngine, queue: str, caplog: pytest.LogCaptureFixture, kind: Kind
+) -> None:
+    harm, cause = kind.harm, kind.cause
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"})
+    query.step()
+    bus.fill(queue, 5, first=6)
+    if harm in (flushed, consumed):
+        bus("LTRIM", QueueKeys(queue).messages, 10, -1)
+    query.kill()
+    if harm is flushed:  # a listener that lingers, as one of a killed process does not, would look like a consumer
+        wait_until(lambda: bus("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1] == 0, PATIENCE_S)
+    harm(bus, queue)
+    left = bus.stored(queue)
+    query.restart()
+    assert [value for batch in query.drain() for _, _, value in batch] == left
+    bus.push(queue, "later")
+    assert [value for batch in query.drain() for _, _, value in batch] == [b"later"]
+    lost = query.planned[-1]["queues"][queue]["lost"]
+    assert lost == {flushed: 5, consumed: 3}.get(harm, 1)
+    [warning] = [text for text in caplog.messages if "going on from the oldest stored message" in text]
+    assert ("created again" if harm is closed else cause) in warning  # by the query itself, before it looks
+
+
+def test_messages_that_go_between_planning_and_reading_fail_the_task(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue})
+    query.step("planned")
+    bus("LTRIM", QueueKeys(queue).messages, 4, -1)
+    with pytest.raises(QueueFlushed, match=r"expected ids 1\.\.5, found oldest stored id 3"):
+        query.step()
+
+
+def test_a_replay_does_not_take_another_life_of_the_queue_for_its_own(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue})
+    query.step("planned")
+    query.kill()
+    bus.close_queue(queue)
+    bus.fill(queue, 9)
+    query.restart()
+    with pytest.raises(QueueRecreated, match="began again at 1"):
+        query.step()
+
+
+def test_with_fail_on_data_loss_false_a_task_reads_what_is_left_of_its_range(
+    bus: Bus, engine: MakeEngine, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"})
+    query.step("planned")
+    bus("LTRIM", QueueKeys(queue).messages, 4, -1)
+    assert [id for _, id, _ in query.step() or []] == [3, 4, 5]
+    assert "ids 1..2 are gone and were skipped" in caplog.text
+
+
+def test_a_start_that_is_gone_is_a_loss(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 5)
+    bus("LTRIM", QueueKeys(queue).messages, 6, -1)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": f'{{"{queue}": 1}}'})
+    with pytest.raises(QueueFlushed, match="expected ids from 2 on, as startingOffsets says, found oldest stored id 4"):
+        query.step()
+
+
+def test_an_ack_is_refused_when_the_message_is_another_one(query: Engine, bus: Bus, queue: str) -> None:
+    bus("LSET", QueueKeys(queue).messages, 9, "not what was read")
+    with pytest.raises(IdsReissued):
+        until_error(query)
+    assert bus.ids(queue) == [1, 2, 3, 4, 5]
+
+
+def test_everything_read_and_acked_is_no_loss_when_messages_are_deleted(query: Engine, bus: Bus, queue: str) -> None:
+    query.step()
+    assert bus.ids(queue) == []
+    bus("DEL", QueueKeys(queue).messages)
+    query.restart()
+    assert query.step() is None
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_named_queue_that_may_not_be_created_is_missed(bus: Bus, engine: MakeEngine, queue: str, strict: str) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "createQueue": "false", "failOnDataLoss": strict})
+    query.step()
+    query.step()
+    bus.close_queue(queue)
+    with pytest.raises(QueueExpired if strict == "true" else QueueMissing):
+        until_error(query)
+
+
+def test_holes_in_the_ids_of_a_queue_that_two_kinds_of_consumers_left_are_read_around(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    """A reliable consumer took 1 to 3, an unreliable one 4 and 5, and the first came back: 1, 2, 3, 6, 7."""
+    keys = QueueKeys(queue)
+    bus.fill(queue, 7)
+    bus.link.run(core.pop(keys, reliable=True, ttl_s=60, most=3))
+    bus.link.run(core.pop(keys, most=2))
+    bus.link.run(core.ack(keys, 0, ttl_s=60, restore=True))
+    assert bus.ids(queue) == [1, 2, 3, 6, 7]
+    query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"})
+    assert [id for batch in query.drain() for _, id, _ in batch] == [1, 2, 3, 6, 7]
+    bus.fill(queue, 2, first=8)
+    assert [id for batch in query.drain() for _, id, _ in batch] == [8, 9]
+
+
+def test_holes_are_a_loss_unless_that_is_allowed(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    keys = QueueKeys(queue)
+    bus.fill(queue, 5)
+    bus.link.run(core.pop(keys, reliable=True, ttl_s=60, most=2))
+    bus.link.run(core.pop(keys, most=1))
+    bus.link.run(core.ack(keys, 0, ttl_s=60, restore=True))
+    query = engine({"redis.url": bus.url, "subscribe": queue})
+    with pytest.raises(DataLoss, match=r"expected ids 3\.\.5, found oldest stored id 4"):
+        query.step()
+
+
+def test_an_empty_database_is_told_from_an_expired_queue(bus_of: MakeBus, engine: MakeEngine) -> None:
+    with RedisServer() as server:
+        bus = bus_of(server)
+        bus.fill("q", 5)
+        query = engine({"redis.url": bus.url, "subscribe": "q"})
+        query.step()
+        bus("FLUSHALL")
+        with pytest.raises(QueueFlushed):
+            until_error(query)
+        query.kill()

@@ -1,0 +1,244 @@
+"""The streaming source in a real Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from busmq_spark.core.keys import QueueKeys
+from tests.conftest import Fresh
+from tests.spark.conftest import PATIENCE_S, Bus, Query, Stream
+from tests.support import wait_until
+
+
+@pytest.fixture
+def read(bus: Bus, queue: str) -> dict[str, Any]:
+    return {"redis.url": bus.url, "subscribe": queue}
+
+
+# Columns
+
+
+def test_the_columns_are_queue_id_and_value(spark: SparkSession, read: dict[str, Any]) -> None:
+    frame = spark.readStream.format("busmq").options(**read).load()
+    assert frame.schema.simpleString() == "struct<queue:string,id:bigint,value:binary>"
+    assert frame.isStreaming
+
+
+@pytest.mark.parametrize(
+    ("schema", "row"),
+    [
+        ("id long", {"id": 1}),
+        ("value string, queue string", {"value": "ä", "queue": ...}),
+        ("value string not null, id long not null", {"value": "ä", "id": 1}),
+    ],
+)
+def test_a_schema_of_the_user_may_leave_out_reorder_and_turn_values_into_text(
+    bus: Bus, drain: Stream, read: dict[str, Any], queue: str, schema: str, row: dict[str, Any]
+) -> None:
+    bus.push(queue, "ä")
+    [found] = drain(read, schema=schema).rows
+    assert found.asDict() == {name: queue if value is ... else value for name, value in row.items()}
+    assert list(found.asDict()) == list(row)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("body binary", "column 'body' does not exist; the source has: queue string, id long, value binary"),
+        ("id int, value binary", "column 'id' is int; expected bigint"),
+        ("value struct<a:int>", "column 'value' is struct<a:int>; expected binary or string"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_an_error_before_anything_is_read(stream: Stream, read: dict[str, Any], schema: str, reason: str) -> None:
+    with pytest.raises((AnalysisException, StreamingQueryException)) as failed:
+        stream(read, schema=schema).wait_for(lambda: False)
+    assert "[BUSMQ_CONFIG]" in str(failed.value)
+    assert reason in str(failed.value)
+
+
+def test_a_value_that_is_not_text_says_so_when_text_is_asked_for(bus: Bus, drain: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.push(queue, "fine", b"\xff\xfe")
+    with pytest.raises(StreamingQueryException, match=f"queue '{queue}': a message in ids 1..2 is not UTF-8 text .* Read value as binary"):
+        drain(read, schema="value string")
+    assert bus.ids(queue) == [1, 2]
+
+
+# Order, batches, triggers
+
+
+def test_rows_of_every_queue_come_in_the_order_of_their_ids_also_when_split_over_tasks(bus: Bus, drain: Stream, fresh: Fresh) -> None:
+    queues = [fresh("o") for _ in range(5)]
+    for queue in queues:
+        bus.fill(queue, 200)
+    options = {"redis.url": bus.url, "subscribe": ",".join(queues), "maxMessagesPerTrigger": 600, "minPartitions": 8}
+    found = drain(options)
+    assert found.sizes == [600, 400]
+    for queue in queues:
+        assert [(r["id"], bytes(r["value"])) for r in found.rows if r["queue"] == queue] == [(i, f"{queue}:{i}".encode()) for i in range(1, 201)]
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"maxMessagesPerTrigger": 4}, [4, 4, 2]),
+        ({"maxOffsetsPerTrigger": 4}, [4, 4, 2]),
+        ({"maxBytesPerTrigger": 35}, [3, 3, 3, 1]),
+        ({}, [10]),
+    ],
+    ids=str,
+)
+def test_available_now_reads_what_is_there_in_batches_within_the_caps(
+    bus: Bus, drain: Stream, read: dict[str, Any], queue: str, options: dict[str, Any], sizes: list[int]
+) -> None:
+    bus.push(queue, *["0123456789"] * 10)
+    assert drain({**read, **options}).sizes == sizes
+    assert bus.ids(queue) == []  # the last batch is acknowledged too before the query ends
+
+
+@pytest.mark.filterwarnings("ignore:.*[Tt]rigger.*:")
+def test_trigger_once_reads_everything_in_one_batch(bus: Bus, drain: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 10)
+    assert drain({**read, "maxMessagesPerTrigger": 4}, trigger={"once": True}).sizes == [10]
+
+
+def test_a_processing_time_trigger_reads_batch_after_batch(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 6)
+    query = stream({**read, "maxMessagesPerTrigger": 4}, trigger={"processingTime": "100 milliseconds"})
+    query.wait_rows(6)
+    bus.fill(queue, 1, first=7)
+    query.wait_rows(7)
+    assert query.sizes == [4, 2, 1]
+
+
+def test_max_messages_per_partition_makes_more_tasks(spark: SparkSession, bus: Bus, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 10)
+    frame = spark.read.format("busmq").options(**read, maxMessagesPerPartition=3).load()
+    assert frame.rdd.getNumPartitions() == 4
+    assert [r["id"] for r in frame.collect()] == list(range(1, 11))
+
+
+def test_a_push_is_seen_though_the_query_would_not_look_for_minutes(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
+    query = stream({**read, "idlePollMs": 600_000})
+    query.wait_for(lambda: query.batches and bus("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1])
+    bus.push(queue, "hello")
+    query.wait_rows(1)
+
+
+def test_an_offset_to_start_from_is_the_last_one_that_is_done(bus: Bus, drain: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 5)
+    assert [r["id"] for r in drain({**read, "startingOffsets": json.dumps({queue: 3})}).rows] == [4, 5]
+
+
+# Ack, restart, other readers
+
+
+class Watching(Query):
+    """Looks at the queue while a batch runs, as long as its commit log entry cannot be there."""
+
+    bus: Bus
+    queue: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+
+    def take(self, frame: Any, batch: int) -> None:
+        super().take(frame, batch)
+        self.seen.append(self.bus.ids(self.queue))
+
+
+def test_nothing_is_acknowledged_before_its_batch_is_in_the_commit_log_and_an_idle_tail_is(
+    spark: SparkSession, bus: Bus, read: dict[str, Any], queue: str, tmp_path: Any
+) -> None:
+    bus.fill(queue, 6)
+    found = Watching()
+    found.bus, found.queue = bus, queue
+    frame = spark.readStream.format("busmq").options(**read, maxMessagesPerTrigger=2).load()
+    found.query = frame.writeStream.foreachBatch(found.take).option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        found.wait_rows(6)
+        found.wait_for(lambda: bus.ids(queue) == [])  # idle: no further batch comes
+        assert found.sizes == [2, 2, 2]
+        assert found.seen == [[1, 2, 3, 4, 5, 6], [3, 4, 5, 6], [5, 6]]
+    finally:
+        found.query.stop()
+
+
+def test_with_ack_none_nothing_is_removed_and_a_restart_goes_on(bus: Bus, drain: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 3)
+    assert len(drain({**read, "ack": "none"}).rows) == 3
+    bus.fill(queue, 2, first=4)
+    assert [r["id"] for r in drain({**read, "ack": "none"}).rows] == [4, 5]
+    assert bus.ids(queue) == [1, 2, 3, 4, 5]
+
+
+def test_a_query_that_was_stopped_starts_again_at_once_and_goes_on(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 3)
+    first = stream(read)
+    first.wait_for(lambda: bus.ids(queue) == [])  # acknowledged, so in the commit log
+    first.query.stop()
+    bus.fill(queue, 3, first=4)
+    second = stream(read)
+    second.wait_rows(3)
+    assert [r["id"] for r in second.rows] == [4, 5, 6]
+
+
+def test_a_second_query_on_a_queue_is_refused_and_the_first_goes_on(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
+    first = stream(read)
+    first.wait_for(lambda: first.batches)
+    with pytest.raises(StreamingQueryException, match=rf"\[BUSMQ_QUEUE_BUSY\] queue '{queue}' is read by another query"):
+        stream(read, checkpoint="other").wait_for(lambda: False)
+    bus.fill(queue, 1)
+    first.wait_rows(1)
+
+
+def test_two_subscriptions_share_a_queue(bus: Bus, stream: Stream, drain: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 3)
+    assert len(drain({**read, "subscription": "a"}, checkpoint="a").rows) == 3
+    b = stream({**read, "subscription": "b"}, checkpoint="b")
+    b.wait_for(lambda: b.batches)
+    bus.fill(queue, 2, first=4)
+    b.wait_rows(2)
+    assert bus.ids(queue) == [4, 5]
+    assert [r["id"] for r in drain({**read, "subscription": "a"}, checkpoint="a").rows] == [4, 5]
+    wait_until(lambda: bus.ids(queue) == [], PATIENCE_S)
+
+
+def test_queues_that_match_a_pattern_are_found_while_the_query_runs(bus: Bus, stream: Stream, fresh: Fresh) -> None:
+    base = fresh("orders")
+    query = stream({"redis.url": bus.url, "subscribePattern": f"{base}-.*"})
+    query.wait_for(lambda: query.batches)
+    bus.fill(f"{base}-1", 2)
+    query.wait_rows(2)
+    bus.fill(f"{base}-2", 2)
+    query.wait_rows(4)
+    assert [r["queue"] for r in query.rows] == [f"{base}-1"] * 2 + [f"{base}-2"] * 2
+
+
+def test_messages_that_went_while_the_query_was_down_stop_it_with_the_cause(bus: Bus, drain: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 3)
+    drain(read)
+    bus.fill(queue, 2, first=4)
+    bus("LTRIM", QueueKeys(queue).messages, 2, -1)
+    with pytest.raises(StreamingQueryException, match=r"\[BUSMQ_QUEUE_FLUSHED\] .*expected ids from 4 on, found oldest stored id 5"):
+        drain(read)
+    assert bus.ids(queue) == [5]
+    assert [r["id"] for r in drain({**read, "failOnDataLoss": "false"}).rows] == [5]
+
+
+# Progress
+
+
+def test_progress_tells_the_lag_of_each_queue(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
+    bus.fill(queue, 10)
+    query = stream({**read, "maxMessagesPerTrigger": 4})
+    query.wait_rows(10)
+    query.wait_for(lambda: len(query.query.recentProgress) >= 3)
+    sources = [json.loads(p.json)["sources"][0] for p in query.query.recentProgress if p.numInputRows]
+    lags = [s["latestOffset"]["queues"][queue]["last"] - s["endOffset"]["queues"][queue]["last"] for s in sources]
+    assert lags == [6, 2, 0]
