@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from busmq_spark.core import queue, sink, state
@@ -12,6 +14,8 @@ from busmq_spark.core.ranges import RangeCursor
 from busmq_spark.core.sink import Staged
 from busmq_spark.core.state import Ack
 from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.listen import Bell
+from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 from tests.support import wait_until
@@ -263,3 +267,17 @@ def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncL
         assert [m.id for m in link.run(queue.index(keys, 0, 99))] == [5 * round_]
     assert peer.count(keys.name) == 1
     assert all(20 < link.execute(command("TTL", key)) <= 30 for key in (keys.metadata, keys.messages, keys.msgid))
+
+
+def test_a_push_by_node_rings_our_bell(peer: Peer, redis_url: str, link: SyncLink, keys: QueueKeys) -> None:
+    rung = threading.Event()
+    bell = Bell(parse(redis_url)[0], rung)
+    peer.attach(keys.name)
+    bell.listen([keys.available])
+    assert rung.wait(10)  # its subscription is confirmed
+    wait_until(lambda: link.execute(command("PUBSUB", "NUMSUB", keys.available))[1] == 1, 10)
+    while rung.wait(0.2):
+        rung.clear()
+    peer.push(keys.name, "x")
+    assert rung.wait(10)
+    bell.stop()
