@@ -4,7 +4,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -16,6 +17,22 @@ from busmq_spark.cli.output import LogNotes, Output
 from busmq_spark.errors import BusError, ConfigError
 
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+
+class _ReaderGone(Exception):
+    """Nobody reads stdout any more. Not an OSError: typer would make a failure of that."""
+
+
+def _piped(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run_command(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except BrokenPipeError:
+            raise _ReaderGone from None
+
+    return run_command
+
 
 app = typer.Typer(
     name="busmq",
@@ -52,7 +69,7 @@ for title, commands in (
     ("State", (queues.queues, info.info)),
 ):
     for command in commands:
-        app.command(rich_help_panel=title)(command)
+        app.command(rich_help_panel=title)(_piped(command))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -67,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         code = _invoke(out, list(arguments))
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, _ReaderGone):
         _close_stdout()
         return OK
     return code
@@ -76,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
 def _invoke(out: Output, arguments: list[str]) -> int:
     try:
         result: Any = app(arguments, prog_name="busmq", standalone_mode=False)
-    except BrokenPipeError:
+    except _ReaderGone:
         raise
     except ConfigError as error:
         out.fail_with(error)

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from shlex import quote
+from typing import Any
+
 from busmq_spark.errors import BusError, QueueFull, QueueMissing
 
 
-class NoSuchQueue(QueueMissing):
+class _Typed(BusError):
+    """Knows the queue's name as a shell wants it."""
+
+    def __init__(self, **details: Any) -> None:
+        super().__init__(**{**details, "typed": quote(details["queue"])})
+
+
+class NoSuchQueue(_Typed, QueueMissing):
     """The queue does not exist on the servers named."""
 
-    template = "there is no queue {queue!r} on {servers}. List them with: busmq queues; create it with: busmq push {queue} <message>"
+    template = "there is no queue {queue!r} on {servers}. List them with: busmq queues; create it with: busmq push {typed} <message>"
 
 
-class NoRoom(QueueFull):
+class NoRoom(_Typed, QueueFull):
     """The queue is at its maxsize."""
 
     template = (
         "queue {queue!r} holds its maxsize of {maxsize} messages; {stored} of the messages given were stored, {left} were not. "
-        "Let a consumer drain it, for example: busmq tail {queue} --consume"
+        "Let a consumer drain it, for example: busmq tail {typed} --consume"
     )
 
 
-class NoSuchMessage(BusError):
+class NoSuchMessage(_Typed):
     """None of the ids asked for is stored."""
 
     code = "BUSMQ_MESSAGE_MISSING"
-    template = "queue {queue!r} does not hold {wanted}; it holds {found}. Acknowledged messages leave the queue; see: busmq info {queue}"
+    template = "queue {queue!r} does not hold {wanted}; it holds {found}. Acknowledged messages leave the queue; see: busmq info {typed}"

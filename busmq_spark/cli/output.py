@@ -44,9 +44,9 @@ class Output:
         sys.stdout.write(json.dumps(fields, default=plain) + "\n")
 
     def say(self, *lines: str | Text) -> None:
-        """Lines for people. Strings are escaped and never read as markup."""
+        """Lines for people, escaped and never read as markup."""
         for line in lines:
-            self.screen.print(Text(shown(line)) if isinstance(line, str) else line, soft_wrap=True)
+            self.screen.print(_safe(line), soft_wrap=True)
 
     def show(self, table: Table) -> None:
         """A table for people."""
@@ -108,8 +108,16 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text
     for heading, side in columns:
         made.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
+        made.add_row(*(_safe(cell) for cell in row))
     return made
+
+
+def _safe(text: str | Text) -> Text:
+    """Foreign text may be in any part of a line; one that needs escaping loses the styles of its parts, not of the whole."""
+    if isinstance(text, str):
+        return Text(shown(text))
+    escaped = shown(text.plain)
+    return text if escaped == text.plain else Text(escaped, text.style)
 
 
 def _console(*, stderr: bool) -> Console:

@@ -1,0 +1,99 @@
+"""queues, info and embedded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from busmq_spark.core.queue import attach, pop, push_many
+from busmq_spark.core.state import subscribe
+from busmq_spark.embedded import RedisServer
+from busmq_spark.topology.link import SyncLink
+from tests.cli.conftest import Busmq, Start, line_of
+from tests.conftest import Fresh, FreshKeys
+from tests.support import gone
+
+pytestmark = pytest.mark.redis
+
+
+def test_queues_shows_everything_there_is_to_know(busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink) -> None:
+    keys = fresh_keys()
+    link.run(attach(keys, "life", ttl_s=90))
+    link.run(push_many(keys, [b"1", b"2", b"3"]))
+    link.run(pop(keys, reliable=True, ttl_s=90))
+    link.run(subscribe([keys], "audit", [1]))
+    [state] = busmq("queues", keys.name, "--json").records
+    assert 80 < state.pop("expires_in_s") <= 90
+    assert state.pop("server").startswith("redis://")
+    assert state == {
+        "queue": keys.name,
+        "messages": 2,
+        "oldest_id": 2,
+        "newest_id": 3,
+        "last_id": 3,
+        "unacked": 1,
+        "ttl_s": 90,
+        "maxsize": None,
+        "subscriptions": {"audit": 1},
+        "readers": [],
+        "incarnation": "life",
+    }
+    [row] = [line for line in busmq("queues").text.splitlines() if keys.name in line]
+    assert "2..3" in row
+    assert "audit at 1" in row
+
+
+def test_queues_of_several_servers_stand_in_one_list(busmq: Busmq, fresh: Fresh, three_servers: object, fresh_keys: FreshKeys) -> None:
+    url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # DirectGroup
+    names = sorted(fresh("several") for _ in range(6))
+    for name in names:
+        busmq("push", name, "x", url=url)
+    found = busmq("queues", "several-*", "--json", url=url).records
+    assert [record["queue"] for record in found] == names
+    assert len({record["server"] for record in found}) > 1
+
+
+def test_a_pattern_that_matches_nothing_is_no_error(busmq: Busmq) -> None:
+    done = busmq("queues", "nothing-*", "--json")
+    assert (done.code, done.out) == (0, b"")
+
+
+def test_info_of_a_server_names_what_endangers_messages(busmq: Busmq) -> None:
+    with RedisServer(settings={"maxmemory-policy": "allkeys-lru"}) as server:
+        [report] = busmq("info", "--json", url=server.url).records
+        assert report["maxmemory_policy"] == "allkeys-lru"
+        assert report["version"]
+        assert "noeviction" in report["warnings"][0]
+        text = busmq("info", url=server.url)
+        assert "warning: maxmemory-policy is allkeys-lru" in text.err
+        assert "warning" not in text.text
+
+
+def test_embedded_serves_until_it_is_told_to_stop(busmq: Busmq, start: Start, tmp_path: Path) -> None:
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+        process = start("embedded", "--json", "--dir", str(tmp_path / "bus"), "--aof", url=None)
+        server = json.loads(line_of(process))
+        assert busmq("push", "kept", "x", url=server["url"]).code == 0
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, b"Traceback" in err) == (code, False)
+        assert gone(server["pid"])
+    with RedisServer(tmp_path / "bus", aof=True) as again:
+        assert busmq("info", "kept", "--json", url=again.url).records[0]["messages"] == 2
+
+
+def test_embedded_ends_with_an_error_when_its_redis_is_killed(start: Start) -> None:
+    process = start("embedded", "--json", url=None)
+    os.kill(json.loads(line_of(process))["pid"], signal.SIGKILL)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, json.loads(err)["error"]["code"]) == (1, "BUSMQ_LINK_LOST")
+
+
+def test_embedded_says_when_the_port_is_taken(busmq: Busmq, redis_server: RedisServer) -> None:
+    done = busmq("embedded", "--port", str(redis_server.port), "--json", url=None)
+    assert (done.code, done.error["code"]) == (2, "BUSMQ_CONFIG")
+    assert str(redis_server.port) in done.error["message"]
