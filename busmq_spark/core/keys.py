@@ -7,7 +7,8 @@ and npm clients neither read nor delete them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+
+from busmq_spark.core.once import once
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
@@ -20,52 +21,52 @@ class QueueKeys:
     name: str
     cluster: bool = False
 
-    @cached_property
+    @once
     def base(self) -> str:
         """``bus:queue:<name>``, in braces for a cluster."""
         return f"{{{QUEUE_PREFIX}{self.name}}}" if self.cluster else f"{QUEUE_PREFIX}{self.name}"
 
-    @cached_property
+    @once
     def metadata(self) -> str:
         """Hash; its existence is the existence of the queue."""
         return f"{self.base}{METADATA_SUFFIX}"
 
-    @cached_property
+    @once
     def messages(self) -> str:
         """List of id, value, id, value …; the head is the oldest."""
         return f"{self.base}:messages"
 
-    @cached_property
+    @once
     def msgid(self) -> str:
         """Counter: the id given last."""
         return f"{self.base}:msgid"
 
-    @cached_property
+    @once
     def toack(self) -> str:
         """Pair list of messages that a reliable consumer took and has not acked."""
         return f"{self.base}:toack"
 
-    @cached_property
+    @once
     def available(self) -> str:
         """Pub/sub channel: a push happened."""
         return f"{self.base}:available"
 
-    @cached_property
+    @once
     def acks(self) -> str:
         """Ours. Hash: subscription → last acked id; field ``:born`` names the incarnation they belong to."""
         return f"{self.base}:acks"
 
-    @cached_property
+    @once
     def sinks(self) -> str:
         """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``."""
         return f"{self.base}:sinks"
 
-    @cached_property
+    @once
     def shared(self) -> tuple[str, str, str, str]:
         """The four keys every peer touches and deletes, in the order of the protocol."""
         return (self.metadata, self.messages, self.msgid, self.toack)
 
-    @cached_property
+    @once
     def all(self) -> tuple[str, ...]:
         """The four shared keys, then ``acks`` and ``sinks``."""
         return (*self.shared, self.acks, self.sinks)

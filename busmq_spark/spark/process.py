@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from functools import cache
 from pathlib import Path
 
 _frozen = False
@@ -23,7 +22,6 @@ def freeze() -> None:
         gc.freeze()
 
 
-@cache
 def machine() -> str:
     """Names this machine (and its process namespace, so that two containers differ) for as long as it is up."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from busmq_spark.core import sink as sinks
 from busmq_spark.core import state as states_
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_record
+from busmq_spark.core.once import Remembered
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import Ack, AckResult, QueueState
@@ -29,7 +29,7 @@ from busmq_spark.topology.range_link import RangeLink
 from busmq_spark.topology.urls import Server, parse
 
 T = TypeVar("T")
-_keys = lru_cache(maxsize=100_000)(QueueKeys)  # planning spells the keys of every queue several times a batch
+_keys = Remembered(QueueKeys, 100_000)  # planning spells the keys of every queue several times a batch
 LEASE_MS = 15_000
 """How long a reader that died without a word keeps its queues, unless it died on the machine that asks."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
+from busmq_spark.core.once import Remembered
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.store import Rows
 
@@ -71,6 +71,8 @@ def _range(first: int, rows: int) -> Any:
     return pa.array(np.arange(first, first + rows, dtype=np.int64))
 
 
-@lru_cache(maxsize=256)
-def _names(queue: str, kind: Any) -> Any:
+def _name_column(queue: str, kind: Any) -> Any:
     return pa.array([queue] * BATCH_ROWS, kind)
+
+
+_names = Remembered(_name_column, 256)
