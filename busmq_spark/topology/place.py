@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name
@@ -33,8 +34,9 @@ def discover(links: Sequence[SyncLink]) -> list[tuple[str, int]]:
         while True:
             cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(), "COUNT", 1000))
             for key in keys:
-                if (name := queue_name(key.decode("utf-8", "replace"))) is not None:
-                    names.setdefault(name, index)
+                with suppress(UnicodeDecodeError):  # no name that we or npm clients could spell: not a queue of the bus
+                    if (name := queue_name(key.decode())) is not None:
+                        names.setdefault(name, index)
             if int(cursor) == 0:
                 break
     return sorted(names.items())
