@@ -1,9 +1,24 @@
 """What lets Spark find ``format("busmq")`` without registration: it looks for top-level modules named ``pyspark_*`` with a ``DefaultSource``.
 
-Keep this to the one re-export. If importing *any* ``pyspark_*`` module of an environment fails, Spark drops *every* Python data source there and
-says only DATA_SOURCE_NOT_FOUND, so nothing optional may be imported from here, directly or further down.
+Keep this to the re-export. If importing *any* ``pyspark_*`` module of an environment fails, Spark drops *every* Python data source there and
+says only DATA_SOURCE_NOT_FOUND. Hence nothing optional may be imported from here, directly or further down, and where a dependency is missing
+a stand-in says which.
 """
 
-from busmq_spark.spark.source import BusmqDataSource as DefaultSource
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from busmq_spark.errors import BusError
+
+if TYPE_CHECKING:
+    from busmq_spark.spark.source import BusmqDataSource as DefaultSource
+else:
+    try:
+        from busmq_spark.spark.source import BusmqDataSource as DefaultSource
+    except (ImportError, BusError) as error:
+        from busmq_spark.spark.unready import stand_in
+
+        DefaultSource = stand_in(error)
 
 __all__ = ["DefaultSource"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -67,9 +68,8 @@ def register(spark: SparkSession) -> None:
     """
     from pyspark import cloudpickle
 
-    import busmq_spark
     from busmq_spark.core.scripts import load_all
 
     load_all()
-    cloudpickle.register_pickle_by_value(busmq_spark)  # type: ignore[no-untyped-call]  # untyped in pyspark
+    cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])  # type: ignore[no-untyped-call]  # untyped in pyspark
     spark.dataSource.register(BusmqDataSource)

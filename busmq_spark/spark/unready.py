@@ -1,0 +1,32 @@
+"""What stands for the data source where its packages are missing, so that the error says which, and in which Python.
+
+Spark asks the Python of its workers which data sources there are. If ours could not be imported there, Spark would drop every Python data source
+of that environment and say only DATA_SOURCE_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql.datasource import DataSource
+
+from busmq_spark.errors import LocalToolMissing
+
+
+def stand_in(error: Exception) -> type[DataSource]:
+    """A data source that fails, with a remedy, when it is used. A class of its own, so that Spark carries the reason along with it."""
+    package = getattr(error, "name", None) or "a package that busmq_spark needs"
+    reason = f"{sys.executable}, which runs Spark's Python workers, cannot import it ({error})"
+
+    class Unready(DataSource):
+        """Only says what is missing."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "busmq"
+
+        def __init__(self, options: dict[str, str]) -> None:
+            remedy = "Install busmq_spark with its dependencies there, or set PYSPARK_PYTHON to a Python that has them"
+            raise LocalToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy)
+
+    return Unready

@@ -1,0 +1,151 @@
+"""The wheel, installed into a folder of its own and used from another place: Python, SQL, spark-submit, Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from busmq_spark.spark.java import ensure_java
+from tests.spark.conftest import PATIENCE_S, ROOT, Bus
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
+JOB = Path(__file__).with_name("installed_job.py")
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+EXPECTED = {"batch": [[1, "1"], [2, "2"]], "sql": ["1", "2"], "ended": True, "stream": ["1", "2"]}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which the wheel is installed."""
+    out = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)], os.environ)
+    [wheel] = out.glob("*.whl")
+    target = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]
+    run([*pip, "--target", str(target), str(wheel)], os.environ)
+    return target
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory from which nothing of this tree can be seen."""
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+def run(command: list[str], environment: Any, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=dict(environment), cwd=cwd)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def clean(python_path: str, **more: str) -> dict[str, str]:
+    """An environment that knows no Spark but the one of this interpreter, and no package but those on ``python_path``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON", "BUSMQ_"))}
+    local = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(ROOT / "conf"), "JAVA_HOME": ensure_java()}
+    return {**kept, **local, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **more}
+
+
+def found(stdout: str) -> dict[str, Any]:
+    [line] = [line for line in stdout.splitlines() if line.startswith("FOUND ")]
+    result: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
+    return result
+
+
+@pytest.mark.parametrize("how", ["python", "spark-submit"])
+def test_the_format_is_found_where_the_wheel_is_installed(bus: Bus, queue: str, installed: Path, elsewhere: Path, how: str) -> None:
+    shutil.copy(JOB, elsewhere)
+    starter = [sys.executable] if how == "python" else [str(SUBMIT), "--master", "local[2]"]
+    result = found(run([*starter, JOB.name, bus.url, queue], clean(str(installed)), elsewhere))
+    assert result.pop("package") is None  # neither the program nor the user named it
+    assert result == EXPECTED
+
+
+@contextmanager
+def connect_server(environment: dict[str, str], cwd: Path) -> Iterator[str]:
+    """A Spark Connect server in a process of its own; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1", "spark.ui.enabled": "false"}
+    command = [str(SUBMIT), "--master", "local[2]", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    with (cwd / "server.log").open("w+") as log:
+        server = subprocess.Popen([*command, "spark-internal"], env=environment, cwd=cwd, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: listens(port) or server.poll() is not None, PATIENCE_S, "the Connect server listens")
+            assert server.poll() is None, (cwd / "server.log").read_text()
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_connect_client_uses_what_is_installed_on_the_server(bus: Bus, queue: str, installed: Path, elsewhere: Path) -> None:
+    pytest.importorskip("grpc")
+    shutil.copy(JOB, elsewhere)
+    with connect_server(clean(str(installed)), elsewhere) as remote:
+        result = found(run([sys.executable, JOB.name, bus.url, queue, remote], clean(""), elsewhere))
+    assert result.pop("package") is None
+    assert result == EXPECTED
+
+
+@pytest.fixture
+def without_package(tmp_path: Path) -> Callable[[], dict[str, str]]:
+    """An environment whose Python sees the dependencies but, even where this tree is installed in editable form, not the package."""
+
+    def make() -> dict[str, str]:
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S reads no .pth files
+        python.chmod(0o755)
+        folders = os.pathsep.join(dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]))
+        return clean(folders, PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python))
+
+    return make
+
+
+def test_a_registered_source_travels_to_a_server_that_does_not_have_the_package(
+    bus: Bus, queue: str, installed: Path, elsewhere: Path, without_package: Callable[[], dict[str, str]]
+) -> None:
+    pytest.importorskip("grpc")
+    shutil.copy(JOB, elsewhere)
+    environment = without_package()
+    imports = [environment["PYSPARK_PYTHON"], "-c", "import redis, pyarrow, busmq_spark"]
+    importing = subprocess.run(imports, capture_output=True, env=environment, cwd=elsewhere, check=False)
+    assert b"No module named 'busmq_spark'" in importing.stderr
+    with connect_server(environment, elsewhere) as remote:
+        result = found(run([sys.executable, JOB.name, bus.url, queue, remote, "register"], clean(str(installed)), elsewhere))
+    assert Path(result.pop("package")).is_relative_to(installed)
+    assert result == EXPECTED
+
+
+def test_workers_that_lack_a_dependency_are_named_with_what_they_lack(bus: Bus, queue: str, installed: Path, elsewhere: Path, tmp_path: Path) -> None:
+    shutil.copy(JOB, elsewhere)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    environment = {**clean(str(installed)), "PYSPARK_PYTHON": str(python)}
+    del environment["PYSPARK_DRIVER_PYTHON"]
+    done = subprocess.run(
+        [sys.executable, JOB.name, bus.url, queue], capture_output=True, text=True, check=False, timeout=150, env=environment, cwd=elsewhere
+    )
+    assert done.returncode
+    assert "[BUSMQ_TOOL_MISSING] Python package" in done.stderr, done.stderr
+    assert "set PYSPARK_PYTHON to a Python that has them" in done.stderr
