@@ -6,8 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -75,15 +76,12 @@ for title, commands in (
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the result is its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a text stream; a terminal may know only ASCII
+    sys.stdout, sys.stderr = _usable(sys.stdout), _usable(sys.stderr)
     out = Output(as_json="--json" in arguments)
     logging.basicConfig(handlers=[LogNotes(out)])
     try:
         code = _invoke(out, list(arguments))
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except (BrokenPipeError, _ReaderGone):
         _close_stdout()
         return OK
@@ -113,6 +111,14 @@ def _invoke(out: Output, arguments: list[str]) -> int:
         out.fail("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_path(error)} --help")
         return USAGE
     return result if isinstance(result, int) else OK
+
+
+def _usable(stream: TextIO | None) -> TextIO:
+    """A stream that takes any text: a terminal may know only ASCII, and a script may have closed it (``>&-``)."""
+    if stream is None:
+        return Path(os.devnull).open("w")
+    stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # of TextIOWrapper, which it is
+    return stream
 
 
 def _path(error: Exception) -> str:

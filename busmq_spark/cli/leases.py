@@ -1,19 +1,42 @@
-"""Who reads a queue now: the leases of running queries."""
+"""Who reads a queue now: the leases of running queries. A lease outlives its query by some seconds, so a dead holder is told apart where possible."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from busmq_spark.cli.safe import duration
 from busmq_spark.cli.target import Place
-from busmq_spark.core.flow import command
+from busmq_spark.core.flow import Call, command
+from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import subscriptions
 
 
+def questions(keys: QueueKeys, names: Sequence[str]) -> list[Call]:
+    """What to ask Redis about the leases of these subscriptions ('' is a reader without one); two calls each."""
+    return [call for name in names for call in (command("GET", keys.lease(name)), command("PTTL", keys.lease(name)))]
+
+
+def living(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[str, int]:
+    """Subscription → milliseconds left, of the holders that may be alive."""
+    return {
+        name: int(left_ms)
+        for name, token, left_ms in zip(names, replies[0::2], replies[1::2], strict=True)
+        if isinstance(token, bytes) and left_ms is not None and int(left_ms) >= 0 and not _is_dead(token)
+    }
+
+
+def _is_dead(token: bytes) -> bool:
+    # Only here, since it loads pyarrow: most queues have no lease.
+    from busmq_spark.spark.lease import is_dead
+
+    return is_dead(token.decode("utf-8", "replace"))
+
+
 def holders(place: Place) -> list[str]:
-    """One text for each query that holds a lease on the queue or on one of its subscriptions. A dead one's ends by itself."""
+    """One text for each query that holds a lease on the queue or on one of its subscriptions."""
     names = ["", *place.link.run(subscriptions([place.keys]))[0]]
-    replies = place.link.execute([command("PTTL", place.keys.lease(name)) for name in names])
+    held = living(names, place.link.execute(questions(place.keys, names)))
     return [
-        f"{f'subscription {name}, ' if name else ''}lease renewed or over within {duration(left_ms / 1000 + 1)}"
-        for name, left_ms in zip(names, replies, strict=True)
-        if left_ms >= 0
+        f"{f'subscription {name}, ' if name else ''}its lease is renewed or over within {duration(left_ms / 1000 + 1)}"
+        for name, left_ms in held.items()
     ]

@@ -37,7 +37,12 @@ class Output:
     @property
     def on_terminal(self) -> bool:
         """Whether a person looks at stdout directly."""
-        return self.screen.is_terminal
+        return sys.stdout.isatty()  # not rich's word: FORCE_COLOR asks for colours, which is another thing
+
+    @property
+    def watched(self) -> bool:
+        """Whether a person looks at stderr while the command runs."""
+        return sys.stderr.isatty() and not self.as_json
 
     def record(self, **fields: Any) -> None:
         """One JSON line."""
@@ -59,7 +64,7 @@ class Output:
     @contextmanager
     def working(self, text: str) -> Iterator[None]:
         """A spinner on stderr while something takes its time, when a person is there to see it."""
-        if self.as_json or not self.errors.is_terminal:
+        if not self.watched:
             yield
             return
         with self.errors.status(Text(text)):
@@ -122,6 +127,6 @@ def _safe(text: str | Text) -> Text:
 
 def _console(*, stderr: bool) -> Console:
     console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
+    if not (sys.stderr if stderr else sys.stdout).isatty():
         console.width = PIPE_WIDTH
     return console

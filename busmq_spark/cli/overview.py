@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from busmq_spark.cli.leases import living, questions
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states, subscriptions
@@ -54,14 +56,12 @@ def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[Overview]]:
         acked = yield from subscriptions(part)
         asked = [(keys, ["", *names]) for keys, names in zip(part, acked, strict=True)]
         replies = yield [
-            call
-            for keys, names in asked
-            for call in (command("LLEN", keys.toack), command("PTTL", keys.metadata), *(command("PTTL", keys.lease(name)) for name in names))
+            call for keys, names in asked for call in (command("LLEN", keys.toack), command("PTTL", keys.metadata), *questions(keys, names))
         ]
         answers = iter(replies)
         for (keys, names), state, acks in zip(asked, known, acked, strict=True):
             unacked, expires_ms = next(answers) // 2, next(answers)
-            leases = {name: left_ms for name in names if (left_ms := next(answers)) >= 0}
+            leases = living(names, list(islice(answers, 2 * len(names))))
             if state.exists:
                 found.append(Overview(keys.name, server, state, unacked, expires_ms, acks, leases))
     return found

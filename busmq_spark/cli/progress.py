@@ -23,7 +23,7 @@ class Meter:
     """
 
     def __init__(self, out: Output, title: str, total: int | None, noun: str, *, weighed: bool = False, waiting: str | None = None) -> None:
-        self._visible = out.errors.is_terminal and not out.as_json
+        self._visible = out.watched
         self._noun, self._weighed, self._waiting = noun, weighed, waiting
         self._started = time.monotonic()
         self.items = 0

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -57,16 +58,15 @@ def push(  # noqa: PLR0913  the options of a command
     out = Output(as_json)
     ttl_s = LONG_TTL_S if ttl is None else seconds(ttl, "--ttl")
     _check(values, file, null, whole)
-    with opened(redis) as links:
+    with nullcontext() if values else _source(out, file) as source, opened(redis) as links:
         place = place_of(queue, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
         _explain(out, attached, ttl_s if ttl else 0, maxsize)
         sender = Sender(out, place, attached)
-        if values:
-            sender.send([os.fsencode(value) for value in values])
+        if source is None:
+            sender.send([os.fsencode(value) for value in values or ()])
         else:
-            with _source(out, file) as source:
-                sender.drain(source, None if whole else (b"\0" if null else b"\n"))
+            sender.drain(source, None if whole else (b"\0" if null else b"\n"))
         _answer(out, sender)
 
 

@@ -6,13 +6,15 @@ import json
 import pickle
 import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 
 import busmq_spark
 from busmq_spark.cli.faults import NoSuchMessage, NoSuchQueue
 from busmq_spark.embedded import RedisServer
-from tests.cli.conftest import Busmq, Start, line_of
+from tests.cli.conftest import Busmq, Start, environment, line_of
 from tests.conftest import Fresh
 
 pytestmark = pytest.mark.redis
@@ -120,6 +122,12 @@ def test_a_signal_ends_a_command_without_a_stack_trace(busmq: Busmq, start: Star
     tail.send_signal(number)
     out, err = tail.communicate(timeout=10)
     assert (tail.returncode, out, err) == (code, b"", b"")
+
+
+@pytest.mark.parametrize(("line", "code"), [("--version >&-", 0), ("queues 2>&-", 2), ("push q --redis redis://127.0.0.1 <&-", 2)])
+def test_a_closed_stream_is_no_reason_to_crash(line: str, code: int) -> None:
+    done = subprocess.run(["sh", "-c", f"exec {sys.executable} -m busmq_spark {line}"], env=environment(None), capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
 
 
 def test_errors_of_the_command_line_pickle_like_all_others() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from busmq_spark.core.queue import ack, attach, close, pop, push_many
 from busmq_spark.core.state import lease
+from busmq_spark.spark.process import machine
 from busmq_spark.topology.link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
@@ -161,11 +162,14 @@ def test_a_reliable_tail_that_is_interrupted_loses_nothing(busmq: Busmq, start: 
 def test_messages_are_not_taken_from_under_a_running_query(busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink) -> None:
     keys = fresh_keys()
     busmq("push", keys.name, "1")
-    link.run(lease([keys], "", "a reader", 30_000, [""]))
+    link.run(lease([keys], "", "a reader|of another machine|1|2", 30_000, [""]))
     done = busmq("tail", keys.name, "--consume", "--no-follow", "--json")
     assert (done.code, done.error["code"]) == (1, "BUSMQ_QUEUE_BUSY")
     assert busmq("queues", keys.name, "--json").records[0]["readers"][0]["subscription"] is None
     assert busmq("tail", keys.name, "--no-follow", "--json").records[0]["id"] == 1
+    link.run(lease([keys], "", f"dead|{machine()}|{2**22}.1|1.1", 30_000, ["a reader|of another machine|1|2"]))
+    assert busmq("queues", keys.name, "--json").records[0]["readers"] == []
+    assert busmq("tail", keys.name, "--consume", "--no-follow").code == 0
 
 
 def test_a_full_queue_is_an_error_that_says_what_was_stored(busmq: Busmq, fresh: Fresh) -> None:
@@ -183,6 +187,16 @@ def test_a_closed_pipe_ends_the_command_without_a_word(busmq: Busmq, start: Star
         assert process.stderr is not None
         process.stdout.close()
         assert (process.wait(15), process.stderr.read()) == (0, b""), command
+
+
+def test_colours_asked_for_by_the_environment_change_nothing_else(busmq: Busmq, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = fresh()
+    busmq("push", queue, "x" * 3000)
+    plain = busmq("peek", queue).text
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in Jupyter and many CI systems
+    assert busmq("peek", queue).text == plain
+    assert max(len(line) for line in busmq("info", queue, "--json").text.splitlines()) > 100
+    assert busmq("push", queue, stdin=b"\n".join([b"y"] * 50_000)).err == ""
 
 
 def test_lines_are_pushed_as_they_come(busmq: Busmq, start: Start, fresh: Fresh) -> None:

@@ -1,0 +1,74 @@
+"""The notebooks run from top to bottom in a fresh kernel, and are committed as a reader wants to see them: with their outputs and plots."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PATHS = re.compile(r"(?<![\w:/])/(?:root|home|Users|tmp|var|opt|usr|mnt|private|work|workspace|builds?)/\w|[A-Z]:\\\\|site-packages|file://")
+# A process of its own: the kernel's client has threads and sockets that pytest should not have to judge.
+EXECUTE = """
+import sys, nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
+"""
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells(path: Path) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def outputs(path: Path) -> list[dict[str, Any]]:
+    return [output for cell in cells(path) for output in cell["outputs"]]
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS
+
+
+@pytest.mark.spark
+@pytest.mark.redis
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@each_notebook
+def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    variables = {name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"}
+    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", EXECUTE, str(path), str(tmp_path)]
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=290, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@each_notebook
+def test_every_cell_was_run_once_and_in_order(path: Path) -> None:
+    assert [cell["execution_count"] for cell in cells(path)] == list(range(1, len(cells(path)) + 1))
+
+
+@each_notebook
+def test_it_is_committed_with_outputs_and_a_plot_and_without_noise(path: Path) -> None:
+    found = outputs(path)
+    assert [output for output in found if "image/png" in output.get("data", {})], "no plot"
+    assert [output for output in found if output["output_type"] == "stream"], "no text"
+    assert [output for output in found if output["output_type"] == "error" or output.get("name") == "stderr"] == []
+
+
+@each_notebook
+def test_it_tells_nothing_of_the_machine_it_was_run_on(path: Path) -> None:
+    texts = json.loads(path.read_text())
+    for cell in texts["cells"]:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop("image/png", None)
+    assert PATHS.findall(json.dumps(texts)) == []
