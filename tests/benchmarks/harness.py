@@ -98,8 +98,8 @@ def session(tuned: bool = True) -> Any:
     os.environ.pop("SPARK_CONF_DIR", None)  # ``make`` sets it to conf/, which is tuned: here the builder alone decides
     ensure_java()
     ensure_python()
-    builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2").config("spark.driver.bindAddress", "127.0.0.1")
+    builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks").config("spark.driver.bindAddress", "127.0.0.1")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
     spark = (tune(builder) if tuned else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(Ceiling)

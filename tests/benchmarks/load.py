@@ -1,6 +1,6 @@
 """A client outside Spark: pushes at a steady rate into one queue, takes from another, prints how long each message was under way.
 
-    python -m tests.benchmarks.load URL FROM TO RATE SECONDS SIZE
+python -m tests.benchmarks.load URL FROM TO RATE SECONDS SIZE
 """
 
 from __future__ import annotations
