@@ -1,0 +1,49 @@
+"""Servers, proxies and drivers of the fault tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from busmq_spark.embedded import RedisServer
+from tests.faults.process import DriverProcess, Garage
+from tests.faults.proxy import Proxy
+from tests.faults.scene import Bus
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A Redis that survives a kill: AOF, fsync always."""
+    with RedisServer(aof=True) as made:
+        yield made
+
+
+@pytest.fixture
+def bus(server: RedisServer) -> Bus:
+    return Bus(server)
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(server.port) as made:
+        yield made
+
+
+@pytest.fixture(scope="package")
+def garage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Garage]:
+    with Garage(tmp_path_factory.mktemp("drivers")) as made:
+        yield made
+
+
+@pytest.fixture(scope="package")
+def _workshop(garage: Garage) -> Iterator[DriverProcess]:
+    with garage.take() as made:
+        yield made
+
+
+@pytest.fixture
+def workshop(_workshop: DriverProcess) -> Iterator[DriverProcess]:
+    """A driver that is not killed and serves one test after another."""
+    yield _workshop
+    _workshop.stop()

@@ -1,0 +1,103 @@
+"""A Spark driver to be killed: ``python -m tests.faults.driver <master>``. Orders come as JSON lines on stdin, answers leave on stdout.
+
+    {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ...}
+    {"do": "stop"}        {"do": "status"}
+
+It has nothing of a test in it: what is killed is the product in a Spark like anybody's.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.spark.tune import tune
+
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""A JVM that lives for seconds need not compile well; nor need Spark compile queries (below)."""
+
+
+def plain(rows: Any, mark: bytes) -> Any:
+    """Only the value, into the one queue of the sink."""
+    return rows.select("value")
+
+
+def routed(rows: Any, mark: bytes) -> Any:
+    """Every source queue into a queue of its own."""
+    return rows.selectExpr("concat('out-', queue) AS queue", "value")
+
+
+def never_the_same(rows: Any, mark: bytes) -> Any:
+    """Another computation each time: rows in random order, spread over tasks at random, marked with the run that computed them."""
+
+    def shuffled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            order = pa.array([secrets.randbelow(1 << 30) for _ in range(batch.num_rows)])
+            mixed = batch.take(pc.sort_indices(order))
+            values = [value + b"|" + mark for value in mixed.column("value").to_pylist()]
+            yield pa.RecordBatch.from_arrays([mixed.column("queue"), pa.array(values, pa.binary())], names=["queue", "value"])
+
+    spread = rows.selectExpr("concat('out-', queue) AS queue", "value").repartition(2)
+    return spread.mapInArrow(shuffled, "queue string, value binary")
+
+
+CHANGES: dict[str, Callable[[Any, bytes], Any]] = {"plain": plain, "routed": routed, "never_the_same": never_the_same}
+
+
+class Driver:
+    """One session, one query at a time."""
+
+    def __init__(self, master: str) -> None:
+        ensure_java()
+        ensure_python()
+        from pyspark.sql import SparkSession
+
+        builder = tune(SparkSession.builder.master(master).appName("faults"))
+        for name, value in {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "600m",
+            "spark.driver.extraJavaOptions": JAVA,
+            "spark.executor.extraJavaOptions": JAVA,
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        }.items():
+            builder.config(name, value)
+        self._spark = builder.getOrCreate()
+        self._spark.readStream.format("busmq").options(**{"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}).load()  # looks the source up
+        self._query: Any = None
+
+    def start(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], change: str, mark: str) -> None:
+        rows = CHANGES[change](self._spark.readStream.format("busmq").options(**source).load(), mark.encode())
+        self._query = rows.writeStream.format("busmq").options(**sink).option("checkpointLocation", checkpoint).start()
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+
+    def status(self) -> dict[str, Any]:
+        """Whether the query runs, and what ended it."""
+        if self._query is None:
+            return {"active": False, "error": ""}
+        failed = self._query.exception()
+        return {"active": self._query.isActive, "error": str(failed) if failed else ""}
+
+
+def main() -> None:
+    driver = Driver(sys.argv[1])
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(json.dumps(getattr(driver, order.pop("do"))(**order)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""A query from queue to queue, its Redis, its checkpoint, and what must be true of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from busmq_spark.core import queue as queues
+from busmq_spark.core.flow import command, script
+from busmq_spark.core.keys import QueueKeys, sink_record
+from busmq_spark.core.scripts import load
+from busmq_spark.core.state import QueueState, states
+from busmq_spark.embedded import RedisServer
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.place import new_token
+from busmq_spark.topology.urls import parse
+from tests.faults.process import DriverProcess
+from tests.faults.proxy import SCRIPTS
+from tests.support import wait_until
+
+DONE_S = 60.0
+AT_ONCE = 3000
+"""Messages that one call of a script can still push."""
+
+
+class Bus:
+    """The queues of one server, seen by the test itself and not through the proxy."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.link = SyncLink(parse(server.url)[0])
+        self.load_scripts()
+
+    def load_scripts(self) -> None:
+        """So that a script is sent once and not, unknown at first, a second time: gates count."""
+        for name in SCRIPTS:
+            self.link.execute(command("SCRIPT", "LOAD", load(name).text))
+
+    def create(self, queue: str, ttl_s: int = 3600) -> None:
+        self.link.run(queues.attach(QueueKeys(queue), new_token(), ttl_s=ttl_s))
+
+    def push(self, queue: str, values: Sequence[bytes]) -> None:
+        """In steps of a whole batch, so that a running query does not see a part of one."""
+        keys = QueueKeys(queue)
+        for at in range(0, len(values), AT_ONCE):
+            part = values[at : at + AT_ONCE]
+            assert self.link.execute(script("push", keys.shared, (keys.available, *part)))[1] == len(part)
+
+    def values(self, queue: str) -> list[bytes]:
+        flat = self.link.execute(command("LRANGE", QueueKeys(queue).messages, 0, -1))
+        return list(flat[1::2])
+
+    def count(self, queue: str) -> int:
+        return self.link.run(queues.count(QueueKeys(queue)))
+
+    def state(self, queue: str) -> QueueState:
+        return self.link.run(states([(QueueKeys(queue), -1)]))[0]
+
+    def close(self, queue: str) -> None:
+        self.link.run(queues.close(QueueKeys(queue)))
+
+    def progress(self, queue: str) -> str:
+        """How far the only sink of a queue has come: ``batch:slot:moved`` or ``batch:done``."""
+        found = self.link.execute(command("HVALS", QueueKeys(queue).sinks))
+        assert len(found) <= 1, found
+        return found[0].decode() if found else ""
+
+    def staged(self, queue: str, batch: int) -> dict[str, int]:
+        """Rows in each list that tasks of a batch have staged for a queue."""
+        keys = self.link.execute(command("KEYS", QueueKeys(queue).stage(f"*:{batch}:*:*")))
+        return {key.decode(): self.link.execute(command("LLEN", key)) for key in keys}
+
+    def recorded(self, query: str) -> int:
+        """The batch that the sink of a query has recorded last."""
+        return int(self.link.execute(command("HGET", sink_record(query), "batch")) or -1)
+
+    def kept_for_ever(self) -> list[str]:
+        """Keys of ours without a ttl."""
+        keys = [key.decode() for key in self.link.execute(command("KEYS", "*"))]
+        return [key for key in keys if self.link.execute(command("TTL", key)) < 0]
+
+
+class Checkpoint:
+    """The checkpoint folder of a query, as Spark wrote it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def planned(self) -> int:
+        """The last batch in the offset log."""
+        return _last(self.folder / "offsets")
+
+    @property
+    def committed(self) -> int:
+        """The last batch in the commit log."""
+        return _last(self.folder / "commits")
+
+    @property
+    def query(self) -> str:
+        """The id of the query, which is also that of its sink."""
+        return str(json.loads((self.folder / "metadata").read_text())["id"])
+
+    def end(self, queue: str, batch: int | None = None) -> dict[str, Any]:
+        """Where a batch (the last one) ends in a queue."""
+        text = (self.folder / "offsets" / str(self.planned if batch is None else batch)).read_text()
+        return dict(json.loads(text.splitlines()[-1])["queues"][queue])
+
+
+def _last(folder: Path) -> int:
+    return max((int(file.name) for file in folder.glob("*") if file.name.isdigit()), default=-1)
+
+
+class Pipeline:
+    """Queues ``sources`` to ``sinks`` on one checkpoint, for one driver after another. Values carry their place in the order."""
+
+    def __init__(self, bus: Bus, folder: Path, *, source: str = "in", sink: str | None = "out", change: str = "plain", **options: str) -> None:
+        self.bus, self.folder = bus, folder
+        self.sources = source.split(",")
+        self.sink = sink
+        self.change, self.options = change, options
+        self.checkpoint = Checkpoint(folder / "checkpoint")
+        self.fed = dict.fromkeys(self.sources, 0)
+        self.attempts = 0
+        for queue in self.sources:
+            bus.create(queue)
+
+    def sink_of(self, queue: str) -> str:
+        return self.sink or f"out-{queue}"
+
+    def feed(self, rows: int) -> None:
+        """Push the next ``rows`` messages to every source."""
+        for queue, before in self.fed.items():
+            self.bus.push(queue, [b"%07d" % seq for seq in range(before, before + rows)])
+            self.fed[queue] += rows
+
+    def start(self, driver: DriverProcess, url: str | None = None) -> None:
+        """Start the query in a driver."""
+        self.attempts += 1
+        url = url or self.bus.server.url
+        source = {"redis.url": url, "subscribe": ",".join(self.sources), **self.options}
+        sink = {"redis.url": url, **({"queue": self.sink} if self.sink else {})}
+        driver.start(checkpoint=str(self.checkpoint.folder), source=source, sink=sink, change=self.change, mark=f"run {self.attempts}")
+
+    def wait_done(self, driver: DriverProcess) -> None:
+        """Until everything fed is in the sinks and acked, and the idle tail too."""
+
+        def done() -> bool:
+            arrived = all(self.bus.count(self.sink_of(queue)) >= rows for queue, rows in self.fed.items())
+            return arrived and all(self.bus.count(queue) == 0 for queue in self.sources)
+
+        try:
+            wait_until(done, DONE_S, "all messages are in the sink and acked")
+        except AssertionError as error:
+            counts = {queue: (rows, self.bus.count(queue), self.bus.count(self.sink_of(queue))) for queue, rows in self.fed.items()}
+            error.add_note(f"fed, left in the source, in the sink: {counts}; the query: {driver.error or 'runs'}")
+            raise
+
+    def arrived(self, queue: str) -> list[int]:
+        """The places of the messages of a source queue that are in its sink, in the order in which they are there."""
+        return [int(value.partition(b"|")[0]) for value in self.bus.values(self.sink_of(queue))]
+
+    def check_whole(self, driver: DriverProcess) -> None:
+        """Every message exactly once and in order, the sources acked, nothing left behind, and the query is well."""
+        self.wait_done(driver)
+        for queue, rows in self.fed.items():
+            assert self.arrived(queue) == list(range(rows))
+        self.check_clean(driver)
+
+    def check_clean(self, driver: DriverProcess) -> None:
+        """Sources are acked and every key of ours ends by itself."""
+        assert driver.active, driver.error
+        assert [self.bus.state(queue).given for queue in self.sources] == list(self.fed.values())
+        assert self.bus.kept_for_ever() == []

@@ -1,0 +1,55 @@
+"""Executors and Python workers die while a batch runs; Spark tries their tasks again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.process import DriverProcess
+from tests.faults.proxy import Command, Proxy
+from tests.faults.scene import Bus, Pipeline
+
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+
+BATCH = 3000
+
+
+def reads(command: Command) -> bool:
+    return command.name == "LRANGE" and command.keys[0].endswith(":messages") and int(command.args[0]) > 0
+
+
+def stages(command: Command) -> bool:
+    return command.name == "RPUSH" and ":stage:" in command.keys[0]
+
+
+def executor_of(worker: psutil.Process) -> psutil.Process:
+    """The executor's JVM: the grandparent of its Python worker."""
+    found = next(each for each in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline()))
+    assert "org.apache.spark.deploy.SparkSubmit" not in " ".join(found.cmdline())
+    return found
+
+
+def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are_not_seen(bus: Bus, proxy: Proxy, tmp_path: Path) -> None:
+    run = Pipeline(bus, tmp_path, maxMessagesPerTrigger=str(BATCH), maxMessagesPerPartition="1500")
+    with DriverProcess(tmp_path, master="local-cluster[2,1,1024]") as driver:
+        run.start(driver, proxy.url)
+        run.feed(BATCH)
+        run.check_whole(driver)
+        for matches in (stages, reads):
+            for victim_of in (lambda worker: worker, executor_of):
+                gate = proxy.hold(matches)
+                run.feed(BATCH)
+                held = gate.wait()
+                batch = run.checkpoint.planned
+                assert run.checkpoint.committed == batch - 1
+                victim = victim_of(driver.worker_at(held.port))
+                victim.kill()
+                held.drop()
+                gate.open()
+                run.check_whole(driver)
+                assert run.checkpoint.planned == batch
+                if matches is stages:
+                    assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"
+    assert run.attempts == 1

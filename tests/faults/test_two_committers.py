@@ -1,0 +1,64 @@
+"""A committer that outlives its driver, while the next driver commits the same batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.process import Garage
+from tests.faults.proxy import Command, Held, Proxy
+from tests.faults.scene import Bus, Pipeline
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+STEP_S = 4.0
+"""A committer that gets no answer for 10 s gives up; so it is let go on by one step when it has waited for so long."""
+
+
+def commits(command: Command) -> bool:
+    return command.name == "commit"
+
+
+def moved(held: Held) -> int:
+    return int(held.command.args[4])
+
+
+def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_each_row_is_there_once(
+    bus: Bus, proxy: Proxy, garage: Garage, tmp_path: Path
+) -> None:
+    run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="20000")
+    run.feed(20_000)
+    gate = proxy.hold(commits)
+    with garage.take() as old, garage.take() as new:
+        run.start(old, proxy.url)
+        of_old = gate.wait()
+        orphan = old.worker_at(of_old.port)
+        old.kill(orphan=orphan)
+        assert bus.progress("out") in ("", f"0:0:{moved(of_old)}")
+
+        run.start(new, proxy.url)
+        while (of_new := gate.poll(STEP_S)) is None:
+            of_old.release()
+            of_old = gate.wait()
+        assert of_new.port != of_old.port
+        before = moved(of_old)
+        of_new.release()  # it begins at the first row, and learns how far the orphan has come
+        of_new = gate.wait()
+        for step in (1, 2, 3):
+            assert of_new.command.args == of_old.command.args, "both are about to move the same rows"
+            of_old.release()
+            of_new.release()
+            of_old, of_new = gate.wait(), gate.wait()
+            assert bus.progress("out") == f"0:0:{before + 1000 * step}"
+        assert orphan.is_running()
+        gate.open()
+        of_old.release()
+        of_new.release()
+
+        wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 30, "the orphan is done")
+        run.feed(100)
+        run.check_whole(new)
