@@ -97,7 +97,8 @@ class LocalSpark:
                 self.session = SparkSession(context)
             except PySparkException as error:
                 self._end(graceful=False)
-                raise self.failure("Spark did not start", error) from None
+                said = [line for line in self._said.read_text("utf-8", "replace").splitlines() if line.strip()]
+                raise self.failure(f"Spark did not start (its last words: {said[-1] if said else 'none'})", error) from None
             except BaseException:
                 self._end(graceful=False)
                 raise
