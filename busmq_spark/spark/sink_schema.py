@@ -27,6 +27,8 @@ class SinkColumns:
     def of(cls, schema: StructType, queue: str | None) -> SinkColumns:
         """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. A column ``id`` (of the source) is ignored."""
         found: dict[str, str] = {}
+        if "value" not in map(str.lower, schema.names):
+            raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")
         for column in schema.fields:
             name = column.name.lower()
             types = _TYPES.get(name)
@@ -38,8 +40,6 @@ class SinkColumns:
                 remedy = "; use to_json(struct(...)) for a structured value" if name == "value" else ""
                 raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}{remedy}")
             found[name] = column.name
-        if "value" not in found:
-            raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")
         if queue is None and "queue" not in found:
             raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue")
         return cls(found["value"], None if queue else found["queue"], queue)

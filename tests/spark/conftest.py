@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -32,6 +33,8 @@ PATIENCE_S = 60.0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
+        if pyspark.__version__ < "4.1":  # it leaves the sockets of collect() to the garbage collector
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"))
         if "spark" in names:
             item.add_marker("spark")
         if "bus" in names or "redis_server" in names:
