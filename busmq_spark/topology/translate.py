@@ -57,4 +57,4 @@ def _plain(error: Exception, server: Server) -> str:
     for secret in (server.password, server.user):
         if secret and len(secret) > 3:
             text = text.replace(secret, "***")
-    return text
+    return text.rstrip(".")  # our sentence goes on
