@@ -26,6 +26,8 @@ from tests.spark.engine import Engine
 from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
 PATIENCE_S = 60.0
 """How long a test waits for what takes a second or two on a quiet machine."""
 
@@ -46,6 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     ensure_java()
     ensure_python()
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
     # Workers import the package from this tree even where it is not installed.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = SparkSession.builder.master("local[2]").appName("busmq_spark tests")

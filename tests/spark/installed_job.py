@@ -21,7 +21,8 @@ def main(url: str, queue: str, remote: str = "", register: str = "") -> None:
 
         busmq_spark.register(spark)
     options = {"redis.url": url}
-    spark.createDataFrame([("1",), ("2",)], "value string").coalesce(1).write.format("busmq").mode("append").options(**options, queue=queue).save()
+    rows = spark.range(1, 3, 1, 1).selectExpr("cast(id AS string) AS value")
+    rows.write.format("busmq").mode("append").options(**options, queue=queue).save()
     read = spark.read.format("busmq").options(**options, subscribe=queue).load()
     found["batch"] = [[row.id, bytes(row.value).decode()] for row in read.collect()]
     spark.sql(f"CREATE TEMPORARY VIEW v USING busmq OPTIONS (`redis.url` '{url}', subscribe '{queue}')")

@@ -64,9 +64,10 @@ def test_the_budget_of_bytes_is_shared_by_queues(bus: Bus, engine: MakeEngine, f
 
 def test_a_message_larger_than_the_whole_budget_passes_alone(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
     a, b = fresh("a"), fresh("b")
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b}", "maxBytesPerTrigger": "100"})
+    query.step()
     bus.push(a, "x" * 1000, "small")
     bus.push(b, "x" * 1000)
-    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b}", "maxBytesPerTrigger": "100"})
     assert sorted(len(rows) for rows in query.drain()) == [1, 1, 1]
 
 
