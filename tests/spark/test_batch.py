@@ -162,13 +162,14 @@ def test_modes_that_have_no_meaning_for_a_queue_are_refused(spark: SparkSession,
     assert bus.stored(queue) == []
 
 
-def test_a_write_that_fails_in_one_task_stores_nothing_and_leaves_nothing_staged(spark: SparkSession, bus: Bus, queue: str) -> None:
+def test_a_write_that_fails_in_one_task_stores_nothing_and_leaves_nothing_for_ever(spark: SparkSession, bus: Bus, queue: str) -> None:
     frame = spark.range(0, 10, 1, 2).selectExpr("CASE WHEN id < 9 THEN cast(id AS string) END AS value")
     before = set(bus("KEYS", "*stage*"))
     with pytest.raises(Exception, match=r"\[BUSMQ_MESSAGE_REFUSED\] column 'value' is NULL in 1 of 5 rows"):
         write(frame, redis_url=bus.url, queue=queue)
     assert bus.stored(queue) == []
-    assert set(bus("KEYS", "*stage*")) == before
+    # Spark aborts while the other task may still run: what that one stages is removed by its ttl.
+    assert all(bus("TTL", key) != -1 for key in set(bus("KEYS", "*stage*")) - before)
 
 
 def test_sql_writes_into_a_queue(spark: SparkSession, bus: Bus, queue: str) -> None:
