@@ -41,7 +41,7 @@ def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are
             for victim_of in (lambda worker: worker, executor_of):
                 gate = proxy.hold(matches)
                 run.feed(BATCH)
-                held = gate.wait()
+                held = run.wait_at(gate, driver)
                 batch = run.checkpoint.planned
                 assert run.checkpoint.committed == batch - 1
                 victim = victim_of(driver.worker_at(held.port))

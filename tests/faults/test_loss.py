@@ -215,7 +215,7 @@ def test_messages_that_vanish_between_planning_and_reading_are_named_and_the_bat
     run.check_whole(workshop)
     gate = proxy.hold(begins_to_read)
     run.feed(LEFT)
-    held = gate.wait()
+    held = run.wait_at(gate, workshop)
     batch = run.checkpoint.planned
     damage(bus, "in")
     held.release()

@@ -36,7 +36,7 @@ def test_npm_clients_see_every_message_once_and_in_order_while_the_driver_is_kil
         with garage.take() as driver:
             gate = proxy.hold(lambda command: command.name == "commit", skip=2)
             run.start(driver, proxy.url)
-            held = gate.wait()
+            held = run.wait_at(gate, driver)
             assert bus.progress("out") == "0:1:0"
             driver.kill()
             held.drop()

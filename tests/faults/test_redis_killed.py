@@ -65,7 +65,7 @@ def test_redis_killed_again_and_again_in_the_middle_of_a_query_that_never_stops(
     for point in POINTS:
         gate = proxy.hold(point.matches, reply=point.reply, skip=point.skip)
         run.feed(5000)
-        held = gate.wait()
+        held = run.wait_at(gate, workshop)
         server.kill()
         held.drop()
         gate.open()
