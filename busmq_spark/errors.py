@@ -201,7 +201,7 @@ class StagingLost(BusError):
     code = "BUSMQ_STAGING_LOST"
     template = (
         "sink {sink}: batch {batch} staged {expected} rows for queue {queue!r} but {found} are left in {key}. "
-        "Nothing of the missing rows was appended; restart the query to stage them again, and check Redis' eviction policy (noeviction is needed)"
+        "Nothing of the missing rows was appended. {remedy}, and see that Redis evicts nothing (maxmemory-policy noeviction)"
     )
 
 

@@ -18,6 +18,8 @@ from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import QueueMissing, ServerRefused, StagingLost, StaleBatch
 
+STAGE_AGAIN = "Restart the query to stage them again"
+_GIVE_UP = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
 STAGE_TTL_S = 24 * 3600
 """How long staged rows of an attempt that never came to its commit stay in Redis."""
 
@@ -81,7 +83,7 @@ def verify(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
     replies = yield [command("LLEN", s.key) for s in staged]
     for s, found in zip(staged, replies, strict=True):
         if found != s.rows:
-            raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key)
+            raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key, remedy=STAGE_AGAIN)
 
 
 def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> Flow[tuple[Staged, ...]]:
@@ -132,7 +134,8 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged]) -> 
             case b"full":
                 return Full(keys.name, a, part.rows - moved + sum(later.rows for later in staged[slot + 1 :]))
             case b"lost":
-                raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=part.rows - moved, found=a, key=part.key)
+                left = part.rows - moved
+                raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_GIVE_UP)
             case b"stale":
                 raise StaleBatch(sink=sink, batch=batch, found=a)
             case b"missing":

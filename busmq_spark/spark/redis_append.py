@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.sink import Staged, encode_runs, stage
+from busmq_spark.core.sink import STAGE_AGAIN, Staged, encode_runs, stage
 from busmq_spark.errors import LinkLost, QueueMissing, StagingLost
 from busmq_spark.spark.store import FullPolicy
 from busmq_spark.topology.link import SyncLink
@@ -92,7 +92,7 @@ class _Pipe:
         for sent in waiting:
             found, expected = self._link.execute(sent.again), sent.before + len(sent.values)
             if found < expected:
-                raise StagingLost(sink="", batch="?", queue=sent.part.queue, expected=expected, found=found, key=sent.part.key)
+                raise StagingLost(sink="", batch="?", queue=sent.part.queue, expected=expected, found=found, key=sent.part.key, remedy=STAGE_AGAIN)
 
 
 class RedisAppender:
