@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.sink import STAGE_AGAIN, Staged, encode_runs, stage
-from busmq_spark.errors import LinkLost, QueueMissing, StagingLost
+from busmq_spark.core.sink import STAGE_AGAIN, Staged, discard, encode_runs, stage
+from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.spark.store import FullPolicy
 from busmq_spark.topology.link import SyncLink
 
@@ -77,12 +78,25 @@ class _Pipe:
             except LinkLost:
                 self._recover()
 
+    def drain(self) -> None:
+        """Wait until everything under way is answered, be it with an error."""
+        while self._waiting:
+            with suppress(ServerRefused):
+                self._settle()
+
     def abandon(self) -> None:
         self._waiting.clear()
         self._link.abandon()
 
+    def discard(self, keys: Sequence[str]) -> None:
+        self._link.run(discard(keys))
+
     def _settle(self) -> None:
-        self._link.fetch()
+        try:
+            self._link.fetch()
+        except ServerRefused:
+            self._waiting.popleft()
+            raise
         self._waiting.popleft()
 
     def _recover(self) -> None:
@@ -143,6 +157,13 @@ class RedisAppender:
         """Wait until everything is stored; the staged lists in the order of their first row."""
         self.settle()
         return [Staged(s.queue, s.server, s.key, encode_runs(s.sizes)) for s in self._lists.values()]
+
+    def discard(self) -> None:
+        """Take back what was staged, once every chunk under way is answered: one that came later would make its list anew, without a ttl."""
+        for server, pipe in enumerate(self._pipes):
+            if keys := [s.key for s in self._lists.values() if s.server == server]:
+                pipe.drain()
+                pipe.discard(keys)
 
     def abandon(self) -> None:
         """Stop in the middle; what was sent stays where it is."""

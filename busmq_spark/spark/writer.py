@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import Staged
-from busmq_spark.errors import BusError, ConfigError, QueueMissing
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueMissing, ServerRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.process import freeze
@@ -65,6 +65,11 @@ class TaskWriter:
                     else:
                         appender.push(queue, values, full)
             return Outcome(query, tuple(appender.finish()))
+        except (ConfigError, MessageRefused, ServerRefused):
+            # A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
+            with suppress(BusError):
+                appender.discard()
+            raise
         finally:
             appender.abandon()
 

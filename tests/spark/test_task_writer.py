@@ -1,0 +1,94 @@
+"""One task of a sink against a real Redis, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from busmq_spark.core import message
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.sink import STAGE_TTL_S
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import MessageRefused, QueueFull, ServerFull
+from busmq_spark.options import WriteOptions
+from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.writer import TaskWriter
+from tests.conftest import Fresh
+from tests.spark.conftest import Bus, MakeBus
+
+
+def batch(*values: bytes) -> Any:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
+
+
+def writer(bus: Bus, queue: str | None, **options: Any) -> TaskWriter:
+    return TaskWriter(WriteOptions(url=bus.url, queue=queue, **options), SinkColumns("value", None if queue else "queue", queue))
+
+
+def test_an_exactly_once_task_stores_nothing_a_reader_can_see(bus: Bus, queue: str) -> None:
+    outcome = writer(bus, queue).write(iter([batch(b"1", b"2"), batch(b"3")]))
+    assert bus.stored(queue) == []
+    [staged] = outcome.staged
+    assert (staged.queue, staged.rows) == (queue, 3)
+    assert bus("LRANGE", staged.key, 0, -1) == [b"1", b"2", b"3"]
+    assert STAGE_TTL_S - 60 < bus("TTL", staged.key) <= STAGE_TTL_S
+
+
+def test_every_attempt_stages_under_a_name_of_its_own(bus: Bus, queue: str) -> None:
+    task = writer(bus, queue)
+    assert len({task.write(iter([batch(b"1")])).staged[0].key for _ in range(3)}) == 3
+
+
+def test_a_task_without_rows_touches_nothing(bus: Bus, queue: str) -> None:
+    assert writer(bus, queue).write(iter([])).staged == ()
+    assert bus("EXISTS", QueueKeys(queue).metadata) == 0
+
+
+def test_an_at_least_once_task_appends_at_once(bus: Bus, queue: str) -> None:
+    assert writer(bus, queue, delivery="at-least-once").write(iter([batch(b"1", b"2"), batch(b"3")])).staged == ()
+    assert bus.stored(queue) == [b"1", b"2", b"3"]
+
+
+def test_an_at_least_once_task_that_meets_a_full_queue_says_how_many_rows_are_left(bus: Bus, queue: str) -> None:
+    bus.attach(queue, maxsize=2)
+    with pytest.raises(QueueFull, match="holds its maxsize of 2 messages; 1 rows are not stored"):
+        writer(bus, queue, delivery="at-least-once", on_full="fail").write(iter([batch(b"1", b"2", b"3")]))
+    assert bus.stored(queue) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_message_larger_than_redis_takes_is_refused_before_it_is_sent(bus: Bus, queue: str, monkeypatch: pytest.MonkeyPatch, delivery: str) -> None:
+    monkeypatch.setattr(message, "MAX_VALUE_BYTES", 1_000_000)  # 512 MB would do the same, slowly
+    with pytest.raises(MessageRefused, match="a message of 1000001 bytes is over Redis' limit of 1000000"):
+        writer(bus, queue, delivery=delivery).write(iter([batch(b"x" * 1_000_001)]))
+    assert bus.stored(queue) == []
+
+
+def test_large_and_small_messages_keep_their_order(bus: Bus, fresh: Fresh) -> None:
+    queue = fresh()
+    values = [b"%d" % i if i % 7 else b"x" * 300_000 for i in range(40)]
+    writer(bus, queue, delivery="at-least-once").write(iter([batch(*values[:20]), batch(*values[20:])]))
+    assert bus.stored(queue) == values
+
+
+def test_a_task_that_meets_a_bad_row_takes_back_what_it_staged(bus: Bus, queue: str) -> None:
+    rows = [batch(*[b"x" * 100] * 5000), pa.RecordBatch.from_arrays([pa.array([b"1", None], pa.binary())], ["value"])]
+    with pytest.raises(MessageRefused, match="column 'value' is NULL in 1 of 2 rows"):
+        writer(bus, queue).write(iter(rows))
+    assert bus("KEYS", QueueKeys(queue).stage("*")) == []
+    assert len(writer(bus, queue).write(iter(rows[:1])).staged) == 1  # the connection is still good
+
+
+def test_a_task_that_fills_redis_takes_back_what_it_staged(bus_of: MakeBus) -> None:
+    with RedisServer() as server:
+        full = bus_of(server)
+        full.attach("q")
+        used = int(full("INFO", "memory").split(b"used_memory:")[1].split()[0])
+        full("CONFIG", "SET", "maxmemory", used + 4_000_000)
+        with pytest.raises(ServerFull):
+            writer(full, "q").write(iter([batch(*[b"x" * 1000] * 2000)] * 10))
+        assert full("KEYS", QueueKeys("q").stage("*")) == []
+        full("CONFIG", "SET", "maxmemory", 0)
+        assert writer(full, "q").write(iter([batch(b"1")])).staged[0].rows == 1
