@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions, parse
 from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import SOURCE_SCHEMA, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
@@ -57,6 +58,7 @@ class BusmqDataSource(DataSource):
 
 def _checked(options: Options) -> Options:
     """The options with the address spelled out and checked: an executor does not have the driver's environment."""
+    freeze()
     parse_urls(options.address, options.password)
     return replace(options, url=options.address)
 
