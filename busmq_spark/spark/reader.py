@@ -243,7 +243,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         if self._options.ack == "none" or not positions:
             return
         attachment = self._attach(positions)
-        fresh = {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in attachment.queues}
+        held = set(attachment.queues)
+        fresh = {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}
         if not fresh:
             return
         results = attachment.store.ack(fresh, self._options.subscription)
