@@ -21,7 +21,7 @@ def push(url: str, queue: str, rate: int, seconds: float, size: int) -> None:
     start = time.monotonic()
     for i in range(int(rate * seconds)):
         if (pause := start + i / rate - time.monotonic()) > 0:
-            time.sleep(pause)
+            time.sleep(pause)  # the rate that is asked for
         link.run(q.push(keys, b"%020d" % time.monotonic_ns() + b"x" * (size - 20)))
 
 
@@ -37,7 +37,7 @@ def main() -> None:
         now = time.monotonic_ns()
         found += [(now - int(message.value[:20])) / 1e6 for message in messages]
         if not messages:
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # the resolution of what is measured; without it the poll takes a core from Spark
     found.sort()
     at = {name: round(found[min(len(found) - 1, int(len(found) * share))], 1) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
     print(json.dumps({"messages": len(found), **at, "max": round(found[-1], 1)}))

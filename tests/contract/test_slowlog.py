@@ -24,6 +24,7 @@ ATTEMPTS = 6
 SCRIPTS = {
     load(name).digest: name for name in ("ack", "ack_to", "attach", "commit", "measure", "pop", "push", "stage", "state", "subscribe", "touch")
 }
+# Not among them: 1 MB values when pushed, committed or freed. Freeing 200 of them took Redis 13 ms: the 5 ms are not kept there.
 SHAPES = [(1, 20_000), (100, 20_000), (1000, 5000), (10_240, 3000)]
 """Bytes of a message, and how many of them."""
 

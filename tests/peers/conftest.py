@@ -15,7 +15,7 @@ def npm() -> None:
     if reason := missing():
         if os.environ.get("CI") == "true":
             pytest.fail(f"{reason}. In CI these tests do not skip")
-        pytest.skip(reason)
+        pytest.skip(reason)  # Node is no dependency of the package; the reason says how to get it
 
 
 @pytest.fixture(scope="module")
