@@ -159,8 +159,19 @@ class RedisOptions:
     """How to reach Redis."""
 
     url: str | None = option("redis.url", str, None, doc="one Redis URL or a comma list, in the same order as every peer; else BUSMQ_REDIS_URL")
-    password: str | None = option("redis.password", str, None, doc="password for every server whose URL has none", alias="")
-    layout: str = option("redis.layout", one_of("direct"), "direct", doc="direct: one or several independent servers")
+    user: str | None = option("redis.username", name, None, doc="ACL user for every server whose URL has no credentials")
+    password: str | None = option("redis.password", str, None, doc="password for every server whose URL has none")
+    layout: str = option(
+        "redis.layout",
+        one_of("direct", "sentinel", "cluster"),
+        "direct",
+        doc="direct: independent servers; else the URLs are sentinels, or nodes of a cluster",
+    )
+    master: str = option("redis.sentinelMaster", name, "mymaster", doc="the name under which the sentinels watch the servers")
+    tls_ca: str | None = option("redis.tls.ca", name, None, doc="PEM file of the authority to trust with rediss://, instead of the system's")
+    tls_certificate: str | None = option("redis.tls.certificate", name, None, doc="PEM file of the client certificate to show")
+    tls_key: str | None = option("redis.tls.key", name, None, doc="PEM file of its private key; not needed when the certificate's file holds it")
+    tls_check_hostname: bool = option("redis.tls.checkHostname", flag, True, doc="whether the server's certificate must name the host of the URL")
 
     @property
     def address(self) -> str:
@@ -169,6 +180,11 @@ class RedisOptions:
         if not url:
             raise ConfigError(reason="no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL")
         return url
+
+
+def redis_options(options: RedisOptions) -> RedisOptions:
+    """Only what says how to reach Redis: equal for every query of the same address."""
+    return RedisOptions(**{row.name: getattr(options, row.name) for row in fields(RedisOptions)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ def _overview(name: str, links: list[SyncLink]) -> Overview:
     place = place_of(name, links)
     found = place.link.run(overviews([place.keys], place.server))
     if not found:
-        raise NoSuchQueue(queue=name, servers=", ".join(link.server.masked for link in links))
+        raise NoSuchQueue(queue=name, servers=", ".join(link.endpoint.masked for link in links))
     return found[0]
 
 

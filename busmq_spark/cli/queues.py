@@ -40,7 +40,7 @@ def queues(
             out.show(table(_columns(many := len(links) > 1), [_row(queue, many) for queue in found]))
         else:
             which = f"no queue that matches {pattern}" if pattern else "no queue"
-            out.note(f"There is {which} on {', '.join(link.server.masked for link in links)}. Create one with: busmq push hello 'first message'")
+            out.note(f"There is {which} on {', '.join(link.endpoint.masked for link in links)}. Create one with: busmq push hello 'first message'")
 
 
 def _gather(links: list[SyncLink], pattern: str | None) -> list[Overview]:
@@ -48,7 +48,7 @@ def _gather(links: list[SyncLink], pattern: str | None) -> list[Overview]:
     for name, index in discover(links):
         if pattern is None or fnmatchcase(name, pattern):
             places[index].append(QueueKeys(name))
-    found = [each for link, keys in zip(links, places, strict=True) for each in link.run(overviews(keys, link.server.masked))]
+    found = [each for link, keys in zip(links, places, strict=True) for each in link.run(overviews(keys, link.endpoint.masked))]
     return sorted(found, key=lambda queue: queue.name)
 
 

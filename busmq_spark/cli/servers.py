@@ -44,7 +44,7 @@ def report(link: SyncLink) -> ServerReport:
     found = parse_info(link.execute(command("INFO")))
     valkey = found.get("valkey_version")
     return ServerReport(
-        url=link.server.masked,
+        url=link.endpoint.masked,
         product="Valkey" if valkey else "Redis",
         version=valkey or found.get("redis_version", "?"),
         mode=found.get("redis_mode", "?"),

@@ -74,7 +74,7 @@ class _News:
 
     def __init__(self, place: Place) -> None:
         self._rung = threading.Event()
-        self._bell = Bell(place.link.server, self._rung)
+        self._bell = Bell(place.link.endpoint, self._rung)
         self._bell.listen([place.keys.available])
 
     def __call__(self) -> None:

@@ -28,7 +28,7 @@ class Place:
     @property
     def server(self) -> str:
         """Masked address."""
-        return self.link.server.masked
+        return self.link.endpoint.masked
 
     def state(self) -> QueueState:
         """The queue as it is now, existing or not."""
@@ -67,5 +67,5 @@ def existing(name: str, links: list[SyncLink]) -> tuple[Place, QueueState]:
     place = place_of(name, links)
     state = place.state()
     if not state.exists:
-        raise NoSuchQueue(queue=name, servers=", ".join(link.server.masked for link in links))
+        raise NoSuchQueue(queue=name, servers=", ".join(link.endpoint.masked for link in links))
     return place, state

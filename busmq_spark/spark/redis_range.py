@@ -21,7 +21,8 @@ from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.spark.loss import raise_removed
 from busmq_spark.spark.plan import Range
 from busmq_spark.spark.store import Rows
-from busmq_spark.topology.link import PATIENCE_S, SyncLink
+from busmq_spark.topology.endpoint import PATIENCE_S
+from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.range_link import RangeLink
 
 DEPTH = 2

@@ -16,17 +16,18 @@ from busmq_spark.core.once import Remembered
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import Ack, AckResult, QueueState
-from busmq_spark.options import RedisOptions
+from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.spark.offsets import Position
 from busmq_spark.spark.plan import Range
 from busmq_spark.spark.redis_append import RedisAppender
 from busmq_spark.spark.redis_range import RangeLinks, read_range
 from busmq_spark.spark.store import Creation, Rows, Traces
+from busmq_spark.topology.address import address
+from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.place import discover, locate, new_token
 from busmq_spark.topology.range_link import RangeLink
-from busmq_spark.topology.urls import Server, parse
 
 T = TypeVar("T")
 _keys = Remembered(QueueKeys, 100_000)  # planning spells the keys of every queue several times a batch
@@ -37,15 +38,15 @@ LEASE_MS = 15_000
 class RedisStore:
     """Reads and writes of named queues, each on the server that owns it. Satisfies ReadStore and WriteStore."""
 
-    def __init__(self, servers: Sequence[Server]) -> None:
-        self._links = [SyncLink(server) for server in servers]
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._links = [SyncLink(endpoint) for endpoint in endpoints]
         self._range_links: list[RangeLinks] = []
         self._places: dict[str, int] = {}
 
     @property
-    def servers(self) -> list[Server]:
+    def endpoints(self) -> list[Endpoint]:
         """The servers in the order of the URL list."""
-        return [link.server for link in self._links]
+        return [link.endpoint for link in self._links]
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         if unknown := [queue for queue in queues if queue not in self._places]:
@@ -122,7 +123,7 @@ class RedisStore:
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
         if not self._range_links:
-            self._range_links = [RangeLinks(link, RangeLink(link.server)) for link in self._links]
+            self._range_links = [RangeLinks(link, RangeLink(link.endpoint)) for link in self._links]
         return read_range(self._range_links[part.server], part, fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
@@ -186,12 +187,12 @@ def _by_server(staged: Sequence[Staged]) -> dict[int, list[Staged]]:
 
 def open_store(options: RedisOptions) -> RedisStore:
     """A new store for the options; nothing is connected yet."""
-    return RedisStore(parse(options.address, options.password))
+    return RedisStore(address(options).endpoints)
 
 
 def bells(store: RedisStore, rung: Any) -> list[Bell]:
     """One listener per server, not started."""
-    return [Bell(server, rung) for server in store.servers]
+    return [Bell(endpoint, rung) for endpoint in store.endpoints]
 
 
 _SHARED: dict[tuple[int, RedisOptions], RedisStore] = {}
@@ -199,7 +200,7 @@ _SHARED: dict[tuple[int, RedisOptions], RedisStore] = {}
 
 def shared_store(options: RedisOptions) -> RedisStore:
     """The store of this process for these options: tasks that follow each other in one worker share its connections."""
-    key = (os.getpid(), RedisOptions(url=options.address, password=options.password, layout=options.layout))
+    key = (os.getpid(), redis_options(options))
     if key not in _SHARED:
         _SHARED[key] = open_store(options)
     return _SHARED[key]

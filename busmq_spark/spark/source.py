@@ -16,7 +16,7 @@ from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import SOURCE_SCHEMA, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import BatchWriter, stream_writer
-from busmq_spark.topology.urls import parse as parse_urls
+from busmq_spark.topology.address import address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ class BusmqDataSource(DataSource):
 def _checked(options: Options) -> Options:
     """The options with the address spelled out and checked: an executor does not have the driver's environment."""
     freeze()
-    parse_urls(options.address, options.password)
+    address(options)
     return replace(options, url=options.address)
 
 

@@ -1,4 +1,6 @@
-"""The asyncio twin of ``link.py``: same rules, one connection, steps of several tasks one after the other."""
+"""The asyncio twin of ``link.py``: same rules, but shared by many tasks. Their steps go out in the order they were asked for, without waiting
+for each other, in one write per turn of the loop; replies come back in that order.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,24 @@ import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, Flow, Step, T, run_async
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.topology.connect import async_connection
-from busmq_spark.topology.link import PATIENCE_S
+from busmq_spark.topology.dial import dial_async
+from busmq_spark.topology.endpoint import Endpoint, patience
 from busmq_spark.topology.translate import translate
-from busmq_spark.topology.urls import Server
-from busmq_spark.topology.wire import calls_of, first_error, pack, repeatable, result, unknown_scripts
+from busmq_spark.topology.wire import calls_of, first_error, repeatable, result, unknown_scripts
+from busmq_spark.topology.wire_protocol import WireProtocol
 
-_WIRE_ERRORS = (rx.RedisError, OSError)
+_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 
 
 class AsyncLink:
-    """An asyncio link; see SyncLink for what is repeated. Cancelling a step drops the connection, so that no reply is taken for another's."""
+    """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still be executed; its reply is dropped."""
 
-    def __init__(self, server: Server, patience_s: float = PATIENCE_S) -> None:
-        self.server = server
+    def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
+        """``patience_s``: seconds a step is tried in all; None: what suits the endpoint and the error (see endpoint.py)."""
+        self.endpoint = endpoint
         self._patience_s = patience_s
-        self._connection = async_connection(server)
-        self._turn = asyncio.Lock()
+        self._wire: WireProtocol | None = None
+        self._connecting = asyncio.Lock()
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
@@ -38,66 +41,66 @@ class AsyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        deadline = asyncio.get_running_loop().time() + self._patience_s
-        async with self._turn:
-            for attempt in range(1_000_000):
-                try:
-                    await self._ready()
-                except _WIRE_ERRORS as error:
-                    await self._pause_or_raise(translate(error, self.server), attempt, deadline)
-                    continue
-                try:
-                    replies = await self._exchange(calls)
-                except _WIRE_ERRORS as error:
-                    await self.close()
-                    lost = translate(error, self.server)
-                    if not repeatable(step):
-                        raise lost from error
-                    await self._pause_or_raise(lost, attempt, deadline)
-                    continue
-                if (failed := first_error(replies)) is None:
-                    return result(step, replies)
-                refused = translate(failed, self.server)
-                if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
-                    raise refused from None
-                await self._pause_or_raise(refused, attempt, deadline)
+        began = asyncio.get_running_loop().time()
+        for attempt in range(1_000_000):
+            try:
+                wire = self._wire if self._wire is not None and self._wire.open else await self.connect()
+            except _WIRE_ERRORS as error:
+                await self._pause_or_raise(translate(error, self.endpoint), attempt, began)
+                continue
+            try:
+                replies = await exchange(wire, calls)
+            except _WIRE_ERRORS as error:
+                lost = translate(error, self.endpoint)
+                if not repeatable(step):
+                    raise lost from error
+                await self._pause_or_raise(lost, attempt, began)
+                continue
+            if (failed := first_error(replies)) is None:
+                return result(step, replies)
+            refused = translate(failed, self.endpoint)
+            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
+                raise refused from None
+            await self._pause_or_raise(refused, attempt, began)
         raise AssertionError("unreachable")
+
+    async def connect(self) -> WireProtocol:
+        """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other errors of connecting, without patience."""
+        async with self._connecting:
+            if self._wire is None or not self._wire.open:
+                try:
+                    self._wire = WireProtocol(await dial_async(self.endpoint))
+                except (rx.RedisError, OSError) as error:
+                    raise translate(error, self.endpoint) from error
+            return self._wire
+
+    def drop(self) -> None:
+        """Break the connection now: steps in flight fail as if the link had broken. A later step opens a new one."""
+        if self._wire is not None:
+            self._wire.abort()
+            self._wire = None
 
     async def close(self) -> None:
         """Close the connection. A later step opens a new one."""
-        await self._connection.disconnect(nowait=True)
+        self.drop()
 
-    async def _ready(self) -> None:
-        connection = self._connection
-        # The stream itself: whether the server closed it meanwhile is better known before a push is sent, and redis-py offers no question
-        # that all its versions answer without reading.
-        stream = connection._reader
-        if connection.is_connected and stream is not None and (stream.at_eof() or stream.exception() is not None):
-            await self.close()
-        if not connection.is_connected:
-            await connection.connect()
-
-    async def _exchange(self, calls: Sequence[Call]) -> list[Any]:
-        try:
-            await self._connection.send_packed_command(pack(calls), check_health=False)
-            replies = [await self._read() for _ in calls]
-            if missing := unknown_scripts(replies):
-                await self._connection.send_packed_command(pack([calls[i] for i in missing], whole=True), check_health=False)
-                for i in missing:
-                    replies[i] = await self._read()
-        except asyncio.CancelledError:
-            await self.close()
-            raise
-        return replies
-
-    async def _read(self) -> Any:
-        try:
-            return await self._connection.read_response(disable_decoding=True)
-        except (rx.ResponseError, rx.BusyLoadingError) as error:
-            return error
-
-    async def _pause_or_raise(self, error: BusError, attempt: int, deadline: float) -> None:
+    async def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> None:
         pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
-        if not isinstance(error, LinkLost) or asyncio.get_running_loop().time() + pause_s > deadline:
+        if not isinstance(error, LinkLost):
             raise error from None
+        given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
+        if asyncio.get_running_loop().time() + pause_s > began + given:
+            raise error from None
+        if self.endpoint.moves:
+            self.drop()  # who is master is asked anew
         await asyncio.sleep(pause_s)
+
+
+async def exchange(wire: WireProtocol, calls: Sequence[Call]) -> list[Any]:
+    """Replies to calls, errors among them as values. Scripts that Redis has forgotten go again with their text."""
+    replies = await wire.ask(calls)
+    if missing := unknown_scripts(replies):
+        again = await wire.ask([calls[i] for i in missing], whole=True)
+        for i, reply in zip(missing, again, strict=True):
+            replies[i] = reply
+    return replies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import redis
@@ -16,13 +17,13 @@ REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone."""
 
 
-def settings(server: Server) -> dict[str, Any]:
+def settings(server: Server, reply_s: float = REPLY_TIMEOUT_S, connect_s: float = CONNECT_TIMEOUT_S) -> dict[str, Any]:
     """Constructor arguments of a redis-py connection."""
     common: dict[str, Any] = {
         "username": server.user,
         "password": server.password,
-        "socket_timeout": REPLY_TIMEOUT_S,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": reply_s,
+        "socket_connect_timeout": connect_s,
         "protocol": 2,  # RESP3 brings nothing here and is parsed slower
         "health_check_interval": 0,
         "client_name": "busmq_spark",
@@ -30,24 +31,37 @@ def settings(server: Server) -> dict[str, Any]:
     }
     if server.path:
         return {**common, "path": server.path}
-    return {**common, "host": server.host, "port": server.port, "socket_keepalive": True}
+    common |= {"host": server.host, "port": server.port, "socket_keepalive": True}
+    return {**common, **_trust(server)} if server.tls else common
 
 
-def sync_connection(server: Server) -> redis.Connection:
-    """A blocking connection, not connected yet."""
+def _trust(server: Server) -> dict[str, Any]:
+    trust = server.trust
+    return {
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": trust.check_hostname,
+        "ssl_ca_certs": trust.ca,
+        "ssl_certfile": trust.certificate,
+        "ssl_keyfile": trust.key,
+        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+    }
+
+
+def sync_connection(server: Server, **timeouts: float) -> redis.Connection:
+    """A blocking connection, not connected yet. ``timeouts``: reply_s, connect_s."""
     retry = Retry(NoBackoff(), 0)
     if server.path:
-        return redis.UnixDomainSocketConnection(retry=retry, **settings(server))  # type: ignore[abstract,return-value]  # same interface
+        return redis.UnixDomainSocketConnection(retry=retry, **settings(server, **timeouts))  # type: ignore[abstract,return-value]  # same interface
     kind = redis.SSLConnection if server.tls else redis.Connection
-    return kind(retry=retry, **settings(server))
+    return kind(retry=retry, **settings(server, **timeouts))
 
 
-def async_connection(server: Server) -> aredis.Connection:
-    """An asyncio connection, not connected yet."""
+def async_connection(server: Server, **timeouts: float) -> aredis.Connection:
+    """An asyncio connection, not connected yet. ``timeouts``: reply_s, connect_s."""
     from redis.asyncio.retry import Retry as AsyncRetry
 
     retry = AsyncRetry(NoBackoff(), 0)
     if server.path:
-        return aredis.UnixDomainSocketConnection(retry=retry, **settings(server))  # type: ignore[return-value]  # same interface
+        return aredis.UnixDomainSocketConnection(retry=retry, **settings(server, **timeouts))  # type: ignore[return-value]  # same interface
     kind = aredis.SSLConnection if server.tls else aredis.Connection
-    return kind(retry=retry, **settings(server))
+    return kind(retry=retry, **settings(server, **timeouts))

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
+import redis
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.topology.connect import sync_connection
+from busmq_spark.topology.dial import dial
+from busmq_spark.topology.endpoint import Endpoint, patience
 from busmq_spark.topology.translate import translate
-from busmq_spark.topology.urls import Server
 from busmq_spark.topology.wire import calls_of, first_error, pack, repeatable, result, unknown_scripts
 
-PATIENCE_S = 8.0
-"""How long one step is tried in all. A server that is down for longer ends the call with LinkLost, in under 10 s."""
-_WIRE_ERRORS = (rx.RedisError, OSError)
+_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 
 
 class SyncLink:
     """A blocking link. The constructor connects nothing; the first step does. Not for use by two threads at once.
 
-    A step whose calls are all idempotent is repeated after a broken link until ``patience_s`` is over; any other is repeated only while it
+    A step whose calls are all idempotent is repeated after a broken link until its patience is over; any other is repeated only while it
     is certain that Redis has not seen it.
     """
 
-    def __init__(self, server: Server, patience_s: float = PATIENCE_S) -> None:
-        self.server = server
+    def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
+        """``patience_s``: seconds a step is tried in all; None: what suits the endpoint and the error (see endpoint.py)."""
+        self.endpoint = endpoint
         self._patience_s = patience_s
-        self._connection = sync_connection(server)
+        self._connection: redis.Connection | None = None
         self._posted = 0
 
     def run(self, flow: Flow[T]) -> T:
@@ -44,50 +44,51 @@ class SyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        deadline = time.monotonic() + self._patience_s
+        began = time.monotonic()
         for attempt in range(1_000_000):
             try:
-                self._ready()
+                connection = self._ready()
             except _WIRE_ERRORS as error:
-                self._pause_or_raise(translate(error, self.server), attempt, deadline)
+                self._pause_or_raise(translate(error, self.endpoint), attempt, began)
                 continue
             try:
-                replies = self._exchange(calls)
+                replies = _exchange(connection, calls)
             except _WIRE_ERRORS as error:
-                self._connection.disconnect()
-                lost = translate(error, self.server)
+                self._drop()
+                lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                self._pause_or_raise(lost, attempt, deadline)
+                self._pause_or_raise(lost, attempt, began)
                 continue
             if (failed := first_error(replies)) is None:
                 return result(step, replies)
-            refused = translate(failed, self.server)
+            refused = translate(failed, self.endpoint)
             if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
                 raise refused from None
-            self._pause_or_raise(refused, attempt, deadline)  # LOADING and its like: not executed
+            self._pause_or_raise(refused, attempt, began)  # LOADING and its like: not executed
         raise AssertionError("unreachable")
 
     def post(self, call: Call) -> None:
         """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
         try:
-            self._ready_for_more()
-            self._connection.send_packed_command([pack((call,), whole=True)], check_health=False)
+            connection = self._connection if self._posted and self._connection is not None else self._ready()
+            connection.send_packed_command([pack((call,), whole=True)], check_health=False)
             self._posted += 1
         except _WIRE_ERRORS as error:
             self._drop()
-            raise translate(error, self.server) from error
+            raise translate(error, self.endpoint) from error
 
     def fetch(self) -> Any:
         """The reply to the oldest call posted and not fetched. Raises its translated error; LinkLost means that all posted calls are in doubt."""
+        assert self._connection is not None, "nothing was posted"
         try:
-            reply = self._read()
+            reply = _read(self._connection)
         except _WIRE_ERRORS as error:
             self._drop()
-            raise translate(error, self.server) from error
+            raise translate(error, self.endpoint) from error
         self._posted -= 1
         if isinstance(reply, Exception):
-            raise translate(reply, self.server)
+            raise translate(reply, self.endpoint)
         return reply
 
     def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
@@ -117,40 +118,48 @@ class SyncLink:
 
     def _drop(self) -> None:
         self._posted = 0
-        self._connection.disconnect()
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._connection = None
 
-    def _ready_for_more(self) -> None:
-        if not self._posted:
-            self._ready()
+    def _ready(self) -> redis.Connection:
+        if self._connection is not None and not self._alive(self._connection):
+            self._drop()
+        if self._connection is None:
+            self._connection = dial(self.endpoint)
+        return self._connection
 
-    def _ready(self) -> None:
-        connection = self._connection
-        if connection.is_connected:
-            try:
-                if not connection.can_read(timeout=0):
-                    return
-            except _WIRE_ERRORS:
-                pass
-            connection.disconnect()  # closed by the server meanwhile: better known before a push is sent
-        connection.connect()
-
-    def _exchange(self, calls: tuple[Call, ...] | list[Call] | Any) -> list[Any]:
-        self._connection.send_packed_command([pack(calls)], check_health=False)
-        replies = [self._read() for _ in calls]
-        if missing := unknown_scripts(replies):
-            self._connection.send_packed_command([pack([calls[i] for i in missing], whole=True)], check_health=False)
-            for i in missing:
-                replies[i] = self._read()
-        return replies
-
-    def _read(self) -> Any:
+    @staticmethod
+    def _alive(connection: redis.Connection) -> bool:
+        """Whether the server has closed the connection meanwhile: better known before a push is sent."""
         try:
-            return self._connection.read_response(disable_decoding=True)
-        except (rx.ResponseError, rx.BusyLoadingError) as error:
-            return error
+            return not connection.can_read(timeout=0)
+        except _WIRE_ERRORS:
+            return False
 
-    def _pause_or_raise(self, error: BusError, attempt: int, deadline: float) -> None:
+    def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> None:
         pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
-        if not isinstance(error, LinkLost) or time.monotonic() + pause_s > deadline:
+        if not isinstance(error, LinkLost):
             raise error from None
+        if time.monotonic() + pause_s > began + (patience(self.endpoint, error) if self._patience_s is None else self._patience_s):
+            raise error from None
+        if self.endpoint.moves:
+            self._drop()  # who is master is asked anew
         time.sleep(pause_s)
+
+
+def _exchange(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:
+    connection.send_packed_command([pack(calls)], check_health=False)
+    replies = [_read(connection) for _ in calls]
+    if missing := unknown_scripts(replies):
+        connection.send_packed_command([pack([calls[i] for i in missing], whole=True)], check_health=False)
+        for i in missing:
+            replies[i] = _read(connection)
+    return replies
+
+
+def _read(connection: redis.Connection) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except (rx.ResponseError, rx.BusyLoadingError) as error:
+        return error

@@ -8,8 +8,9 @@ from time import monotonic
 
 import redis.exceptions as rx
 
-from busmq_spark.topology.connect import sync_connection
-from busmq_spark.topology.urls import Server
+from busmq_spark.errors import BusError
+from busmq_spark.topology.dial import dial
+from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.wire import pack_words
 
 _NAMES_PER_CALL = 500
@@ -21,8 +22,8 @@ class Bell:
     It only makes things faster: while it cannot connect, the owner's own polling goes on. ``stop`` ends it; so does the end of the process.
     """
 
-    def __init__(self, server: Server, rung: threading.Event) -> None:
-        self._server = server
+    def __init__(self, endpoint: Endpoint, rung: threading.Event) -> None:
+        self._endpoint = endpoint
         self._rung = rung
         self._channels: tuple[str, ...] = ()
         self._changed = threading.Event()
@@ -45,19 +46,20 @@ class Bell:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            connection = sync_connection(self._server)
+            connection = None
             try:
-                connection.connect()
+                connection = dial(self._endpoint)
                 self._changed.clear()
                 names = self._channels
                 for i in range(0, len(names), _NAMES_PER_CALL):
                     connection.send_packed_command([pack_words(("SUBSCRIBE", *names[i : i + _NAMES_PER_CALL]))], check_health=False)
                 # The confirmations ring too, as they should: what came before them was not heard.
                 self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
-            except (rx.RedisError, OSError):
+            except (rx.RedisError, OSError, BusError):
                 self._stopped.wait(1.0)
             finally:
-                connection.disconnect()
+                if connection is not None:
+                    connection.disconnect()
 
     def _drain(self, sock: object) -> None:
         sock.settimeout(0.5)  # type: ignore[attr-defined]  # a socket

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import redis
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call
 from busmq_spark.core.pairs import NO_PAIRS, Pairs, PairScanner
-from busmq_spark.topology.connect import sync_connection
+from busmq_spark.errors import LinkLost
+from busmq_spark.topology.dial import dial
+from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.translate import translate
-from busmq_spark.topology.urls import Server
 from busmq_spark.topology.wire import pack
 
-_WIRE_ERRORS = (rx.RedisError, OSError)
+_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 _START_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 _KEEP_BYTES = 64 * 1024 * 1024
@@ -27,9 +29,9 @@ class RangeLink:
     Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
     """
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self._connection = sync_connection(server)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._connection: redis.Connection | None = None
         self._socket: Any = None
         self._buffer = bytearray(_START_BYTES)
         self._used = self._at = 0
@@ -40,13 +42,13 @@ class RangeLink:
         """Send calls without waiting. Each needs its ``fetch``."""
         try:
             if self._socket is None:
-                self._connection.connect()
+                self._connection = dial(self.endpoint)
                 self._socket = self._connection._sock
                 self._used = self._at = 0
             self._socket.sendall(pack(calls))
         except _WIRE_ERRORS as error:
             self.drop()
-            raise translate(error, self.server) from error
+            raise translate(error, self.endpoint) from error
         self.waiting += len(calls)
 
     def fetch_pairs(self) -> Pairs:
@@ -55,7 +57,7 @@ class RangeLink:
             return self._pairs()
         except _WIRE_ERRORS as error:
             self.drop()
-            raise translate(error, self.server) from error
+            raise translate(error, self.endpoint) from error
 
     def fetch(self) -> Any:
         """The reply to a command that answers with one string or nothing: bytes or None. Raises the translated error of an error reply."""
@@ -64,14 +66,15 @@ class RangeLink:
             reply = self._one()
         except _WIRE_ERRORS as error:
             self.drop()
-            raise translate(error, self.server) from error
+            raise translate(error, self.endpoint) from error
         self.waiting -= 1
         return reply
 
     def drop(self) -> None:
         """Close the connection; replies still under way are forgotten."""
-        self._connection.disconnect()
-        self._socket = None
+        if self._connection is not None:
+            self._connection.disconnect()
+        self._connection = self._socket = None
         self.waiting = 0
         if len(self._buffer) > _KEEP_BYTES:
             self._buffer = bytearray(_START_BYTES)
@@ -109,7 +112,7 @@ class RangeLink:
         self._at = stop + 2
         if line[:1] == b"-":
             self.waiting -= 1
-            raise translate(rx.ResponseError(line[1:].decode("utf-8", "replace")), self.server)
+            raise translate(rx.ResponseError(line[1:].decode("utf-8", "replace")), self.endpoint)
         return line
 
     def _one(self) -> bytes | None:

@@ -7,7 +7,7 @@ import re
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, LinkLost, MessageRefused, ServerFull, ServerReadOnly, ServerRefused, Unauthorized
-from busmq_spark.topology.urls import Server
+from busmq_spark.topology.endpoint import Endpoint
 
 NOT_NOW = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
 """Replies that say: not now, and nothing was done. Such a call may be sent again."""
@@ -34,16 +34,23 @@ _SENTENCES: dict[str, type[BusError]] = {"OOM command": ServerFull, "The user ex
 _CODE = re.compile(r"(?:^|-)(" + "|".join(_KINDS) + r")\b")
 
 
-def translate(error: Exception, server: Server) -> BusError:
-    """Our error for what redis-py raised or what Redis replied. The address is masked, and no argument of a command is repeated."""
-    text = _plain(error, server)
+def translate(error: Exception, endpoint: Endpoint) -> BusError:
+    """Our error for what redis-py raised or what Redis replied. The address is masked, and no argument of a command is repeated.
+
+    What is one of ours already stays as it is.
+    """
+    if isinstance(error, BusError):
+        return error
+    text = _plain(error, endpoint)
     if "BUSMQ_MAX_ID" in text:
         return MessageRefused(reason="the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew")
     kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
     if kind is None:
         found = _CODE.search(text)
         kind = _KINDS[found[1]] if found else _wordy(text)
-    return kind(url=server.masked, reason=text)
+    if endpoint.moves and (kind is ServerReadOnly or text.startswith("UNBLOCKED")):
+        kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
+    return kind(url=endpoint.masked, reason=text)
 
 
 def _wordy(text: str) -> type[BusError]:
@@ -51,10 +58,10 @@ def _wordy(text: str) -> type[BusError]:
     return next((kind for words, kind in _SENTENCES.items() if words in text), ServerRefused)
 
 
-def _plain(error: Exception, server: Server) -> str:
+def _plain(error: Exception, endpoint: Endpoint) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(", with args beginning with")[0]
-    for secret in (server.password, server.user):
-        if secret and len(secret) > 3:
+    for secret in endpoint.secrets:
+        if len(secret) > 3:
             text = text.replace(secret, "***")
     return text.rstrip(".")  # our sentence goes on

@@ -15,6 +15,31 @@ DEFAULT_PORT = 6379
 
 
 @dataclass(frozen=True, slots=True)
+class Trust:
+    """How TLS is checked: paths of PEM files. None means the system's authorities, and no certificate of our own."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    check_hostname: bool = True
+
+
+SYSTEM_TRUST = Trust()
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Credentials for servers whose URL has none, and how their TLS is checked."""
+
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    trust: Trust = SYSTEM_TRUST
+
+
+NOBODY = Login()
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One Redis server. Its repr and ``masked`` show no credentials."""
 
@@ -25,6 +50,22 @@ class Server:
     user: str | None = field(default=None, repr=False)
     """Not shown either: of a password with a colon, given without a user, the first half lands here."""
     password: str | None = field(default=None, repr=False)
+    trust: Trust = SYSTEM_TRUST
+
+    moves = False
+
+    def find(self) -> Server:
+        """Itself: a server is an endpoint that never moves."""
+        return self
+
+    async def find_async(self) -> Server:
+        """Itself."""
+        return self
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no text for people may contain."""
+        return tuple(secret for secret in (self.password, self.user) if secret)
 
     @property
     def masked(self) -> str:
@@ -36,8 +77,8 @@ class Server:
         return f"redis{'s' if self.tls else ''}://{secret}{host}:{self.port}"
 
 
-def parse(urls: str, password: str | None = None) -> tuple[Server, ...]:
-    """The servers of a comma list. ``password`` holds for every URL that has none of its own.
+def parse(urls: str, login: Login = NOBODY, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
+    """The servers of a comma list. ``login`` holds for every URL that has no credentials of its own.
 
     Raises ConfigError that says which URL and why, and repeats nothing of it: a password that breaks its URL may stand anywhere in it.
     """
@@ -47,7 +88,7 @@ def parse(urls: str, password: str | None = None) -> tuple[Server, ...]:
     servers = []
     for place, url in enumerate(given, 1):
         try:
-            servers.append(_server(url, password))
+            servers.append(_server(url, login, default_port))
         except _Bad as bad:
             which = f"URL {place} of {len(given)} in redis.url" if len(given) > 1 else "redis.url"
             raise ConfigError(
@@ -61,7 +102,7 @@ class _Bad(Exception):
     """What is wrong with a URL, in words of ours only."""
 
 
-def _server(url: str, password: str | None) -> Server:
+def _server(url: str, default: Login, default_port: int) -> Server:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -70,12 +111,14 @@ def _server(url: str, password: str | None) -> Server:
         raise _Bad("it does not begin with a known scheme")
     login, _, address = parts.netloc.rpartition("@")
     user, secret = _credentials(login)
+    if secret is None:
+        user, secret = user or default.user, default.password
     if parts.scheme == "unix":
         if address or not parts.path:
             raise _Bad("it has a host" if address else "it has no path")
         if login and "@" in parts.path:
             raise _Bad("it has an @ behind its address")
-        return Server("", 0, path=unquote(parts.path), user=user, password=secret or password)
+        return Server("", 0, path=unquote(parts.path), user=user, password=secret)
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise _Bad("it has an @ behind its address")
     try:
@@ -84,7 +127,7 @@ def _server(url: str, password: str | None) -> Server:
         raise _Bad("its port is not a number from 1 to 65535") from None
     if not host:
         raise _Bad("it has no host")
-    return Server(host, port or DEFAULT_PORT, parts.scheme == "rediss", None, user, secret or password)
+    return Server(host, port or default_port, parts.scheme == "rediss", None, user, secret, default.trust)
 
 
 def _credentials(text: str) -> tuple[str | None, str | None]:

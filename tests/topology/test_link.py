@@ -15,6 +15,7 @@ from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.topology import connect
 from busmq_spark.topology import link as link_module
 from busmq_spark.topology.async_link import AsyncLink
+from busmq_spark.topology.endpoint import PATIENCE_S
 from busmq_spark.topology.link import SyncLink
 from tests.topology.conftest import Driver, absent
 from tests.topology.fakes import CLOSE, FakeRedis, says
@@ -137,7 +138,7 @@ def test_a_link_tries_until_its_patience_is_over_and_not_beyond(monkeypatch: pyt
 
 
 def test_patience_and_one_connect_stay_under_ten_seconds() -> None:
-    assert link_module.PATIENCE_S + connect.CONNECT_TIMEOUT_S / 2 < 10
+    assert PATIENCE_S + connect.CONNECT_TIMEOUT_S / 2 < 10
     assert 0 < connect.REPLY_TIMEOUT_S <= 10
 
 

@@ -1,0 +1,48 @@
+"""Endpoint to open connection. Behind an endpoint that moves, only a server that says it is master will do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio as aredis
+import redis.exceptions as rx
+
+from busmq_spark.topology.connect import async_connection, sync_connection
+from busmq_spark.topology.endpoint import Endpoint
+from busmq_spark.topology.wire import pack_words
+
+_ROLE = pack_words(("ROLE",))
+
+
+def dial(endpoint: Endpoint) -> redis.Connection:
+    """A blocking connection, open. Raises what redis-py raises, and NobodyAnswers."""
+    connection = sync_connection(endpoint.find())
+    try:
+        connection.connect()
+        if endpoint.moves:
+            connection.send_packed_command([_ROLE], check_health=False)
+            _check(connection.read_response(disable_decoding=True))
+    except BaseException:
+        connection.disconnect()
+        raise
+    return connection
+
+
+async def dial_async(endpoint: Endpoint) -> aredis.Connection:
+    """The same for asyncio."""
+    connection = async_connection(await endpoint.find_async())
+    try:
+        await connection.connect()
+        if endpoint.moves:
+            await connection.send_packed_command(_ROLE, check_health=False)
+            _check(await connection.read_response(disable_decoding=True))
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return connection
+
+
+def _check(role: Any) -> None:
+    if role[0] != b"master":
+        raise rx.ConnectionError(f"this server is a {role[0].decode('utf-8', 'replace')} now, not a master")

@@ -1,0 +1,49 @@
+"""Where a link leads: always the same server, or whichever is master at the moment."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from busmq_spark.errors import LinkLost
+from busmq_spark.topology.urls import Server
+
+PATIENCE_S = 8.0
+"""How long one step is tried when nobody answers. A Redis that is not there ends the call with LinkLost in under 10 s."""
+FAILOVER_PATIENCE_S = 60.0
+"""How long one step is tried while somebody answers but nobody is master: Sentinel and Cluster as they come need up to 35 s for a fail-over."""
+
+
+class NobodyAnswers(LinkLost):
+    """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is in vain."""
+
+
+class Endpoint(Protocol):
+    """What a link connects to. ``find`` says which server that is now."""
+
+    @property
+    def masked(self) -> str:
+        """For people; shows no credentials."""
+        ...
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no text for people may contain."""
+        ...
+
+    @property
+    def moves(self) -> bool:
+        """Whether another server may take over: then the one found must say it is master, and READONLY means that it no longer is."""
+        ...
+
+    def find(self) -> Server:
+        """The server to connect to. Raises NobodyAnswers."""
+        ...
+
+    async def find_async(self) -> Server:
+        """The same on the running loop."""
+        ...
+
+
+def patience(endpoint: Endpoint, error: LinkLost) -> float:
+    """How long a step may be tried in all after this error."""
+    return FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, NobodyAnswers) else PATIENCE_S

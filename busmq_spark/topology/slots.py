@@ -1,0 +1,103 @@
+"""Redis Cluster's hash slots: key to slot to node. Pure; the links ask and are told.
+
+Source: the Redis Cluster specification (CRC16-CCITT/XMODEM of the hash tag, modulo 16384).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from busmq_spark.core.flow import Call
+from busmq_spark.core.once import Remembered
+
+SLOTS = 16_384
+Node = tuple[str, int]
+"""Host and port."""
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        crc = byte << 8
+        for _ in range(8):
+            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
+        table.append(crc & 0xFFFF)
+    return table
+
+
+_TABLE = _table()
+
+
+def _slot(key: bytes) -> int:
+    start = key.find(b"{")
+    if start >= 0 and (stop := key.find(b"}", start + 1)) > start + 1:
+        key = key[start + 1 : stop]
+    crc = 0
+    for byte in key:
+        crc = (crc << 8) & 0xFFFF ^ _TABLE[crc >> 8 ^ byte]
+    return crc % SLOTS
+
+
+_slots = Remembered(_slot, 100_000)
+
+
+def slot(key: bytes | str) -> int:
+    """The slot of a key: that of its first non-empty ``{tag}``, if it has one."""
+    return _slots(key.encode() if isinstance(key, str) else key)
+
+
+def key_of(call: Call) -> bytes | str | None:
+    """The key that decides where a call goes; None for commands that any node answers (PUBLISH, PUBSUB, SCRIPT …)."""
+    if call.script is not None:
+        key = call.words[0] if call.key_count else None
+    else:
+        key = call.words[1] if len(call.words) > 1 and str(call.words[0]).upper() not in _KEYLESS else None
+    return str(key) if isinstance(key, int) else key
+
+
+_KEYLESS = frozenset({"PUBLISH", "PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME", "DBSIZE", "WAIT"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMap:
+    """Which master owns which slots, as one node saw it."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def parse(cls, reply: Sequence[Any], asked: str) -> SlotMap:
+        """From the reply of CLUSTER SLOTS; a node that does not know its own host is where it was ``asked``."""
+        ranges = sorted((int(r[0]), int(r[1]), (r[2][0].decode() or asked, int(r[2][1]))) for r in reply)
+        return cls(tuple(r[0] for r in ranges), tuple(r[1] for r in ranges), tuple(r[2] for r in ranges))
+
+    def owner(self, slot: int) -> Node | None:
+        """The master of a slot; None when nobody serves it."""
+        place = bisect_right(self.starts, slot) - 1
+        return self.nodes[place] if place >= 0 and slot <= self.ends[place] else None
+
+    @property
+    def masters(self) -> tuple[Node, ...]:
+        """Every node that owns slots, each once."""
+        return tuple(dict.fromkeys(self.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """``asking``: this one call goes there, with ASKING before it; else the slot has moved for good."""
+
+    node: Node
+    asking: bool
+
+
+def redirect(text: str, asked: str) -> Redirect | None:
+    """What a MOVED or ASK error says; None for any other text. An empty host means the node that was ``asked``."""
+    kind, _, rest = text.partition(" ")
+    if kind not in ("MOVED", "ASK"):
+        return None
+    host, _, port = rest.split(" ")[1].rpartition(":")
+    return Redirect((host or asked, int(port)), kind == "ASK")
