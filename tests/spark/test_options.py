@@ -16,7 +16,15 @@ READ = {"redis.url": "redis://h", "subscribe": "q"}
 GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (ReadOptions, "redis.url", "redis://a,redis://b", "url", "redis://a,redis://b"),
     (ReadOptions, "redis.password", SECRET, "password", SECRET),
+    (ReadOptions, "redis.username", " u ", "user", "u"),
     (ReadOptions, "redis.layout", "DIRECT", "layout", "direct"),
+    (ReadOptions, "redis.layout", "Sentinel", "layout", "sentinel"),
+    (ReadOptions, "redis.layout", "cluster", "layout", "cluster"),
+    (ReadOptions, "redis.sentinelMaster", "blue", "master", "blue"),
+    (ReadOptions, "redis.tls.ca", "ca.pem", "tls_ca", "ca.pem"),
+    (ReadOptions, "redis.tls.certificate", "own.pem", "tls_certificate", "own.pem"),
+    (ReadOptions, "redis.tls.key", "own.key", "tls_key", "own.key"),
+    (ReadOptions, "redis.tls.checkHostname", "FALSE", "tls_check_hostname", False),
     (ReadOptions, "subscribe", " b, a ,b,", "subscribe", ("b", "a")),
     (ReadOptions, "startingOffsets", "LATEST", "starting", "latest"),
     (ReadOptions, "startingOffsets", '{"q": 41}', "starting", {"q": 41}),
@@ -46,7 +54,13 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
 ]
 
 BAD = [
-    (ReadOptions, "redis.layout", "ring", "one of direct"),
+    (ReadOptions, "redis.layout", "ring", "one of direct, sentinel, cluster"),
+    (ReadOptions, "redis.username", " ", "a name"),
+    (ReadOptions, "redis.sentinelMaster", "", "a name"),
+    (ReadOptions, "redis.tls.ca", "", "a name"),
+    (ReadOptions, "redis.tls.certificate", "", "a name"),
+    (ReadOptions, "redis.tls.key", "", "a name"),
+    (ReadOptions, "redis.tls.checkHostname", "no", "true or false"),
     (ReadOptions, "subscribe", " , ", "comma list of queue names"),
     (ReadOptions, "subscribePattern", "(", "regular expression"),
     (ReadOptions, "startingOffsets", "yesterday", "earliest, latest, or JSON"),
@@ -215,4 +229,6 @@ def test_the_table_for_people_has_every_option_with_its_default_and_a_sentence()
     assert table["idlePollMs"][0] == "50"
     assert table["ttl"][0] in (str(WEEK_S), "7d")
     assert all(doc and not doc.endswith(".") for _, doc in table.values())
-    assert [name for name, _, _ in rows(WriteOptions)][:3] == ["redis.url", "redis.password", "redis.layout"]
+    redis = ["redis.url", "redis.username", "redis.password", "redis.layout", "redis.sentinelMaster"]
+    tls = ["redis.tls.ca", "redis.tls.certificate", "redis.tls.key", "redis.tls.checkHostname"]
+    assert [name for name, _, _ in rows(WriteOptions)][:10] == [*redis, *tls, "queue"]

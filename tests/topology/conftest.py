@@ -11,6 +11,7 @@ import pytest
 
 from busmq_spark.core.flow import Flow, Step
 from busmq_spark.topology.async_link import AsyncLink
+from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import Server, parse
 
@@ -25,7 +26,7 @@ class Driver:
         self._runner = asyncio.Runner() if way == "async" else None
         self._links: list[Any] = []
 
-    def __call__(self, server: Server | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
+    def __call__(self, server: Endpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
         kind = AsyncLink if self._runner else SyncLink
         self._links.append(kind(parse(server)[0] if isinstance(server, str) else server, patience_s))
         return self

@@ -1,0 +1,59 @@
+"""From options to servers: every layout, whose credentials are whose, and no secret in sight."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import RedisOptions
+from busmq_spark.topology.address import address
+from busmq_spark.topology.sentinel import Master
+from busmq_spark.topology.urls import Login, Server, Trust
+
+TRUST = Trust("ca.pem", "own.pem", "own.key", check_hostname=False)
+TLS = {"tls_ca": "ca.pem", "tls_certificate": "own.pem", "tls_key": "own.key", "tls_check_hostname": False}
+
+
+def test_direct_servers_are_the_endpoints_in_their_order() -> None:
+    found = address(RedisOptions(url="redis://b,redis://a:7"))
+    assert found.endpoints == (Server("b", 6379), Server("a", 7))
+    assert not found.cluster
+
+
+def test_credentials_of_the_options_are_for_urls_without_any() -> None:
+    first, second = address(RedisOptions(url="redis://a,redis://:own@b", user="u", password="p")).servers
+    assert (first.user, first.password) == ("u", "p")
+    assert (second.user, second.password) == (None, "own")
+
+
+def test_sentinels_are_one_endpoint_and_the_credentials_are_the_masters() -> None:
+    found = address(RedisOptions(url="redis://s1,redis://:sentinels@s2:7", user="u", password="p", layout="sentinel", master="blue"))
+    assert found.endpoints == (Master((Server("s1", 26379), Server("s2", 7, password="sentinels")), "blue", Login("u", "p")),)
+    assert not found.cluster
+
+
+def test_nodes_of_a_cluster_are_seeds_with_the_credentials_of_the_options() -> None:
+    found = address(RedisOptions(url="redis://a:1,redis://b:2", password="p", layout="cluster"))
+    assert found.cluster
+    assert [server.password for server in found.servers] == ["p", "p"]
+
+
+@pytest.mark.parametrize("layout", ["direct", "sentinel", "cluster"])
+def test_what_to_trust_reaches_every_server(layout: str) -> None:
+    found = address(RedisOptions(url="rediss://a,rediss://b", layout=layout, **TLS))
+    assert {server.trust for server in found.servers} == {TRUST}
+    assert found.login.trust == TRUST
+    assert all(server.tls for server in found.servers)
+
+
+@pytest.mark.parametrize("layout", ["direct", "sentinel", "cluster"])
+def test_no_secret_shows(layout: str) -> None:
+    found = address(RedisOptions(url="redis://x:hunter2@a", user="hunter3", password="hunter4", layout=layout))
+    shown = repr(found) + found.masked + "".join(endpoint.masked + repr(endpoint) for endpoint in found.endpoints)
+    assert "hunter" not in shown
+    assert "***@a" in found.masked
+
+
+def test_a_url_that_is_none_is_an_error_of_the_options() -> None:
+    with pytest.raises(ConfigError, match=r"redis\.url"):
+        address(RedisOptions(url="http://a", layout="sentinel"))
