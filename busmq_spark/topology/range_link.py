@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import redis
 import redis.exceptions as rx
 
@@ -62,7 +61,6 @@ class RangeLink:
     def fetch(self) -> Any:
         """The reply to a command that answers with one string or nothing: bytes or None. Raises the translated error of an error reply."""
         try:
-            self._compact()
             reply = self._one()
         except _WIRE_ERRORS as error:
             self.drop()
@@ -86,16 +84,14 @@ class RangeLink:
             self.waiting -= 1
             return NO_PAIRS
         scanner = PairScanner(count, body)
-        while (end := scanner.end(self._buffer, self._used)) is None and not scanner.confused:
-            self._receive_much()
-        if end is None:
-            self._at = body
-            found = self._walked(count)
-        else:
-            found = scanner.pairs(self._buffer)
-            self._at = end
+        try:
+            while (end := scanner.end(self._buffer, self._used)) is None:
+                self._receive_much()
+        except ValueError as error:
+            raise rx.ConnectionError(f"replies are out of step: {error}") from None
+        self._at = end
         self.waiting -= 1
-        return found
+        return scanner.pairs(self._buffer)
 
     def _array_head(self) -> tuple[int, int]:
         """Number of elements of the array that begins the buffer, and the offset of the first."""
@@ -131,12 +127,6 @@ class RangeLink:
                 self._receive()
         return start, size
 
-    def _walked(self, count: int) -> Pairs:
-        places = np.array([self._string() for _ in range(count)], dtype=np.int64)
-        starts, lengths = places[:, 0], places[:, 1]
-        ids = [int(self._buffer[starts[i] : starts[i] + lengths[i]]) for i in (0, -2)]
-        return Pairs(self._buffer, starts[1::2], lengths[1::2], ids[0], ids[1])
-
     def _receive_much(self) -> None:
         """Receive until it is worth looking: Redis sends 16 KB at a time, and every look costs numpy a fixed price.
 
@@ -151,7 +141,8 @@ class RangeLink:
         if len(self._buffer) - self._used < _READ_BYTES:
             # A new one, not resized: numpy views of the old one may still be held.
             self._buffer = self._buffer + bytearray(max(len(self._buffer), _READ_BYTES))
-        got = self._socket.recv_into(memoryview(self._buffer)[self._used :])
+        # No more than that at once: what belongs to the next reply must be moved, and what has just come is looked at while a core has it.
+        got = self._socket.recv_into(memoryview(self._buffer)[self._used : self._used + _READ_BYTES])
         if not got:
             raise rx.ConnectionError("Connection closed by server.")
         self._used += got
@@ -159,6 +150,6 @@ class RangeLink:
     def _compact(self) -> None:
         """Move what is left of the last read to the front."""
         if self._at:
-            rest = bytes(self._buffer[self._at : self._used])
-            self._buffer[: len(rest)] = rest
-            self._used, self._at = len(rest), 0
+            view, left = memoryview(self._buffer), self._used - self._at
+            view[:left] = view[self._at : self._used]
+            self._used, self._at = left, 0
