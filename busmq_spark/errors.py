@@ -10,6 +10,9 @@
     ├── QueueMissing               the queue does not exist and may not be created
     ├── QueueBusy                  another query reads this queue (or subscription)
     ├── QueueFull        retriable the queue stayed at its ``maxsize`` until the deadline
+    ├── StateError                 a call that makes no sense now, such as a push while not attached
+    ├── RequestFailed              a service's provider answered with an error
+    ├── RequestTimeout   retriable nobody answered a request to a service in time
     ├── MessageRefused             a row or message that cannot be stored
     ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
     │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
@@ -121,6 +124,28 @@ class QueueFull(BusError):
         "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} rows are not stored. "
         "Let a consumer drain it, raise fullTimeoutMs, or attach it with a larger maxsize"
     )
+
+
+class StateError(BusError):
+    """A call that makes no sense now: the object is not attached, or is already."""
+
+    code = "BUSMQ_STATE"
+    template = "cannot {event} {what}: it is {state}. {remedy}"
+
+
+class RequestFailed(BusError):
+    """A service's provider answered a request with an error."""
+
+    code = "BUSMQ_REQUEST_FAILED"
+    template = "service {service!r}: the provider answered with an error: {reason}"
+
+
+class RequestTimeout(BusError):
+    """Nobody answered a request in time."""
+
+    code = "BUSMQ_REQUEST_TIMEOUT"
+    retriable = True
+    template = "service {service!r}: no answer within {timeout_ms} ms. Is a provider serving? A longer timeout_ms waits longer"
 
 
 class MessageRefused(BusError):

@@ -235,6 +235,27 @@ class WriteOptions(RedisOptions):
     truncate: bool = option("truncate", flag, False, doc="batch write with mode overwrite: delete what the queue holds first")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusOptions(RedisOptions):
+    """Settings of ``Bus(...)``; there the names in Python count: ``layout``, ``password``, ``tls_ca`` …"""
+
+    reply_timeout_ms: int = option("replyTimeoutMs", whole(10), 10_000, doc="a server that owes a reply for so long is gone")
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("direct", "sentinel", "cluster"):
+            raise ConfigError(reason=f"layout is {self.layout!r}; expected direct, sentinel or cluster")
+
+
+def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
+    """The options object for keyword arguments. Raises ConfigError for an unknown one, with the nearest known."""
+    known = [row.name for row in fields(cls)]  # type: ignore[arg-type]  # a dataclass
+    for name_ in given:
+        if name_ not in known:
+            near = get_close_matches(name_, known, n=1, cutoff=0.6)
+            raise ConfigError(reason=f"unknown setting {name_!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"))
+    return cls(**given)
+
+
 def rows(cls: type[Any]) -> list[tuple[str, str, str]]:
     """Name, default and sentence of each option, for the README and help texts."""
     out = []

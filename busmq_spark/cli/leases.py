@@ -27,7 +27,7 @@ def living(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[
 
 def _is_dead(token: bytes) -> bool:
     # Only here, since it loads pyarrow: most queues have no lease.
-    from busmq_spark.spark.lease import is_dead
+    from busmq_spark.topology.holder import is_dead
 
     return is_dead(token.decode("utf-8", "replace"))
 

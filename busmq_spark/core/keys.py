@@ -75,6 +75,10 @@ class QueueKeys:
         """Ours. String with a ttl: which query reads this queue, or this subscription of it."""
         return f"{self.base}:lease:{subscription}"
 
+    def hand(self, consumer: str) -> str:
+        """Ours. Pair list: what one unreliable consumer took last; ``consumer`` must be unique for ever."""
+        return f"{self.base}:hand:{consumer}"
+
     def stage(self, attempt: str) -> str:
         """Ours. List of staged values of one task attempt; ``attempt`` must be unique for ever."""
         return f"{self.base}:stage:{attempt}"
@@ -91,6 +95,20 @@ def queue_name(metadata_key: str, *, cluster: bool = False) -> str | None:
 def metadata_pattern(*, cluster: bool = False) -> str:
     """SCAN pattern that matches the metadata key of every queue."""
     return f"{{{QUEUE_PREFIX}*}}{METADATA_SUFFIX}" if cluster else f"{QUEUE_PREFIX}*{METADATA_SUFFIX}"
+
+
+def pubsub_channel(name: str) -> str:
+    """The Redis channel of a pubsub object, in every layout (protocol 4.1)."""
+    return f"bus:pubsub:{name}"
+
+
+NOTIFICATIONS = "bus:notifications"
+"""The pubsub on which discoverable queues are announced (protocol 1.11)."""
+
+
+def persisted_key(name: str) -> str:
+    """Hash of a persisted object, in every layout (protocol 4.2)."""
+    return f"bus:persisted:{name}"
 
 
 def sink_record(sink: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from busmq_spark.errors import MessageRefused
 
@@ -17,12 +18,42 @@ CHUNK_BYTES = 512 * 1024
 """Most bytes in one script call, so that large messages do not hold Redis long either; a single larger message goes alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One message: ``id`` from 1 upwards without holes, ``value`` as the bytes stored in Redis (npm peers see UTF-8 text)."""
 
     id: int
     value: bytes
+
+    @property
+    def text(self) -> str:
+        """The value as UTF-8; what is none becomes U+FFFD, as for npm peers."""
+        return self.value.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The value parsed as JSON. Raises ValueError when it is none."""
+        return json.loads(self.value)
+
+
+def encode(value: object) -> bytes:
+    """What npm busmq stores for the same value (protocol 1.7): text and bytes as they are, everything else as compact JSON.
+
+    Raises MessageRefused for what JSON cannot express.
+    """
+    if isinstance(value, str):
+        return value.encode() if value.isascii() else _utf8(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise MessageRefused(reason=f"a {type(value).__name__} is no message ({error}); push str, bytes, or what JSON can express") from None
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise MessageRefused(reason=f"the text cannot be written as UTF-8 ({error}); half a surrogate pair is no character") from None
 
 
 def chunks(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

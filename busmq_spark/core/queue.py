@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from busmq_spark.core.flow import Flow, command, script
@@ -41,7 +41,7 @@ def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover
 
 def push(keys: QueueKeys, value: bytes) -> Flow[int | None]:
     """Append one message; the result is its id, or None when the queue is full. Raises QueueMissing when it is not attached."""
-    first, stored = yield from _push(keys, next(chunks((value,))))
+    first, stored = yield from append(keys, next(chunks((value,))))
     return first if stored else None
 
 
@@ -52,14 +52,15 @@ def push_many(keys: QueueKeys, values: Sequence[bytes]) -> Flow[int]:
     """
     done = 0
     for chunk in chunks(values):
-        _, stored = yield from _push(keys, chunk)
+        _, stored = yield from append(keys, chunk)
         done += stored
         if stored < len(chunk):
             break
     return done
 
 
-def _push(keys: QueueKeys, values: Sequence[bytes]) -> Flow[tuple[int, int]]:
+def append(keys: QueueKeys, values: Sequence[bytes]) -> Flow[tuple[int, int]]:
+    """Append one chunk (see :func:`chunks`) in one script call: the first id, and how many were stored. Raises QueueMissing."""
     # Not idempotent: after a broken link nobody knows whether the messages are stored, so the caller decides.
     first, stored = yield script("push", keys.shared, (keys.available, *values), idempotent=False)
     if stored < 0:
@@ -77,6 +78,29 @@ def pop(keys: QueueKeys, *, reliable: bool = False, ttl_s: int = 0, most: int = 
     names = (keys.messages, keys.toack) if reliable else (keys.messages,)
     reply = yield script("pop", names, (min(most, CHUNK_MESSAGES), most_bytes, ttl_s), idempotent=False)
     return _messages(reply)
+
+
+def take(keys: QueueKeys, record: str, after: int, *, most: int, ttl_s: int, drop: bool) -> Flow[list[Message]]:
+    """Take up to ``most`` messages from the head into the list ``record``; safe to repeat, since a reply that was lost is found there.
+
+    ``after`` is the id received last (0: none). ``drop``: the record is the consumer's own and forgets what was received; else it is ``toack``.
+    """
+    _check_ttl(ttl_s)
+    reply = yield script("take", (keys.messages, record), (after, min(most, CHUNK_MESSAGES), CHUNK_BYTES, ttl_s, int(drop)))
+    return _messages(reply)
+
+
+def give_back(keys: QueueKeys, record: str, handed: int, *, ttl_s: int, drop: bool) -> Flow[int]:
+    """Return what was taken behind the id ``handed`` (0: everything) to the head of the queue. The result is how many messages that were.
+
+    Not to be repeated in doubt while ``drop`` is false: others may have been taken since.
+    """
+    return int((yield script("give_back", (keys.messages, record), (handed, keys.available, int(drop), ttl_s), idempotent=drop)))
+
+
+def after(keys: QueueKeys, last: int, position: int, most: int) -> Flow[list[Message]]:
+    """Up to ``most`` messages behind the id ``last``; while that is 0, from ``position`` on (0 is the oldest). Nothing is removed."""
+    return _messages((yield script("after", (keys.messages, keys.msgid), (last, position, most))))
 
 
 def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:
@@ -114,15 +138,21 @@ def metadata(keys: QueueKeys) -> Flow[dict[str, str]]:
     return dict(zip(texts[0::2], texts[1::2], strict=True))
 
 
+def describe(keys: QueueKeys, fields: Mapping[str, str], ttl_s: int) -> Flow[None]:
+    """Set metadata fields and let the metadata live for another ``ttl_s`` (protocol 1.10)."""
+    _check_ttl(ttl_s)
+    yield [command("HSET", keys.metadata, *(word for pair in fields.items() for word in pair)), command("EXPIRE", keys.metadata, ttl_s)]
+
+
 def touch(keys: QueueKeys, ttl_s: int) -> Flow[None]:
     """Let the queue live for another ``ttl_s``."""
     _check_ttl(ttl_s)
     yield [command("EXPIRE", key, ttl_s) for key in keys.shared]
 
 
-def flush(keys: QueueKeys) -> Flow[None]:
-    """Delete every stored message; ids go on, un-acked messages stay (protocol 1.10)."""
-    yield command("DEL", keys.messages)
+def flush(keys: QueueKeys) -> Flow[bool]:
+    """Delete every stored message; ids go on, un-acked messages stay (protocol 1.10). Whether there were any."""
+    return bool((yield command("DEL", keys.messages)))
 
 
 def close(keys: QueueKeys) -> Flow[None]:
@@ -142,4 +172,4 @@ def _check_ttl(ttl_s: int) -> None:
 
 
 def _messages(reply: list[bytes]) -> list[Message]:
-    return [Message(int(reply[i]), reply[i + 1]) for i in range(0, len(reply) - 1, 2)]
+    return [Message(int(id), value) for id, value in zip(reply[0::2], reply[1::2], strict=True)]

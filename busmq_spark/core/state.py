@@ -142,6 +142,11 @@ def lease(queues: Sequence[QueueKeys], subscription: str, token: str, lease_ms: 
     return [reply.decode() for reply in replies]
 
 
+def release(keys: QueueKeys, subscription: str, token: str) -> Flow[bool]:
+    """Give the lease up. Whether it was still the token's."""
+    return bool((yield script("release", (keys.lease(subscription),), (token,))))
+
+
 def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str = "", lease_ms: int = 0) -> Flow[list[int]]:
     """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 the lease is somebody else's. An empty token renews no lease."""
     replies = yield [

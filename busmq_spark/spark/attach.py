@@ -17,6 +17,7 @@ from busmq_spark.spark.offsets import Position
 from busmq_spark.spark.plan import Loss, lost
 from busmq_spark.spark.redis_store import RedisStore, open_store
 from busmq_spark.spark.store import Creation
+from busmq_spark.topology.holder import is_dead, my_token
 from busmq_spark.topology.listen import Bell
 
 SHORT_TTL_S = 3600
@@ -32,7 +33,7 @@ class Attachment:
         self.queues: list[str] = []
         self._options = options
         self._bells = bells
-        self._token = lease.my_token() if options.ack == "commit" else ""
+        self._token = my_token() if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: open_store(options), options.subscription, self._token)
 
     def hold(self, names: Sequence[str], known: Mapping[str, Position], *, fresh: bool) -> None:
@@ -120,7 +121,7 @@ class Attachment:
         """A reader with a subscription and one without would drop each other's messages."""
         if self._options.subscription:
             for queue, holder in self.store.holders(queues, "").items():
-                if holder and not lease.is_dead(holder):
+                if holder and not is_dead(holder):
                     raise QueueBusy(
                         queue=queue,
                         found="is read by a query without a subscription",

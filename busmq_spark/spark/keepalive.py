@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 
 from busmq_spark.errors import BusError
-from busmq_spark.spark.redis_store import LEASE_MS
 from busmq_spark.spark.store import ReadStore
+from busmq_spark.topology.holder import LEASE_MS
 
 log = logging.getLogger("busmq_spark")
 

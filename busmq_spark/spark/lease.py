@@ -1,40 +1,16 @@
-"""One reader per queue (or subscription): who holds it, whether the holder is dead, and staying the holder.
-
-A lease is a Redis key with a ttl, so it ends by itself. The token tells where its holder runs: a reader that died on this machine, or whose
-driver did, is replaced at once, so a restarted query does not wait for the ttl.
-"""
+"""One reader per queue (or subscription): becoming it, and the error when another one is."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
 from busmq_spark.errors import QueueBusy
-from busmq_spark.spark.process import machine, process_name
-from busmq_spark.spark.redis_store import LEASE_MS
 from busmq_spark.spark.store import ReadStore
-from busmq_spark.topology.place import new_token
+from busmq_spark.topology.holder import LEASE_MS, is_dead, machine
 
 GRACE_S = 3.0
 """A reader of this machine that is just being stopped may take so long to end."""
-
-
-def my_token() -> str:
-    """A new token for this process."""
-    return "|".join((new_token(), machine(), process_name(os.getpid()), process_name(os.getppid())))
-
-
-def is_dead(token: str) -> bool:
-    """Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone."""
-    _, _, rest = token.partition("|")
-    where, *processes = rest.split("|")
-    return where == machine() and any(not _alive(process) for process in processes)
-
-
-def _alive(process: str) -> bool:
-    pid = process.partition(".")[0]
-    return pid.isdigit() and process_name(int(pid)) == process
 
 
 def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str) -> None:

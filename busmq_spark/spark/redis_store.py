@@ -24,6 +24,7 @@ from busmq_spark.spark.redis_range import RangeLinks, read_range
 from busmq_spark.spark.store import Creation, Rows, Traces
 from busmq_spark.topology.address import address
 from busmq_spark.topology.endpoint import Endpoint
+from busmq_spark.topology.holder import LEASE_MS
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.place import discover, locate, new_token
@@ -31,8 +32,6 @@ from busmq_spark.topology.range_link import RangeLink
 
 T = TypeVar("T")
 _keys = Remembered(QueueKeys, 100_000)  # planning spells the keys of every queue several times a batch
-LEASE_MS = 15_000
-"""How long a reader that died without a word keeps its queues, unless it died on the machine that asks."""
 
 
 class RedisStore:

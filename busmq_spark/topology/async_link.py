@@ -11,7 +11,7 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.flow import Call, Flow, Step, T, run_async
+from busmq_spark.core.flow import Call, Flow, Step, T, command, run_async
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.dial import dial_async
 from busmq_spark.topology.endpoint import Endpoint, patience
@@ -20,6 +20,7 @@ from busmq_spark.topology.wire import calls_of, first_error, repeatable, result,
 from busmq_spark.topology.wire_protocol import WireProtocol
 
 _WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
+_PING = command("PING")
 
 
 class AsyncLink:
@@ -73,6 +74,14 @@ class AsyncLink:
                 except (rx.RedisError, OSError) as error:
                     raise translate(error, self.endpoint) from error
             return self._wire
+
+    async def ping(self) -> None:
+        """Returns when the server answers; connects if need be. Raises at once, without patience."""
+        try:
+            if (failed := first_error(await exchange(await self.connect(), (_PING,)))) is not None:
+                raise failed
+        except _WIRE_ERRORS as error:
+            raise translate(error, self.endpoint) from error
 
     def drop(self) -> None:
         """Break the connection now: steps in flight fail as if the link had broken. A later step opens a new one."""

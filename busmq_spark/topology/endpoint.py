@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from busmq_spark.errors import LinkLost
@@ -47,3 +48,32 @@ class Endpoint(Protocol):
 def patience(endpoint: Endpoint, error: LinkLost) -> float:
     """How long a step may be tried in all after this error."""
     return FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, NobodyAnswers) else PATIENCE_S
+
+
+@dataclass(slots=True)
+class AnyOf:
+    """One server after the other, a new one at each connect: for what every node of a cluster can do, such as pub/sub."""
+
+    servers: tuple[Server, ...]
+    _next: int = 0
+
+    moves = False
+
+    @property
+    def masked(self) -> str:
+        """All of them."""
+        return ",".join(server.masked for server in self.servers)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of all."""
+        return tuple(secret for server in self.servers for secret in server.secrets)
+
+    def find(self) -> Server:
+        """The next one."""
+        self._next += 1
+        return self.servers[self._next % len(self.servers)]
+
+    async def find_async(self) -> Server:
+        """The next one."""
+        return self.find()

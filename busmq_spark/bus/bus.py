@@ -1,0 +1,160 @@
+"""The bus: the scope in which queues, channels, services and the rest live.
+
+    async with Bus("redis://localhost") as bus:
+        async with bus.queue("orders") as orders:
+            await orders.push({"n": 1})
+            async for message in orders.consume():
+                print(message.id, message.json())
+
+Rule 1. Nothing happens before ``async with``, and nothing is left of it afterwards: no task, no connection.
+Rule 2. Every object belongs to one bus and is used on its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.keeper import Keeper
+from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.servers import Servers
+from busmq_spark.errors import BusError, StateError
+from busmq_spark.options import BusOptions, from_keywords
+from busmq_spark.topology.address import address
+from busmq_spark.topology.holder import my_token
+
+log = logging.getLogger("busmq_spark")
+
+
+class Bus(Emitter):
+    """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
+
+    ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
+    Events: ``online`` when all servers are there (again), ``offline(error)`` when the last one is gone, ``error(error)``.
+    """
+
+    events = ("online", "offline", "error")
+
+    def __init__(self, url: str | None = None, **settings: Any) -> None:
+        super().__init__(self.spawn)
+        self.options = from_keywords(BusOptions, {"url": url, **settings})
+        self.token = my_token()
+        """Names this bus in leases."""
+        self._servers: Servers | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._objects: dict[Any, None] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._held: dict[str, Any] = {}
+        self._online = False
+        self.keeper = Keeper(self)
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong password, a bad certificate."""
+        if self._group is not None:
+            raise StateError(event="enter", what="this bus", state="open already", remedy="Make another Bus for another scope")
+        servers = Servers(address(self.options), self._changed)
+        try:
+            self._servers = servers
+            await servers.first_contact()
+            self._group = await asyncio.TaskGroup().__aenter__()
+            self._changed(None)
+        except BaseException:
+            self._servers = None
+            await servers.close()
+            raise
+        servers.start(self.spawn)
+        self.spawn(self.keeper.run(), "keeping queues alive")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Detach every object, end every task, close every connection."""
+        group, servers = self._group, self._servers
+        assert group is not None
+        assert servers is not None
+        try:
+            await self._leave_all()
+        finally:
+            self._group = None
+            for task in tuple(self._tasks):
+                task.cancel()
+            try:
+                await group.__aexit__(kind, error, trace)
+            finally:
+                await servers.close()
+                self._servers = None
+                if self._online:
+                    self._online = False
+                    self._emit("offline", None)
+
+    @property
+    def online(self) -> bool:
+        """Whether every server answers."""
+        return self._online
+
+    def queue(self, name: str) -> Queue:
+        """The queue with this name; nothing is sent before it is attached or asked."""
+        return Queue(self, name)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+        """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""
+        if self._group is None:
+            work.close()
+            raise _closed()
+        task = self._group.create_task(work, name=f"busmq: {what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @property
+    def servers(self) -> Servers:
+        """The servers. Raises StateError outside of ``async with``."""
+        if self._servers is None:
+            raise _closed()
+        return self._servers
+
+    def adopt(self, thing: Any) -> None:
+        """Remember an attached object, so that leaving the bus detaches it."""
+        self._objects[thing] = None
+
+    def release(self, thing: Any) -> None:
+        """Forget a detached object."""
+        self._objects.pop(thing, None)
+
+    def hold(self, queue: str, consumer: object) -> bool:
+        """Make ``consumer`` the one of this bus that uses its lease on a queue; False when another one does."""
+        return self._held.setdefault(queue, consumer) is consumer
+
+    def unhold(self, queue: str, consumer: object) -> None:
+        """It does not any more."""
+        if self._held.get(queue) is consumer:
+            del self._held[queue]
+
+    async def _leave_all(self) -> None:
+        """Detach in reverse order: a channel before its queues. A server that is gone must not keep the scope open."""
+        for thing in reversed(tuple(self._objects)):
+            try:
+                async with asyncio.timeout(2.0):
+                    await thing.detach()
+            except TimeoutError:
+                log.warning("could not detach %s: no answer", thing)
+            except BusError as error:
+                log.warning("could not detach %s: %s", thing, error)
+        self._objects.clear()
+
+    def _changed(self, error: BusError | None) -> None:
+        ready = self.servers.ready
+        if all(ready) and error is None:
+            self._online = True
+            self._emit("online")
+        elif not any(ready) and self._online:
+            self._online = False
+            self._emit("offline", error)
+            log.warning("%s", error)
+
+
+def _closed() -> StateError:
+    return StateError(event="use", what="the bus", state="not open", remedy="Use it inside 'async with Bus(...) as bus:'")

@@ -1,0 +1,63 @@
+"""Events with handlers, in the spirit of Node's emitters: ``on``, ``once``, ``off``."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from busmq_spark.errors import ConfigError
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+log = logging.getLogger("busmq_spark")
+
+
+class Emitter:
+    """Calls handlers in the order they were added. A handler may be a coroutine function; it then runs as a task of the bus.
+
+    What a handler raises ends the bus' scope with it: an error nobody sees would be worse.
+    """
+
+    events: tuple[str, ...] = ()
+    """Names a handler may be added for."""
+
+    def __init__(self, spawn: Spawn) -> None:
+        self._spawn = spawn
+        self._handlers: dict[str, list[tuple[Callable[..., Any], bool]]] = {}
+
+    def on(self, event: str, handler: Handler) -> Handler:
+        """Call ``handler`` at every ``event``. Raises ConfigError for an event that is never emitted."""
+        return self._add(event, handler, once=False)
+
+    def once(self, event: str, handler: Handler) -> Handler:
+        """Call ``handler`` at the next ``event`` only."""
+        return self._add(event, handler, once=True)
+
+    def off(self, event: str, handler: Callable[..., Any]) -> None:
+        """Forget a handler; no error when it was not there."""
+        self._handlers[event] = [entry for entry in self._handlers.get(event, []) if entry[0] != handler]
+
+    def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
+        if event not in self.events:
+            raise ConfigError(reason=f"{type(self).__name__} emits no event {event!r}; known are: {', '.join(self.events)}")
+        self._handlers.setdefault(event, []).append((handler, once))
+        return handler
+
+    def _emit(self, event: str, *args: Any) -> None:
+        assert event in self.events, event
+        for entry in tuple(self._handlers.get(event, ())):
+            handler, once = entry
+            if once:
+                self._handlers[event].remove(entry)
+            outcome = handler(*args)
+            if inspect.iscoroutine(outcome):
+                self._spawn(outcome, f"{event} handler")
+
+    def _report(self, error: Exception) -> None:
+        """An error that no call can raise: to the handlers of ``error``, else to the log."""
+        if self._handlers.get("error"):
+            self._emit("error", error)
+        else:
+            log.error("%s", error)

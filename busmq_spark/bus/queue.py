@@ -1,0 +1,269 @@
+"""A queue as a live object: attached, kept alive, pushed to and consumed from (protocol 1.5 to 1.11)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
+from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.keeper import announcement
+from busmq_spark.bus.push import Pump
+from busmq_spark.core import queue as flows
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import Message, chunks, encode
+from busmq_spark.errors import BusError, ConfigError, QueueFull, QueueMissing, StateError
+from busmq_spark.topology.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+TTL_S = 30
+log = logging.getLogger("busmq_spark")
+
+
+class Queue(Emitter):
+    """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
+
+    Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,
+    ``error(error)``.
+    """
+
+    events = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        super().__init__(bus.spawn)
+        self.bus, self.name = bus, name
+        self.keys = QueueKeys(name, bus.options.layout == "cluster")
+        self.ttl_s = 0
+        """Seconds the queue lives without anybody attached; 0 while this object is not."""
+        self.discoverable = False
+        self.leased = False
+        """Whether this bus holds the lease of the queue's one reliable consumer."""
+        self.server = 0
+        """Index of the server that has the queue; known once attached."""
+        self.pushed = 0
+        """Messages pushed through this object."""
+        self.consumed = 0
+        """Messages handed over by this object."""
+        self._wanted = (TTL_S, 0)
+        self._pump = Pump(self)
+        self._consumption: Consumption | None = None
+        self._busy = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # -- life -------------------------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.attach()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    async def attach(self, *, ttl_s: int = TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+        """Create the queue, or join the one that exists, which keeps its own ttl and maxsize. Whether it existed.
+
+        While attached it is touched every ttl/3. Raises StateError when attached already.
+        """
+        async with self._busy:
+            if self.attached:
+                raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
+            self._wanted = (ttl_s, maxsize)
+            self._emit("attaching")
+            existed = await self._join(discoverable)
+            self.discoverable = discoverable
+            self.bus.adopt(self)
+            self.bus.keeper.add(self)
+            if discoverable:
+                await self.bus.servers.commands[0].execute(announcement(self))
+        self._emit("attached", existed)
+        return existed
+
+    async def detach(self) -> None:
+        """Stop consuming, wait for pushes under way, and let the queue's ttl run. Nothing is deleted; no error when not attached."""
+        async with self._busy:
+            if not self.attached:
+                return
+            self._emit("detaching")
+            await self.stop()
+            await self._pump.flushed()
+            self.bus.keeper.remove(self)
+            self.bus.release(self)
+            self.ttl_s = 0
+        self._emit("detached")
+
+    async def close(self) -> None:
+        """Detach and delete the queue with everything in it. Other clients are not told."""
+        await self.detach()
+        await self.run(flows.close(self.keys))
+        self._emit("closed")
+
+    @property
+    def attached(self) -> bool:
+        """Whether this object is attached."""
+        return self.ttl_s > 0
+
+    # -- pushing ----------------------------------------------------------------------------------------------------------------------------
+
+    def push(self, value: object) -> asyncio.Future[int]:
+        """Append a message; the result is its id, once stored. Messages are stored in the order of the calls, awaited or not.
+
+        Text and bytes are stored as they are, everything else as JSON. The future fails with QueueFull, and with LinkLost when the link broke
+        and nobody knows whether the message is stored. Awaiting it is the back-pressure.
+        """
+        self._need_attached("push to")
+        self.pushed += 1
+        return self._pump.add(encode(value))
+
+    async def push_many(self, values: Iterable[object]) -> range:
+        """Append messages in order, in few round trips; the result are their ids.
+
+        Raises QueueFull with ``details["left"]`` when there is no room for the last ones: those before are stored.
+        """
+        self._need_attached("push to")
+        encoded = [encode(value) for value in values]
+        await self._pump.flushed()  # what was pushed before comes before
+        first, done = 0, 0
+        for chunk in chunks(encoded):
+            start, stored = await self.push_call(chunk)
+            first, done = first or start, done + stored
+            self.pushed += stored
+            if stored < len(chunk):
+                raise QueueFull(queue=self.name, maxsize=await self.maxsize(), left=len(encoded) - done, waited="")
+        return range(first, first + done)
+
+    async def push_call(self, values: Any) -> tuple[int, int]:
+        """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, somebody closed it) is made anew."""
+        link = self.bus.servers.commands[self.server]
+        try:
+            return await link.run(flows.append(self.keys, values))
+        except QueueMissing:
+            log.warning("queue %r is gone and is made anew; its ids begin again at 1", self.name)
+            await self._join(self.discoverable)
+            return await link.run(flows.append(self.keys, values))
+
+    # -- consuming --------------------------------------------------------------------------------------------------------------------------
+
+    def consume(self, **options: Unpack[ConsumeKeywords]) -> Consumption:
+        """The messages, oldest first: ``async for message in queue.consume()``. It ends after ``max`` messages, at ``stop()`` and ``detach()``.
+
+        ``remove=False`` reads from position ``index`` on and removes nothing, so several may follow the same queue.
+        ``reliable=True`` keeps each message until it is acked: at the start everything up to the id ``last`` is acked, and what else was taken
+        and not acked comes again. One consumer at a time may be reliable; with ``wait`` (default true) the others wait for it to end, else they
+        get QueueBusy.
+        At most ``prefetch`` messages (default 100) are taken at once. Stopping puts back what was not handed over; a process that dies without
+        ``reliable`` loses at most those. A queue object has one consumption: a new one ends the one before.
+        """
+        self._need_attached("consume from")
+        before, self._consumption = self._consumption, Consumption(self, ConsumeOptions(**options))
+        self._consumption.follows = before
+        return self._consumption
+
+    def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
+        """Consume with callbacks: ``handler`` (a function or coroutine function) and the event ``message`` get every message, one after the other.
+
+        The task ends when the consumption does, and fails with what the handler raises, which ends the bus' scope; options as for ``consume``.
+        """
+        return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
+
+    async def stop(self) -> None:
+        """End the consumption, if there is one; what was not handed over goes back to the head of the queue."""
+        if self._consumption is not None:
+            await self._consumption.stop()
+
+    @property
+    def consuming(self) -> bool:
+        """Whether a consumption has begun and not ended."""
+        return self._consumption is not None and self._consumption.running
+
+    async def ack(self, last: int) -> None:
+        """Acknowledge every message up to this id that a reliable consumption has handed over."""
+        await self.run(flows.ack(self.keys, last, ttl_s=self._need_attached("ack on")))
+
+    # -- asking -----------------------------------------------------------------------------------------------------------------------------
+
+    async def count(self) -> int:
+        """How many messages are stored; those taken and not acked are not among them."""
+        return await self.run(flows.count(self.keys))
+
+    async def flush(self) -> bool:
+        """Delete what is stored; ids go on, un-acked messages stay. Whether there was anything."""
+        return await self.run(flows.flush(self.keys))
+
+    async def exists(self) -> bool:
+        """Whether somebody has created it (or has found it through federation) and it has not expired."""
+        return await self.run(flows.exists(self.keys))
+
+    async def ttl(self) -> int | None:
+        """The stored ttl in seconds; None when the queue does not exist."""
+        return _number((await self.metadata()).get("ttl"))
+
+    async def maxsize(self) -> int:
+        """Most messages the queue may hold; 0 means no limit."""
+        return _number((await self.metadata()).get("maxsize")) or 0
+
+    async def find(self) -> str | None:
+        """Where the queue lives: ``local``, the URL of the federated bus that announced it, or None when nobody knows it."""
+        return (await self.metadata()).get("source")
+
+    async def metadata(self) -> dict[str, str]:
+        """Every metadata field; empty when the queue does not exist."""
+        return await self.run(flows.metadata(self.keys))
+
+    async def set_metadata(self, fields: Mapping[str, object]) -> None:
+        """Set metadata fields of your own; values are stored as text. The bus' own fields are refused."""
+        if taken := sorted({"ttl", "source", "discover", "maxsize", "born"} & set(fields)):
+            raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")
+        ttl_s = self._need_attached("set metadata of")
+        await self.run(flows.describe(self.keys, {name: str(value) for name, value in fields.items()}, ttl_s))
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow on the queue's server."""
+        return await self.bus.servers.commands[await self._place()].run(flow)
+
+    def touched(self, status: int) -> None:
+        """What the keeper found: 1 alive, 0 gone, -1 the lease is somebody else's."""
+        if status == 0 and self.attached:
+            self.bus.spawn(self._rejoin(), f"making {self.name} anew")
+        if status < 0 and self._consumption is not None:
+            self._consumption.lease_lost()
+
+    def not_touched(self, error: BusError) -> None:
+        """The keeper could not reach the server; it goes on trying."""
+        log.debug("queue %r was not touched: %s", self.name, error)
+
+    async def _rejoin(self) -> None:
+        try:
+            await self._join(self.discoverable)
+            log.warning("queue %r was gone and is made anew; its ids begin again at 1", self.name)
+        except BusError as error:
+            self.not_touched(error)  # the next touch finds it missing again
+
+    async def _join(self, discoverable: bool) -> bool:
+        self.server = await self._place()
+        ttl_s, maxsize = self._wanted
+        flow = flows.attach(self.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize, discover=discoverable)
+        found = await self.bus.servers.commands[self.server].run(flow)
+        self.ttl_s = found.ttl_s
+        return found.existed
+
+    async def _place(self) -> int:
+        return self.server if self.attached else await self.bus.servers.locate(self.keys.metadata)
+
+    def _need_attached(self, what: str) -> int:
+        if not self.attached:
+            raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
+        return self.ttl_s
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

@@ -1,0 +1,104 @@
+"""The servers of a bus on the running loop: links for commands, for taking messages and for listening, and which server owns what.
+
+Rule 1. Consumers have a link of their own, so that they do not wait behind pushes (protocol Q34).
+Rule 2. A queue lives where it exists, else where its name hashes to, also while other servers are away; the finding holds for ten minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import hash_index
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.topology.address import Address
+from busmq_spark.topology.ear import Ear
+from busmq_spark.topology.endpoint import AnyOf
+from busmq_spark.topology.links import async_links
+
+if TYPE_CHECKING:
+    from busmq_spark.topology.links import AnyAsyncLink
+
+KNOWN_S = 600.0
+PING_S = 1.0
+log = logging.getLogger("busmq_spark")
+
+
+class Servers:
+    """Opens nothing until ``start``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
+
+    def __init__(self, address: Address, on_change: Callable[[BusError | None], None]) -> None:
+        self.address = address
+        self.commands: list[AnyAsyncLink] = async_links(address)
+        self.takes: list[AnyAsyncLink] = async_links(address)
+        self.ears = [Ear(AnyOf(address.servers))] if address.cluster else [Ear(endpoint) for endpoint in address.endpoints]
+        self.ready = [False] * len(self.commands)
+        self._on_change = on_change
+        self._known: dict[str, tuple[int, float]] = {}
+
+    def start(self, spawn: Callable[..., Any]) -> None:
+        """Begin to listen and to watch, as tasks of the bus."""
+        for index, ear in enumerate(self.ears):
+            spawn(ear.run(), f"listening to server {index}")
+            spawn(self._watch(index), f"watching server {index}")
+
+    async def first_contact(self) -> None:
+        """Ping every server once. Raises the error of the first when none answers, and any that waiting cannot mend."""
+        outcomes = await asyncio.gather(*(link.execute(command("PING")) for link in self.commands), return_exceptions=True)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for error in failed:
+            if not isinstance(error, LinkLost) or len(failed) == len(outcomes):
+                raise error
+            log.warning("%s", error)
+        self.ready = [not isinstance(outcome, BaseException) for outcome in outcomes]
+
+    async def locate(self, key: str) -> int:
+        """The index of the server that owns a key. Raises LinkLost only when that one cannot be asked."""
+        if len(self.commands) == 1:
+            return 0
+        now = asyncio.get_running_loop().time()
+        index, until = self._known.get(key, (0, 0.0))
+        if now >= until:
+            index = await self._search(key)
+            self._known[key] = (index, now + KNOWN_S)
+        return index
+
+    async def _search(self, key: str) -> int:
+        home = hash_index(key, len(self.commands))
+        others = [index for index, ready in enumerate(self.ready) if ready and index != home]
+        ask = command("EXISTS", key)
+        found = await asyncio.gather(*(self.commands[index].execute(ask) for index in (home, *others)), return_exceptions=True)
+        for index, outcome in zip((home, *others), found, strict=True):
+            if outcome and not isinstance(outcome, BaseException):
+                return index
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return home
+
+    async def close(self) -> None:
+        """Close every link."""
+        for ear in self.ears:
+            ear.drop()
+        for link in (*self.commands, *self.takes):
+            with suppress(BusError):
+                await link.close()
+
+    async def _watch(self, index: int) -> None:
+        """Ping a server every second, as npm busmq does, and tell when it comes or goes."""
+        link = self.commands[index]
+        while True:
+            try:
+                await link.ping()
+                self._set(index, None)
+            except BusError as error:
+                self._set(index, error)
+            await asyncio.sleep(PING_S)
+
+    def _set(self, index: int, error: BusError | None) -> None:
+        if self.ready[index] != (error is None):
+            self.ready[index] = error is None
+            self._on_change(error)

@@ -1,0 +1,147 @@
+"""Hearing Redis' pub/sub on one connection of its own, for as many channels and listeners as a bus has.
+
+Rule 1. The first listener of a channel sends SUBSCRIBE, the last one that leaves UNSUBSCRIBE (protocol 1.3).
+Rule 2. After a broken link all channels are subscribed again, and each listener hears None: something may have been said meanwhile.
+Rule 3. A silent link is asked now and then whether it is still there: half-open ones never break by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import hiredis
+import redis.exceptions as rx
+
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.topology.dial import dial_async
+from busmq_spark.topology.endpoint import Endpoint
+from busmq_spark.topology.translate import translate
+from busmq_spark.topology.wire import pack_words
+
+Listener = Callable[[bytes | None], None]
+_NAMES_PER_CALL = 500
+_PING = pack_words(("PING",))
+log = logging.getLogger("busmq_spark")
+
+
+class Ear(asyncio.Protocol):
+    """Listens while ``run`` runs. Listeners are called on the loop and must not block."""
+
+    def __init__(self, endpoint: Endpoint, silence_s: float = 20.0) -> None:
+        """``silence_s``: after so long without a word the server is asked, and after as long again it counts as gone."""
+        self.endpoint = endpoint
+        self._silence_s = silence_s
+        self._listeners: dict[bytes, list[Listener]] = {}
+        self._confirmed: dict[bytes, asyncio.Event] = {}
+        self._writer: Any = None
+        self._lost = asyncio.Event()
+        self._heard = False
+        self._reader = hiredis.Reader()
+
+    async def add(self, channel: str, listener: Listener) -> None:
+        """Listen; returns once Redis has confirmed, so that what is said from now on is heard. Waits while Redis is away."""
+        name = channel.encode()
+        self._listeners.setdefault(name, []).append(listener)
+        if name not in self._confirmed:
+            self._confirmed[name] = asyncio.Event()
+            self._send("SUBSCRIBE", [name])
+        try:
+            await self._confirmed[name].wait()
+        except asyncio.CancelledError:
+            self.remove(channel, listener)
+            raise
+
+    def remove(self, channel: str, listener: Listener) -> None:
+        """Stop listening; nothing is heard from now on."""
+        name = channel.encode()
+        listeners = self._listeners.get(name, [])
+        if listener in listeners:
+            listeners.remove(listener)
+        if not listeners and name in self._listeners:
+            del self._listeners[name], self._confirmed[name]
+            self._send("UNSUBSCRIBE", [name])
+
+    async def run(self) -> None:
+        """Keep the connection until cancelled. Errors other than a lost link are raised."""
+        pause_s = 0.05
+        try:
+            while True:
+                try:
+                    await self._connect()
+                except LinkLost as error:
+                    log.debug("%s", error)
+                    await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311  # jitter, not a secret
+                    pause_s = min(1.0, 2 * pause_s)
+                    continue
+                pause_s = 0.05
+                await self._watch()
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Break the connection now; ``run`` opens the next."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+        self._lost.set()
+
+    async def _connect(self) -> None:
+        try:
+            connection = await dial_async(self.endpoint)
+        except (rx.RedisError, OSError, BusError) as error:
+            raise translate(error, self.endpoint) from error
+        self._writer, connection._writer, connection._reader = connection._writer, None, None
+        self._reader = hiredis.Reader()
+        self._lost = asyncio.Event()
+        self._writer.transport.set_protocol(self)
+        self._send("SUBSCRIBE", list(self._listeners))
+
+    async def _watch(self) -> None:
+        """Returns when the connection is gone, or silent although asked."""
+        asked = False
+        while True:
+            self._heard = False
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    await self._lost.wait()
+                    return
+            except TimeoutError:
+                if self._heard:
+                    asked = False
+                elif asked:
+                    self.drop()
+                    return
+                else:
+                    asked = True
+                    if self._writer is not None:
+                        self._writer.transport.write(_PING)
+
+    def _send(self, word: str, names: list[bytes]) -> None:
+        if self._writer is None:
+            return  # all are sent at the next connect
+        for i in range(0, len(names), _NAMES_PER_CALL):
+            self._writer.transport.write(pack_words((word, *names[i : i + _NAMES_PER_CALL])))
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        self._reader.feed(data)
+        while (said := self._reader.gets()) is not False:
+            if not isinstance(said, list) or len(said) < 3:
+                continue  # the answer to a PING
+            kind, name, payload = said
+            if kind == b"message":
+                for listener in tuple(self._listeners.get(name, ())):
+                    listener(payload)
+            elif kind == b"subscribe" and name in self._confirmed:
+                confirmed = self._confirmed[name]
+                for listener in tuple(self._listeners[name]) if confirmed.is_set() else ():
+                    listener(None)
+                confirmed.set()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
+        self._writer = None
+        self._lost.set()

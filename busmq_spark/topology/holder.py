@@ -1,0 +1,61 @@
+"""Who holds a lease: a token that tells where its holder runs, so that one that died on this machine is replaced at once.
+
+A lease is a Redis key with a ttl and ends by itself in any case.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from busmq_spark.topology.place import new_token
+
+LEASE_MS = 15_000
+"""How long a reader that died without a word keeps its queues, unless it died on the machine that asks."""
+
+
+def my_token() -> str:
+    """A new token for this process."""
+    return "|".join((new_token(), machine(), process_name(os.getpid()), process_name(os.getppid())))
+
+
+def is_dead(token: str) -> bool:
+    """Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone."""
+    _, _, rest = token.partition("|")
+    where, *processes = rest.split("|")
+    return where == machine() and any(not _alive(process) for process in processes)
+
+
+def _alive(process: str) -> bool:
+    pid = process.partition(".")[0]
+    return pid.isdigit() and process_name(int(pid)) == process
+
+
+def machine() -> str:
+    """Names this machine (and its process namespace, so that two containers differ) for as long as it is up."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
+
+
+def process_name(pid: int) -> str:
+    """Names a process so that a later one with the same number is told apart; empty when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return "" if _gone(pid) else f"{pid}"
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else f"{pid}.{fields[19]}"  # a zombie is dead; field 22 of proc(5) is the start time
+
+
+def _gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
