@@ -86,8 +86,8 @@ def both(run: Run, keys: QueueKeys, model: Model, what: str, how: object) -> tup
             return run(queue.ack(keys, last, ttl_s=60, restore=what == "restore")), model.ack(last, what == "restore")
         case "ack_to", (int(id), str(subscription)):
             return run(state.ack_to([Ack(keys, id, "b", "")], subscription))[0].status, model.ack_to(id, subscription)
-    model.messages = []
-    return run(queue.flush(keys)), None
+    had, model.messages = bool(model.messages), []
+    return run(queue.flush(keys)), had
 
 
 @pytest.fixture
