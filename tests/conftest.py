@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
 import secrets
 from collections.abc import Iterator
@@ -12,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import DirectGroup, RedisServer
+from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import parse
 
 TESTS = Path(__file__).parent
 # What the tests of a folder need. A test of another folder says so itself.
-MARKERS = {"contract": "redis", "topology": "redis", "peers": "peer"}
+MARKERS = {"contract": "redis", "topology": "redis", "bus": "redis", "peers": "peer"}
 
 # No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples, since names are fresh in each.
 settings.register_profile("busmq", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -29,6 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(TESTS) and (marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])):
             item.add_marker(marker)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests may be coroutine functions; each gets a loop of its own. What they open, they open in a scope, so async fixtures are not needed."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
 
 
 class Fresh(Protocol):
@@ -74,6 +86,20 @@ def redis_url(redis_server: RedisServer) -> str:
 def three_servers() -> Iterator[DirectGroup]:
     """Three servers that know nothing of each other: layout direct with three URLs."""
     with DirectGroup(3) as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def sentinel_group() -> Iterator[SentinelGroup]:
+    """A master, a replica and three sentinels. Whoever makes them fail over starts a group of his own, or waits until all are well again."""
+    with SentinelGroup() as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def cluster_group() -> Iterator[ClusterGroup]:
+    """Six nodes, three of them masters. The same holds."""
+    with ClusterGroup() as group:
         yield group
 
 

@@ -83,6 +83,10 @@ class Bus(Emitter):
                 task.cancel()
             try:
                 await group.__aexit__(kind, error, trace)
+            except BaseExceptionGroup as failed:
+                if len(failed.exceptions) > 1:
+                    raise
+                raise failed.exceptions[0] from None  # one error is easier to catch than a group of one
             finally:
                 await servers.close()
                 self._servers = None

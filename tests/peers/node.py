@@ -7,6 +7,7 @@ import queue
 import shutil
 import subprocess
 import threading
+from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,15 +32,17 @@ class PeerError(Exception):
 class Peer:
     """One Node process with one bus. Calls wait for their result; messages are kept per queue, in the order they came."""
 
-    def __init__(self, urls: list[str]) -> None:
+    def __init__(self, urls: list[str], **options: Any) -> None:
+        """``options`` go to Bus.create: ``layout``, ``driver`` …"""
         self._process = subprocess.Popen(["node", "peer.js"], cwd=FOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self._results: queue.Queue[dict[str, Any]] = queue.Queue()
         self._messages: dict[str, queue.Queue[tuple[int, str]]] = {}
+        self._events: dict[tuple[str, str], queue.Queue[list[Any]]] = defaultdict(queue.Queue)
         self.errors: list[str] = []
         self._calls = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self._call("connect", urls=urls)
+        self._call("connect", urls=urls, options=options)
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +123,18 @@ class Peer:
             except BrokenPipeError:
                 continue  # what it had not read yet
 
+    def call(self, op: str, **arguments: Any) -> Any:
+        """Any operation of peer.js and its ``ops_*.js``; the result when Node says it is done. Raises PeerError."""
+        return self._call(op, **arguments)
+
+    def event(self, thing: str, kind: str) -> list[Any]:
+        """The arguments of the next event of this kind of an object that ``ops_*.js`` made; waits for it."""
+        return self._events[thing, kind].get(timeout=TIMEOUT_S)
+
+    def no_event(self, thing: str, kind: str) -> bool:
+        """As far as it has said up to now."""
+        return self._events[thing, kind].empty()
+
     # How
 
     def _call(self, op: str, **arguments: Any) -> Any:
@@ -140,6 +155,8 @@ class Peer:
             match said.get("event"):
                 case None:
                     self._results.put(said)
+                case kind if "object" in said:
+                    self._events[said["object"], kind].put(said["args"])
                 case "message":
                     id, text = said["args"]
                     self._messages[said["queue"]].put((int(id), text))

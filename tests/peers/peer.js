@@ -2,6 +2,7 @@
 // Ends with its standard input. Driven by node.py.
 'use strict';
 
+const fs = require('fs');
 const readline = require('readline');
 const Bus = require('busmq');
 
@@ -21,8 +22,8 @@ const make = (name) => {
 };
 
 const operations = {
-  connect: ({ id, urls, driver }) => {
-    bus = Bus.create({ redis: urls, driver, logger: { info() {}, warn() {}, error() {}, debug() {}, trace() {}, tag() { return this; } } });
+  connect: ({ id, urls, options }) => {
+    bus = Bus.create({ ...options, redis: urls, logger: { info() {}, warn() {}, error() {}, debug() {}, trace() {}, tag() { return this; } } });
     bus.on('error', (error) => say({ event: 'error', queue: null, args: [String(error)] }));
     bus.once('online', () => say({ id, result: null }));
     bus.connect();
@@ -55,6 +56,10 @@ const operations = {
   close: ({ id, queue }) => { queues[queue].once('closed', () => say({ id, result: null })); queues[queue].close(); },
   disconnect: ({ id }) => { bus.once('offline', () => say({ id, result: null })); bus.disconnect(); },
 };
+
+// Further objects, each in a file of its own: ops_<object>.js exports (context) => operations. Events: say({event, object, args}).
+const context = { say, answer, get bus() { return bus; } };
+for (const file of fs.readdirSync(__dirname).filter((name) => /^ops_.*\.js$/.test(name))) Object.assign(operations, require(`./${file}`)(context));
 
 const lines = readline.createInterface({ input: process.stdin });
 lines.on('line', (line) => {
