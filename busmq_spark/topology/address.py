@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from busmq_spark.options import RedisOptions
+from busmq_spark.topology.cluster import Cluster
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.sentinel import SENTINEL_PORT, Master
 from busmq_spark.topology.urls import DEFAULT_PORT, Login, Server, Trust, parse
@@ -26,7 +27,9 @@ class Address:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """One per server a queue may live on; for a cluster its seeds."""
+        """One per server a queue may live on; a cluster is one."""
+        if self.cluster:
+            return (Cluster(self.servers),)
         if self.layout == "sentinel":
             return (Master(self.servers, self.master, self.login),)
         return self.servers

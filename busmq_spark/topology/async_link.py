@@ -83,6 +83,11 @@ class AsyncLink:
         except _WIRE_ERRORS as error:
             raise translate(error, self.endpoint) from error
 
+    @property
+    def wire(self) -> WireProtocol | None:
+        """The open connection, if there is one: what is asked on it now goes out before anything asked later."""
+        return self._wire if self._wire is not None and self._wire.open else None
+
     def drop(self) -> None:
         """Break the connection now: steps in flight fail as if the link had broken. A later step opens a new one."""
         if self._wire is not None:

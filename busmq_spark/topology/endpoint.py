@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from busmq_spark.errors import LinkLost
+from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.urls import Server
 
 PATIENCE_S = 8.0
@@ -45,7 +46,7 @@ class Endpoint(Protocol):
         ...
 
 
-def patience(endpoint: Endpoint, error: LinkLost) -> float:
+def patience(endpoint: Endpoint, error: BusError) -> float:
     """How long a step may be tried in all after this error."""
     return FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, NobodyAnswers) else PATIENCE_S
 
@@ -77,3 +78,13 @@ class AnyOf:
     async def find_async(self) -> Server:
         """The next one."""
         return self.find()
+
+
+def pause(error: BusError, attempt: int, elapsed_s: float, given_s: float) -> float:
+    """Seconds to wait before the next try; raises the error when it is not one to wait for, or the time given is over."""
+    if not isinstance(error, LinkLost):
+        raise error from None
+    pause_s: float = min(1.0, 0.02 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
+    if elapsed_s + pause_s > given_s:
+        raise error from None
+    return pause_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 import redis.exceptions as rx
@@ -96,16 +96,35 @@ class SyncLink:
 
         Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves it to the caller how far it came.
         """
-        source = iter(calls)
+        return streamed(self, calls, depth)
+
+    # Halves of a step, for ClusterLink: one step may go to many nodes at once.
+
+    def open(self) -> None:
+        """Connect, unless that is done. Raises the translated error; until then Redis has seen nothing."""
         try:
-            while True:
-                while self._posted < depth and (call := next(source, None)) is not None:
-                    self.post(call)
-                if not self._posted:
-                    return
-                yield self.fetch()
-        finally:
-            self.abandon()
+            self._ready()
+        except _WIRE_ERRORS as error:
+            raise translate(error, self.endpoint) from error
+
+    def send(self, calls: Sequence[Call]) -> None:
+        """Send calls on the open connection. Each needs its place in a :meth:`receive`."""
+        assert self._connection is not None, "not open"
+        try:
+            self._connection.send_packed_command([pack(calls)], check_health=False)
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.endpoint) from error
+
+    def receive(self, count: int) -> list[Any]:
+        """So many replies, errors among them as values. LinkLost leaves all of them in doubt."""
+        if self._connection is None:
+            raise LinkLost(url=self.endpoint.masked, reason="the connection broke while calls were under way")
+        try:
+            return [_read(self._connection) for _ in range(count)]
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.endpoint) from error
 
     def abandon(self) -> None:
         """Forget calls that were posted and not fetched: the connection is dropped, since their replies would be taken for others'."""
@@ -146,6 +165,31 @@ class SyncLink:
         if self.endpoint.moves:
             self._drop()  # who is master is asked anew
         time.sleep(pause_s)
+
+
+class Posting(Protocol):
+    """A link with calls under way."""
+
+    def post(self, call: Call) -> None: ...
+    def fetch(self) -> Any: ...
+    def abandon(self) -> None: ...
+
+
+def streamed(link: Posting, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
+    """See :meth:`SyncLink.stream`."""
+    source = iter(calls)
+    under_way = 0
+    try:
+        while True:
+            while under_way < depth and (call := next(source, None)) is not None:
+                link.post(call)
+                under_way += 1
+            if not under_way:
+                return
+            under_way -= 1
+            yield link.fetch()
+    finally:
+        link.abandon()
 
 
 def _exchange(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:

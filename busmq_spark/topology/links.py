@@ -1,13 +1,29 @@
-"""The links of a bus, one per server a queue may live on."""
+"""From an address to links, whatever the layout: one per server that a queue may live on, one for a whole cluster."""
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from busmq_spark.topology.address import Address
+from busmq_spark.topology.async_cluster_link import AsyncClusterLink
 from busmq_spark.topology.async_link import AsyncLink
+from busmq_spark.topology.cluster import Cluster
+from busmq_spark.topology.cluster_link import ClusterLink
+from busmq_spark.topology.link import SyncLink
 
-AnyAsyncLink = AsyncLink
+Link: TypeAlias = SyncLink | ClusterLink
+AnyAsyncLink: TypeAlias = AsyncLink | AsyncClusterLink
 
 
-def async_links(address: Address) -> list[AnyAsyncLink]:
-    """Asyncio links, not connected yet."""
-    return [AsyncLink(endpoint) for endpoint in address.endpoints]
+def sync_links(address: Address, patience_s: float | None = None) -> list[Link]:
+    """Blocking links, in the order of the URLs. Nothing is connected yet."""
+    if address.cluster:
+        return [ClusterLink(Cluster(address.servers), patience_s)]
+    return [SyncLink(endpoint, patience_s) for endpoint in address.endpoints]
+
+
+def async_links(address: Address, patience_s: float | None = None) -> list[AnyAsyncLink]:
+    """The same for asyncio."""
+    if address.cluster:
+        return [AsyncClusterLink(Cluster(address.servers), patience_s)]
+    return [AsyncLink(endpoint, patience_s) for endpoint in address.endpoints]

@@ -6,7 +6,7 @@ Source: the Redis Cluster specification (CRC16-CCITT/XMODEM of the hash tag, mod
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +72,30 @@ class SlotMap:
     @classmethod
     def parse(cls, reply: Sequence[Any], asked: str) -> SlotMap:
         """From the reply of CLUSTER SLOTS; a node that does not know its own host is where it was ``asked``."""
-        ranges = sorted((int(r[0]), int(r[1]), (r[2][0].decode() or asked, int(r[2][1]))) for r in reply)
+        ranges = sorted((int(r[0]), int(r[1]), ((r[2][0] or b"").decode() or asked, int(r[2][1]))) for r in reply)
         return cls(tuple(r[0] for r in ranges), tuple(r[1] for r in ranges), tuple(r[2] for r in ranges))
 
     def owner(self, slot: int) -> Node | None:
         """The master of a slot; None when nobody serves it."""
         place = bisect_right(self.starts, slot) - 1
         return self.nodes[place] if place >= 0 and slot <= self.ends[place] else None
+
+    def moved(self, slot: int, node: Node) -> SlotMap:
+        """The map with one slot at another node."""
+        place = bisect_right(self.starts, slot) - 1
+        rows = list(zip(self.starts, self.ends, self.nodes, strict=True))
+        first, last, before = rows.pop(place) if place >= 0 and slot <= self.ends[place] else (slot, slot, node)
+        cut = ((first, slot - 1, before), (slot, slot, node), (slot + 1, last, before))
+        rows = sorted([*rows, *(row for row in cut if row[0] <= row[1])])
+        return SlotMap(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
+
+    def told(self, moved: Mapping[int, Node]) -> SlotMap:
+        """The map with what redirections say."""
+        found = self
+        for slot, node in moved.items():
+            if found.owner(slot) != node:
+                found = found.moved(slot, node)
+        return found
 
     @property
     def masters(self) -> tuple[Node, ...]:

@@ -40,6 +40,11 @@ def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
     return ("EVALSHA", call.script.digest, call.key_count, *call.words)
 
 
+def whole(call: Call) -> Call:
+    """The call as a plain command that needs no script to be known."""
+    return call if call.script is None else Call(_words(call, True), idempotent=call.idempotent)
+
+
 def unknown_scripts(replies: Sequence[Any]) -> list[int]:
     """Places of the replies that say NOSCRIPT: nothing was executed there."""
     return [i for i, reply in enumerate(replies) if isinstance(reply, rx.NoScriptError)]

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.flow import Flow, Step
+from busmq_spark.topology.async_cluster_link import AsyncClusterLink
 from busmq_spark.topology.async_link import AsyncLink
+from busmq_spark.topology.cluster import Cluster
+from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import Server, parse
@@ -27,8 +30,9 @@ class Driver:
         self._links: list[Any] = []
 
     def __call__(self, server: Endpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
-        kind = AsyncLink if self._runner else SyncLink
-        self._links.append(kind(parse(server)[0] if isinstance(server, str) else server, patience_s))
+        endpoint = parse(server)[0] if isinstance(server, str) else server
+        kinds: tuple[type[Any], type[Any]] = (ClusterLink, AsyncClusterLink) if isinstance(endpoint, Cluster) else (SyncLink, AsyncLink)
+        self._links.append(kinds[self._runner is not None](endpoint, patience_s))
         return self
 
     def execute(self, step: Step) -> Any:

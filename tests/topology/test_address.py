@@ -7,6 +7,7 @@ import pytest
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.topology.address import address
+from busmq_spark.topology.links import async_links, sync_links
 from busmq_spark.topology.sentinel import Master
 from busmq_spark.topology.urls import Login, Server, Trust
 
@@ -57,3 +58,14 @@ def test_no_secret_shows(layout: str) -> None:
 def test_a_url_that_is_none_is_an_error_of_the_options() -> None:
     with pytest.raises(ConfigError, match=r"redis\.url"):
         address(RedisOptions(url="http://a", layout="sentinel"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "links"),
+    [("direct", ["SyncLink", "SyncLink"]), ("sentinel", ["SyncLink"]), ("cluster", ["ClusterLink"])],
+)
+def test_there_is_a_link_for_each_place_a_queue_may_be(layout: str, links: list[str]) -> None:
+    found = address(RedisOptions(url="redis://a,redis://b", layout=layout))
+    assert [type(link).__name__ for link in sync_links(found)] == links
+    assert [type(link).__name__ for link in async_links(found)] == [f"Async{name.removeprefix('Sync')}" for name in links]
+    assert [link.endpoint for link in sync_links(found)] == list(found.endpoints)

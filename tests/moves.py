@@ -1,0 +1,48 @@
+"""Slots of a cluster on the move, step by step, as ``redis-cli --cluster reshard`` does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from busmq_spark.embedded import ClusterGroup, RedisServer
+
+
+@dataclass
+class Move:
+    """The slot of ``key`` on its way from its owner to another master. Call ``begin``, ``migrate`` as often as you like, ``end``."""
+
+    group: ClusterGroup
+    key: str
+
+    def __post_init__(self) -> None:
+        self.source = self.group.owner(self.key)
+        self.target = next(node for node in self.group.masters if node is not self.source)
+        self.slot = self.source.command("CLUSTER", "KEYSLOT", self.key)
+
+    def begin(self) -> None:
+        self._set(self.target, "IMPORTING", _id(self.source))
+        self._set(self.source, "MIGRATING", _id(self.target))
+
+    def migrate(self, *keys: str) -> None:
+        """Move these keys, or all there are."""
+        assert isinstance(self.slot, int)
+        found = list(keys) or [str(key) for key in self.source.command("CLUSTER", "GETKEYSINSLOT", self.slot, 1000)]  # type: ignore[union-attr]
+        if found:
+            assert self.source.command("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *found) in ("OK", "NOKEY")
+
+    def end(self) -> None:
+        for node in (self.target, self.source, *self.group.masters):
+            self._set(node, "NODE", _id(self.target))
+
+    def whole(self) -> None:
+        self.begin()
+        self.migrate()
+        self.end()
+
+    def _set(self, node: RedisServer, *words: str) -> None:
+        assert isinstance(self.slot, int)
+        assert node.command("CLUSTER", "SETSLOT", self.slot, *words) == "OK"
+
+
+def _id(node: RedisServer) -> str:
+    return str(node.command("CLUSTER", "MYID"))
