@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,8 +24,6 @@ from busmq_spark.topology.endpoint import PATIENCE_S
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.range_link import RangeLink
 
-DEPTH = 2
-"""Replies under way at once: Redis fills one while Spark takes the other."""
 _MOST_NARROW = 2**31 - 1
 log = logging.getLogger("busmq_spark")
 
@@ -99,26 +96,27 @@ def _windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, str
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
     # The incarnation travels behind each window: if it still holds there, the window before was of the same life.
     life = command("HGET", QueueKeys(part.queue).metadata, "born")
-    asked: deque[Call] = deque()
     many = links.many
+    window = cursor.ask()
     try:
-        while True:
-            while len(asked) < DEPTH and (call := cursor.ask()) is not None:
-                many.post(call, life)
-                asked.append(call)
-            if not asked:
-                return
+        if window is not None:
+            many.post(window, life)
+        while window is not None:
             pairs = many.fetch_pairs()
             piece = cursor.take(pairs.first, pairs.last, len(pairs), int(pairs.lengths.sum()))
+            # Only now: Redis fills this one while Spark takes the other, and never holds more than one for a reader.
+            following = None if piece is None else cursor.ask()
+            if following is not None:
+                many.post(following, life)
             values = None if piece is None else _values(pairs, piece)  # copied: the next fetch overwrites the buffer
             _check_life(part, (many.fetch() or b"").decode(), need)
-            window = asked.popleft()
             if piece is None or values is None:
                 if pairs.last - pairs.first >= len(pairs) > 0:
                     yield from _runs(links.single, part, window, need, strict)
                 return
             yield Rows(part.queue, pairs.first + piece.start, values)
             need = pairs.first + piece.stop
+            window = following
     finally:
         if many.waiting:
             many.drop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,14 @@ def test_a_probe_tells_the_incarnation_the_oldest_id_and_how_long_values_are_the
     assert run(ranges.probe(keys, 2)) == (there.born, 2, 40)
     assert run(ranges.probe(keys, 6)) == (there.born, 2, 5)
     assert run(ranges.probe(keys, 99)) == (there.born, 2, 0)
+
+
+def test_a_probe_far_from_the_head_looks_at_a_few_values_only(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "DEEP", 2)
+    keys, there = born()
+    run(queue.push_many(keys, [b"x" * n for n in (1, 2, 3, 4, 5, 6, 70)]))
+    assert run(ranges.probe(keys, 2)) == (there.born, 1, 70)
+    assert run(ranges.probe(keys, 3)) == (there.born, 1, 6)
 
 
 def test_a_probe_of_a_queue_that_nobody_named_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:

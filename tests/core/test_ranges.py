@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.flow import Call, run_sync
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.ranges import FIRST_ROWS, MOST_ROWS, TARGET_BYTES, RangeCursor, Slice, probe
+from busmq_spark.core.ranges import DEEP, FIRST_ROWS, MOST_ROWS, TARGET_BYTES, RangeCursor, Slice, probe
 
 KEYS = QueueKeys("q")
 DEPTH = 3
@@ -177,6 +178,13 @@ def test_the_first_window_follows_the_length_of_values_there() -> None:
         call = RangeCursor(KEYS, 1, 10**6, 1, value_bytes).ask()
         assert call is not None
         assert call.words[3] == 2 * rows - 1
+
+
+@pytest.mark.parametrize(("before", "rows"), [(DEEP - 1, FIRST_ROWS), (DEEP, 4 * FIRST_ROWS)])
+def test_a_range_far_from_the_head_starts_with_a_larger_window(before: int, rows: int) -> None:
+    call = RangeCursor(KEYS, 7 + before, 10**9, 7).ask()
+    assert call is not None
+    assert call.words[2:] == (2 * before, 2 * (before + rows) - 1)
 
 
 def test_the_head_of_a_queue_without_a_name_or_messages_is_empty() -> None:
