@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
-from busmq_spark.core.message import Message
+from busmq_spark.core.message import CHUNK_BYTES, Message
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
 from busmq_spark.topology.holder import LEASE_MS, is_dead
 from busmq_spark.topology.place import new_token
@@ -25,8 +25,6 @@ from busmq_spark.topology.place import new_token
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
-POLL_S = 30.0
-"""A consumer that hears nothing looks for itself this often: pub/sub may lose a notification."""
 LEASE_POLL_S = 0.5
 
 
@@ -77,7 +75,7 @@ class Consumption:
         self._buffer: deque[Message] = deque()
         self._received = self._handed = 0
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._empty = False
         self._failed: BusError | None = None
         self.follows: Consumption | None = None
         """The consumption that this one ends by beginning."""
@@ -147,9 +145,10 @@ class Consumption:
                 raise self._failed
             if self._stopping:
                 raise StopAsyncIteration
+            if self._empty:
+                await self._wake.wait()
             self._wake.clear()
-            if not await self._take():
-                await self._sleep()
+            await self._take()
 
     async def _begin(self) -> None:
         if self.follows is not None:
@@ -163,8 +162,8 @@ class Consumption:
         await self._ear.add(queue.keys.available, self._notified)
         queue._emit("consuming", True)
 
-    async def _take(self) -> bool:
-        """Get the next batch; whether there was anything. A server that is away is waited for, however long."""
+    async def _take(self) -> None:
+        """Get the next batch. A server that is away is waited for, however long."""
         most = self._options.prefetch if self._left is None else min(self._options.prefetch, self._left)
         link, keys = self._queue.bus.servers.takes[self._queue.server], self._queue.keys
         try:
@@ -175,20 +174,14 @@ class Consumption:
             batch = await link.run(flow)
         except LinkLost as error:
             self._queue.not_touched(error)
-            return True  # ask again, with the link's own patience
+            self._empty = False  # ask again, with the link's own patience
+            return
+        self._empty = not batch or (len(batch) < most and _small(batch))
         if batch and not self._stopping:
             self._buffer.extend(batch)
             self._received = batch[-1].id
             if self._left is not None:
                 self._left -= len(batch)
-        return bool(batch)
-
-    async def _sleep(self) -> None:
-        try:
-            async with asyncio.timeout(POLL_S):
-                await self._wake.wait()
-        except TimeoutError:
-            return
 
     async def _lease(self) -> None:
         """Become the one reliable consumer of the queue."""
@@ -242,5 +235,15 @@ class Consumption:
         ears = self._queue.bus.servers.ears
         return ears[self._queue.server]
 
-    def _notified(self, _: bytes | None) -> None:
+    def look(self) -> None:
+        """Ask Redis, even if nothing was heard."""
         self._wake.set()
+
+    def _notified(self, id: bytes | None) -> None:
+        if id is None or id != b"%d" % self._received:  # what was received already needs no look
+            self._wake.set()
+
+
+def _small(batch: list[Message]) -> bool:
+    """Whether the batch ended because the queue did, not because of its bytes."""
+    return sum(len(message.value) for message in batch) < CHUNK_BYTES

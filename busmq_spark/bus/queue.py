@@ -18,6 +18,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message, chunks, encode
 from busmq_spark.errors import BusError, ConfigError, QueueFull, QueueMissing, StateError
 from busmq_spark.topology.place import new_token
+from busmq_spark.topology.translate import translate
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -139,6 +140,14 @@ class Queue(Emitter):
                 raise QueueFull(queue=self.name, maxsize=await self.maxsize(), left=len(encoded) - done, waited="")
         return range(first, first + done)
 
+    def begin_push(self, values: Any) -> asyncio.Future[list[Any]] | None:
+        """Send one chunk the quickest way; None when the link is down."""
+        return self.bus.servers.commands[self.server].begin(next(flows.append(self.keys, values)))  # type: ignore[arg-type]  # one call
+
+    def translate(self, error: BaseException | None) -> BusError:
+        """An error of the link to our server, as one of ours."""
+        return translate(error, self.bus.servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
+
     async def push_call(self, values: Any) -> tuple[int, int]:
         """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, somebody closed it) is made anew."""
         link = self.bus.servers.commands[self.server]
@@ -231,7 +240,9 @@ class Queue(Emitter):
         return await self.bus.servers.commands[await self._place()].run(flow)
 
     def touched(self, status: int) -> None:
-        """What the keeper found: 1 alive, 0 gone, -1 the lease is somebody else's."""
+        """What the keeper found: 1 alive, 0 gone, -1 the lease is somebody else's. A consumer looks for itself then: pub/sub may lose a word."""
+        if self._consumption is not None:
+            self._consumption.look()
         if status == 0 and self.attached:
             self.bus.spawn(self._rejoin(), f"making {self.name} anew")
         if status < 0 and self._consumption is not None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.flow import Flow, Step, T, run_async
+from busmq_spark.core.flow import Call, Flow, Step, T, run_async
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.async_link import AsyncLink
 from busmq_spark.topology.cluster import Cluster
 from busmq_spark.topology.endpoint import NobodyAnswers, patience, pause
 from busmq_spark.topology.errand import Errand, Parcel
-from busmq_spark.topology.slots import Node, SlotMap
+from busmq_spark.topology.slots import Node, SlotMap, key_of, slot
 from busmq_spark.topology.translate import translate
 from busmq_spark.topology.wire import calls_of, result
 
@@ -37,6 +37,13 @@ class AsyncClusterLink:
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
         return await run_async(flow, self.execute)
+
+    def begin(self, call: Call) -> asyncio.Future[list[Any]] | None:
+        """See AsyncLink; a redirection is an error reply like any other."""
+        key = key_of(call)
+        node = None if self._map is None or key is None else self._map.owner(slot(key))
+        link = None if node is None else self._nodes.get(node)
+        return None if link is None else link.begin(call)
 
     async def execute(self, step: Step) -> Any:
         """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import redis.exceptions as rx
@@ -33,37 +33,49 @@ class AsyncLink:
         self._wire: WireProtocol | None = None
         self._connecting = asyncio.Lock()
 
-    async def run(self, flow: Flow[T]) -> T:
+    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         """Run a flow to its end."""
-        return await run_async(flow, self.execute)
+        return run_async(flow, self.execute)
+
+    def begin(self, call: Call) -> asyncio.Future[list[Any]] | None:
+        """The quickest way to send one call: its reply in a list, be it an error, or redis-py's ConnectionError. None while the link is down."""
+        wire = self.wire
+        return None if wire is None else wire.ask((call,))
 
     async def execute(self, step: Step) -> Any:
         """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
         calls = calls_of(step)
         if not calls:
             return []
-        began = asyncio.get_running_loop().time()
-        for attempt in range(1_000_000):
+        began, attempt = 0.0, 0
+        while True:
+            wire = self._wire
             try:
-                wire = self._wire if self._wire is not None and self._wire.open else await self.connect()
+                if wire is None or not wire.open:
+                    wire = await self.connect()
             except _WIRE_ERRORS as error:
-                await self._pause_or_raise(translate(error, self.endpoint), attempt, began)
+                began = await self._pause_or_raise(translate(error, self.endpoint), attempt, began)
+                attempt += 1
                 continue
             try:
-                replies = await exchange(wire, calls)
+                replies = await wire.ask(calls)
+                if (failed := first_error(replies)) is None:
+                    return result(step, replies)
+                failed = await _mended(wire, calls, replies)
             except _WIRE_ERRORS as error:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                await self._pause_or_raise(lost, attempt, began)
+                began = await self._pause_or_raise(lost, attempt, began)
+                attempt += 1
                 continue
-            if (failed := first_error(replies)) is None:
+            if failed is None:
                 return result(step, replies)
             refused = translate(failed, self.endpoint)
             if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
                 raise refused from None
-            await self._pause_or_raise(refused, attempt, began)
-        raise AssertionError("unreachable")
+            began = await self._pause_or_raise(refused, attempt, began)
+            attempt += 1
 
     async def connect(self) -> WireProtocol:
         """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other errors of connecting, without patience."""
@@ -78,7 +90,7 @@ class AsyncLink:
     async def ping(self) -> None:
         """Returns when the server answers; connects if need be. Raises at once, without patience."""
         try:
-            if (failed := first_error(await exchange(await self.connect(), (_PING,)))) is not None:
+            if (failed := first_error(await (await self.connect()).ask((_PING,)))) is not None:
                 raise failed
         except _WIRE_ERRORS as error:
             raise translate(error, self.endpoint) from error
@@ -98,23 +110,24 @@ class AsyncLink:
         """Close the connection. A later step opens a new one."""
         self.drop()
 
-    async def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> None:
+    async def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> float:
+        """Sleep before the next attempt; the result is when the first one ended (``began``, or now while that is 0)."""
         pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
         if not isinstance(error, LinkLost):
             raise error from None
+        now = asyncio.get_running_loop().time()
         given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
-        if asyncio.get_running_loop().time() + pause_s > began + given:
+        if now + pause_s > (began or now) + given:
             raise error from None
         if self.endpoint.moves:
             self.drop()  # who is master is asked anew
         await asyncio.sleep(pause_s)
+        return began or now
 
 
-async def exchange(wire: WireProtocol, calls: Sequence[Call]) -> list[Any]:
-    """Replies to calls, errors among them as values. Scripts that Redis has forgotten go again with their text."""
-    replies = await wire.ask(calls)
+async def _mended(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
+    """Send scripts that Redis has forgotten again, with their text, and put their replies in place. The first error that is left."""
     if missing := unknown_scripts(replies):
-        again = await wire.ask([calls[i] for i in missing], whole=True)
-        for i, reply in zip(missing, again, strict=True):
+        for i, reply in zip(missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True):
             replies[i] = reply
-    return replies
+    return first_error(replies)
