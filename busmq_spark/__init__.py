@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
     from busmq_spark.errors import BusError
     from busmq_spark.spark.columns import json_columns
     from busmq_spark.spark.source import BusmqDataSource, register
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 # name -> module. The imports above and __all__ repeat it for type checkers, which cannot read a table; a test compares the three.
 HOMES = {
+    "Bus": "bus.bus",
     "BusError": "errors",
     "BusmqDataSource": "spark.source",
     "json_columns": "spark.columns",
@@ -25,7 +27,7 @@ HOMES = {
     "tune": "spark.tune",
 }
 
-__all__ = ["BusError", "BusmqDataSource", "__version__", "json_columns", "register", "tune"]
+__all__ = ["Bus", "BusError", "BusmqDataSource", "__version__", "json_columns", "register", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -52,6 +52,10 @@ def test_catching_an_error_by_its_public_name_needs_no_dependency() -> None:
     assert loaded_after("from busmq_spark import BusError") & HEAVY == set()
 
 
+def test_the_bus_needs_redis_and_nothing_of_sparks() -> None:
+    assert loaded_after("from busmq_spark import Bus\nBus") & HEAVY == {"hiredis", "redis"}
+
+
 @pytest.mark.spark
 def test_the_module_spark_looks_for_holds_the_source_and_needs_nothing_optional() -> None:
     statement = "from pyspark_busmq import DefaultSource\nassert DefaultSource.name() == 'busmq'"

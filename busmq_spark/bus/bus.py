@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.keeper import Keeper
@@ -26,6 +26,9 @@ from busmq_spark.errors import BusError, StateError
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.topology.address import address
 from busmq_spark.topology.holder import my_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.sync import SyncBus
 
 log = logging.getLogger("busmq_spark")
 
@@ -51,6 +54,13 @@ class Bus(Emitter):
         self._held: dict[str, Any] = {}
         self._online = False
         self.keeper = Keeper(self)
+
+    @classmethod
+    def sync(cls, url: str | None = None, **settings: Any) -> SyncBus:
+        """The same bus without a loop, for notebooks and scripts: ``with Bus.sync(...) as bus``; see sync.py."""
+        from busmq_spark.bus.sync import SyncBus
+
+        return SyncBus(cls(url, **settings))
 
     async def __aenter__(self) -> Self:
         """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong password, a bad certificate."""

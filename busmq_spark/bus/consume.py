@@ -86,8 +86,14 @@ class Consumption:
         return self
 
     async def __anext__(self) -> Message:
-        while not self._buffer:
+        while (message := self.next_stored()) is None:
             await self._fill()
+        return message
+
+    def next_stored(self) -> Message | None:
+        """Hand over the next message of those taken already; None when Redis must be asked."""
+        if not self._buffer:
+            return None
         message = self._buffer.popleft()
         self._handed = message.id
         self._queue.consumed += 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import drain, flat, idle, latency, sink
+from tests.benchmarks import bus, drain, flat, idle, latency, sink
 from tests.benchmarks.harness import RUNS, Row
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     "queues": flat.queues,
     "flat": flat.run,
     "idle": idle.run,
+    "bus": bus.run,
 }
 START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 

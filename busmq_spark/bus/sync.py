@@ -1,0 +1,197 @@
+"""The same bus for notebooks and scripts without a loop: every name of the asyncio objects, called plainly.
+
+    with Bus.sync("redis://localhost") as bus, bus.queue("orders") as orders:
+        orders.push({"n": 1})
+        for message in orders.consume(max=1):
+            print(message.json())
+
+Rule 1. Not a second implementation: a loop in a thread of its own runs the bus, and a Face hands calls over to it and waits.
+Rule 2. What is awaited there returns its result here, what is iterated there is iterated here, and an object of the bus comes as a Face.
+Rule 3. Handlers of events run in a thread of their own, so they may call the bus themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from busmq_spark.bus.consume import Consumption
+from busmq_spark.bus.events import Emitter
+from busmq_spark.errors import StateError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+
+class Portal:
+    """A thread whose loop runs the bus from ``open`` to ``close``. Ctrl-C in the waiting thread leaves the bus as it is."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leave: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._over: Future[None] = Future()
+        self.handlers: ThreadPoolExecutor | None = None
+
+    def open(self, bus: Bus) -> None:
+        """Enter the bus. Raises what entering raises."""
+        ready: Future[None] = Future()
+        self._over = Future()
+        self._thread = threading.Thread(target=self._run, args=(bus, ready), name="busmq-loop", daemon=True)
+        self._thread.start()
+        ready.result()
+
+    def close(self) -> None:
+        """Leave the bus and end the thread. Raises what ended the bus, if something did."""
+        if self._thread is None or self._loop is None or self._leave is None:
+            return
+        if not self._over.done():
+            self._loop.call_soon_threadsafe(self._leave.set)
+        self._thread.join()
+        self._thread = None
+        self._over.result()
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run ``work`` on the loop and wait for its result."""
+        if self._loop is None or self._over.done():
+            work.close()
+            raise StateError(event="use", what="the bus", state="not open", remedy="Use it inside 'with Bus.sync(...) as bus:'")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise StateError(event="wait", what="for the bus", state="its own thread that asks", remedy="Call it from another thread")
+        under_way = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return under_way.result()
+        except BaseException:
+            under_way.cancel()
+            raise
+
+    def _run(self, bus: Bus, ready: Future[None]) -> None:
+        async def live() -> None:
+            self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
+            async with bus:
+                ready.set_result(None)
+                await self._leave.wait()
+
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="busmq-handlers") as self.handlers:
+            try:
+                asyncio.run(live())
+            except BaseException as error:  # noqa: BLE001  handed to the thread that waits, which raises it
+                (self._over if ready.done() else ready).set_exception(error)
+            finally:
+                if not self._over.done():
+                    self._over.set_result(None)
+
+
+class Face:
+    """One object of the bus, called plainly. Attributes are those of the object itself."""
+
+    def __init__(self, thing: Any, portal: Portal) -> None:
+        self._thing, self._portal = thing, portal
+
+    def __repr__(self) -> str:
+        return f"{self._thing!r} (synchronous)"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(self._thing) if not name.startswith("_")]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = getattr(self._thing, name)
+        if name in ("on", "once", "off") and isinstance(self._thing, Emitter):
+            return partial(self._listen, name)
+        return partial(self._ask, found) if inspect.ismethod(found) else self._plain(found)
+
+    def __enter__(self) -> Self:
+        self._portal.call(self._thing.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._portal.call(self._thing.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Iterator[Any]:
+        return _iterate(aiter(self._thing), self._portal)
+
+    def _ask(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        async def work() -> Any:
+            outcome = method(*(_bare(arg) for arg in args), **{name: _bare(value) for name, value in options.items()})
+            return await outcome if inspect.isawaitable(outcome) and not isinstance(outcome, asyncio.Task) else outcome
+
+        return self._plain(self._portal.call(work()))
+
+    def _listen(self, how: str, event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        method, key = getattr(self._thing, how), (event, handler)
+        handlers = self._thing.__dict__.setdefault("_sync_handlers", {})
+        if how == "off":
+            found = handlers.pop(key, None)
+        else:
+            assert self._portal.handlers is not None
+            found = handlers[key] = partial(self._portal.handlers.submit, handler)
+        if found is not None:
+            self._ask(method, event, found)
+        return handler
+
+    def _plain(self, found: Any) -> Any:
+        """A result as the caller may use it."""
+        if isinstance(found, Consumption | AsyncIterator):
+            return _iterate(found, self._portal)
+        if isinstance(found, asyncio.Task):
+            return _Running(found, self._portal)
+        return Face(found, self._portal) if type(found).__module__.startswith("busmq_spark.bus.") else found
+
+
+class SyncBus(Face):
+    """The bus, entered with ``with``."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus, Portal())
+
+    def __enter__(self) -> Self:
+        self._portal.open(self._thing)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._portal.close()
+
+
+class _Running:
+    """A task of the bus, such as that of ``queue.each``."""
+
+    def __init__(self, task: asyncio.Task[Any], portal: Portal) -> None:
+        self._task, self._portal = task, portal
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._task.done()
+
+    def result(self) -> Any:
+        """Wait for its end; raises what it raised."""
+
+        async def work() -> Any:
+            return await asyncio.shield(self._task)
+
+        return self._portal.call(work())
+
+
+def _bare(value: Any) -> Any:
+    return value._thing if isinstance(value, Face) else value
+
+
+def _iterate(source: Any, portal: Portal) -> Iterator[Any]:
+    """The items of an asynchronous iterator. Messages that are there already cost no hop between threads."""
+    stored = source.next_stored if isinstance(source, Consumption) else lambda: None
+    while True:
+        item = stored()
+        if item is None:
+            try:
+                item = portal.call(source.__anext__())
+            except StopAsyncIteration:
+                return
+        yield item

@@ -1,0 +1,30 @@
+"""Pushes to one queue as fast as Redis takes it, until killed: ``python -m tests.benchmarks.saturate URL QUEUE``. The queue is kept short."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from busmq_spark.core import queue as q
+from busmq_spark.core.flow import Call, command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.urls import parse
+
+
+def main(url: str, name: str) -> None:
+    link, keys = SyncLink(parse(url)[0]), QueueKeys(name)
+    link.run(q.attach(keys, "bench", ttl_s=60))
+
+    def calls() -> Iterator[Call]:
+        while True:
+            for _ in range(200):
+                yield script("push", keys.shared, (keys.available, *[b"x" * 32] * 20))
+            yield command("DEL", keys.messages)
+
+    for _ in link.stream(calls(), 8):
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,88 @@
+"""The synchronous face: the same objects and names, without a loop."""
+
+from __future__ import annotations
+
+import queue as stdlib
+import threading
+from typing import Any
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.errors import ConfigError, LinkLost, QueueFull, StateError
+from tests.bus.conftest import where
+from tests.conftest import Fresh
+from tests.topology.conftest import absent
+
+
+def test_names_and_results_are_those_of_the_asyncio_objects(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
+    name = fresh()
+    with Bus.sync(**where(layout, request.getfixturevalue)) as bus, bus.queue(name) as queue:
+        assert (queue.push({"n": 1}), queue.push_many(["a", b"b"])) == (1, range(2, 4))
+        assert (queue.name, queue.attached, queue.count(), queue.exists(), queue.pushed) == (name, True, 3, True, 3)
+        assert [(message.id, message.text) for message in queue.consume(max=3)] == [(1, '{"n":1}'), (2, "a"), (3, "b")]
+        assert queue.consumed == 3
+    assert not queue.attached
+
+
+def test_the_bus_is_open_only_inside_of_with(redis_url: str, fresh: Fresh) -> None:
+    bus = Bus.sync(redis_url)
+    with pytest.raises(StateError, match="with Bus"):
+        bus.queue(fresh()).count()
+    before = threading.active_count()
+    with bus:
+        queue = bus.queue(fresh())
+        queue.attach()
+    assert threading.active_count() == before
+    with pytest.raises(StateError, match="with Bus"):
+        queue.count()
+
+
+def test_errors_come_as_they_are(redis_url: str, fresh: Fresh) -> None:
+    with pytest.raises(LinkLost), Bus.sync(f"redis://127.0.0.1:{absent().port}"):
+        pass
+    with pytest.raises(ConfigError, match="did you mean 'layout'"):
+        Bus.sync(redis_url, layuot="direct")
+    with Bus.sync(redis_url) as bus:
+        queue = bus.queue(fresh())
+        with pytest.raises(StateError, match="not attached"):
+            queue.push("x")
+        queue.attach(maxsize=1)
+        queue.push("x")
+        with pytest.raises(QueueFull):
+            queue.push("y")
+
+
+def test_breaking_out_of_a_loop_loses_nothing(redis_url: str, fresh: Fresh) -> None:
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+        queue.push_many([str(n) for n in range(250)])
+        seen = []
+        for message in queue.consume():
+            seen.append(message.id)
+            if message.id == 130:
+                break
+        queue.stop()
+        assert queue.count() == 120
+        seen += [message.id for message in queue.consume(max=120)]
+        assert seen == list(range(1, 251))
+
+
+def test_handlers_may_call_the_bus(redis_url: str, fresh: Fresh) -> None:
+    heard: stdlib.Queue[Any] = stdlib.Queue()
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+        queue.on("message", lambda message: heard.put((message.text, queue.count())))
+        queue.push("x")
+        running = queue.each(max=1)
+        assert running.result() is None
+        assert running.done()
+        assert heard.get(timeout=30) == ("x", 0)
+
+
+def test_a_handler_that_is_taken_off_hears_nothing(redis_url: str, fresh: Fresh) -> None:
+    heard: list[str] = []
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+        handler = queue.on("message", lambda message: heard.append(message.text))
+        queue.off("message", handler)
+        queue.push("x")
+        queue.each(max=1).result()
+    assert heard == []
