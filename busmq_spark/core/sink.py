@@ -154,7 +154,7 @@ def keep_staged(staged: Sequence[Staged]) -> Flow[None]:
 def discard(keys: Sequence[str]) -> Flow[None]:
     """Remove staged lists that did not win. UNLINK frees large lists outside Redis' main thread."""
     if keys:
-        yield command("UNLINK", *keys)
+        yield [command("UNLINK", key) for key in keys]  # one call each: in a cluster they may be on different nodes
 
 
 def forget(keys: QueueKeys, sink: str) -> Flow[None]:

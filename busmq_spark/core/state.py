@@ -49,7 +49,7 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
     """The state of each queue; the int is the id whose fingerprint is wanted, -1 for none."""
     replies = yield [
         script("state", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [wanted for _, wanted in part])
-        for part in _parts(queues)
+        for part in _parts(queues, [keys for keys, _ in queues[:1]])
     ]
     return [_state(row) for reply in replies for row in reply]
 
@@ -62,13 +62,22 @@ def _state(row: list[Any]) -> QueueState:
 
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:
     """The fingerprint of one message of each queue, by id; empty when it is not stored."""
-    replies = yield [script("marks", [keys.messages for keys, _ in part], [id for _, id in part]) for part in _parts(messages)]
+    replies = yield [
+        script("marks", [keys.messages for keys, _ in part], [id for _, id in part]) for part in _parts(messages, [keys for keys, _ in messages[:1]])
+    ]
     return [mark.decode() for reply in replies for mark in reply]
 
 
 def counters(queues: Sequence[QueueKeys]) -> Flow[list[bytes | None]]:
     """The raw id counter of each queue: one native command, the cheapest way to see that nothing was pushed."""
-    return (yield command("MGET", *(keys.msgid for keys in queues))) if queues else []
+    if not queues:
+        return []
+    found: list[bytes | None]
+    if queues[0].cluster:
+        found = yield [command("GET", keys.msgid) for keys in queues]
+    else:
+        found = yield command("MGET", *(keys.msgid for keys in queues))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ def ack_to(acks: Sequence[Ack], subscription: str = "") -> Flow[list[AckResult]]
     results: list[AckResult] = [AckResult("ok", "")] * len(acks)
     open_ = list(range(len(acks)))
     while open_:
-        replies = yield [_ack_call([acks[i] for i in part], subscription) for part in _parts(open_)]
+        replies = yield [_ack_call([acks[i] for i in part], subscription) for part in _parts(open_, [acks[0].keys])]
         left = []
         for i, (status, detail) in zip(open_, (row for reply in replies for row in reply), strict=True):
             if status == b"more":
@@ -151,13 +160,15 @@ def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str =
     """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 the lease is somebody else's. An empty token renews no lease."""
     replies = yield [
         script("touch", [key for keys in part for key in (*keys.all, keys.lease(subscription))], (token, lease_ms, LONG_TTL_S))
-        for part in _parts(queues)
+        for part in _parts(queues, queues)
     ]
     return [value for reply in replies for value in reply]
 
 
-def _parts(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[i : i + QUEUES_PER_CALL] for i in range(0, len(items), QUEUES_PER_CALL)]
+def _parts(items: Sequence[T], queues: Sequence[QueueKeys]) -> list[Sequence[T]]:
+    """What goes into one call each. In a cluster that is one queue: the next may be on another node."""
+    most = 1 if queues and queues[0].cluster else QUEUES_PER_CALL
+    return [items[i : i + most] for i in range(0, len(items), most)]
 
 
 def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tuple[int, int]]:

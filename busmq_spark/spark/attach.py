@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
 from busmq_spark.options import ReadOptions
@@ -145,7 +144,7 @@ class Attachment:
     def _listen(self) -> None:
         servers = self.store.locate(self.queues)
         for index, bell in enumerate(self._bells):
-            bell.listen([QueueKeys(queue).available for queue in self.queues if servers[queue] == index])
+            bell.listen([self.store.keys(queue).available for queue in self.queues if servers[queue] == index])
 
     def _enter(self, queue: str, state: QueueState, fresh: bool) -> Position | None:
         if not state.exists or not state.born:

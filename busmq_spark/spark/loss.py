@@ -9,7 +9,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
 from busmq_spark.spark.plan import Loss
 from busmq_spark.spark.store import Traces
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.links import Link
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
 _BY_KIND = {error.kind: error for error in _ERRORS}
@@ -25,9 +25,8 @@ def loss_error(queue: str, loss: Loss, traces: Traces, *, own_listeners: int = 0
     return _BY_KIND[kind](queue=queue, expected=loss.expected, found=loss.found)
 
 
-def raise_removed(link: SyncLink, queue: str, expected: str, found: str, need: int, oldest: int) -> NoReturn:
+def raise_removed(link: Link, keys: QueueKeys, expected: str, found: str, need: int, oldest: int) -> NoReturn:
     """Raise the error for ids that are no longer stored, seen by a task."""
-    keys = QueueKeys(queue)
     given, unacked, (_, listeners), acks = link.execute(
         [
             command("GET", keys.msgid),
@@ -37,7 +36,7 @@ def raise_removed(link: SyncLink, queue: str, expected: str, found: str, need: i
         ]
     )
     if int(given or 0) < need:
-        raise loss_error(queue, Loss("rolled-back", expected, f"last id {int(given or 0)}"), Traces(None, 0, empty=False))
+        raise loss_error(keys.name, Loss("rolled-back", expected, f"last id {int(given or 0)}"), Traces(None, 0, empty=False))
     # Our own reader listens too (one per query); a subscription of another query counts as another consumer.
     traces = Traces((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
-    raise loss_error(queue, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)
+    raise loss_error(keys.name, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)

@@ -17,7 +17,7 @@ from busmq_spark.core.message import chunks
 from busmq_spark.core.sink import STAGE_AGAIN, Staged, discard, encode_runs, stage
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.spark.store import FullPolicy
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.links import Link
 
 DEPTH = 3
 """Chunks under way at once: Redis stores one while the next is packed."""
@@ -58,7 +58,7 @@ class _Sent:
 class _Pipe:
     """Chunks under way to one server."""
 
-    def __init__(self, link: SyncLink) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
         self._waiting: deque[_Sent] = deque()
 
@@ -112,8 +112,9 @@ class _Pipe:
 class RedisAppender:
     """Satisfies Appender."""
 
-    def __init__(self, links: Sequence[SyncLink], locate: Callable[[Sequence[str]], Mapping[str, int]]) -> None:
+    def __init__(self, links: Sequence[Link], locate: Callable[[Sequence[str]], Mapping[str, int]], keys: Callable[[str], QueueKeys]) -> None:
         self._links = links
+        self._keys = keys
         self._locate = locate
         self._pipes = [_Pipe(link) for link in links]
         self._lists: dict[str, _List] = {}
@@ -131,7 +132,7 @@ class RedisAppender:
 
     def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
         """Append values to the queue itself. One chunk at a time, since a full queue may take a part of it."""
-        keys = QueueKeys(queue)
+        keys = self._keys(queue)
         link = self._links[self._locate([queue])[queue]]
         for chunk in chunks(values):
             left = chunk
@@ -141,7 +142,7 @@ class RedisAppender:
                     maxsize = int(link.execute(command("HGET", keys.metadata, "maxsize")) or 0)
                     full.wait(queue, maxsize, len(left))
 
-    def _push(self, link: SyncLink, keys: QueueKeys, values: Sequence[bytes]) -> int:
+    def _push(self, link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
         # Idempotent is a lie that at-least-once may tell: after a broken link the chunk goes out again.
         _, stored = link.execute(script("push", keys.shared, (keys.available, *values)))
         if stored < 0:

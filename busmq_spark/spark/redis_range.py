@@ -20,8 +20,10 @@ from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.spark.loss import raise_removed
 from busmq_spark.spark.plan import Range
 from busmq_spark.spark.store import Rows
-from busmq_spark.topology.endpoint import PATIENCE_S
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.cluster_link import ClusterLink
+from busmq_spark.topology.cluster_range import ClusterRangeLink
+from busmq_spark.topology.endpoint import patience
+from busmq_spark.topology.links import Link
 from busmq_spark.topology.range_link import RangeLink
 
 _MOST_NARROW = 2**31 - 1
@@ -32,8 +34,17 @@ log = logging.getLogger("busmq_spark")
 class RangeLinks:
     """Two links to one server: ``single`` for questions, ``many`` for windows."""
 
-    single: SyncLink
-    many: RangeLink
+    single: Link
+    many: RangeLink | ClusterRangeLink
+
+    def keys(self, queue: str) -> QueueKeys:
+        """How the queue's keys are spelt there."""
+        return QueueKeys(queue, cluster=isinstance(self.single, ClusterLink))
+
+
+def range_link(link: Link) -> RangeLink | ClusterRangeLink:
+    """A link for windows beside one for questions."""
+    return ClusterRangeLink(link) if isinstance(link, ClusterLink) else RangeLink(link.endpoint)
 
 
 def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
@@ -56,15 +67,15 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
                 raise
             log.warning("%s; skipped", loss)  # nothing of that life is left; the next batch begins in the new one, and counts
             return
-        except LinkLost:
+        except LinkLost as error:
             now = time.monotonic()
-            patience_until = patience_until or now + PATIENCE_S
+            patience_until = patience_until or now + patience(links.single.endpoint, error)
             if now > patience_until:
                 raise
 
 
 def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Iterator[Rows]:
-    keys = QueueKeys(part.queue)
+    keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
         born, oldest, value_bytes = links.single.run(probe(keys, need))
@@ -74,7 +85,7 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
             position, exact, following = links.single.run(seek(keys, need))
             found, oldest = (need if exact else following), need - position if exact else following - position - 1
         if found == 0 or found > need:
-            _skip(links.single, part, need, found, strict)
+            _skip(links, part, need, found, strict)
             if found == 0:
                 return
             need = found
@@ -85,17 +96,24 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
             need, misses = rows.first + len(rows.values), 0
 
 
-def _skip(link: SyncLink, part: Range, need: int, found: int, strict: bool) -> None:
+def _skip(links: RangeLinks, part: Range, need: int, found: int, strict: bool) -> None:
     """Ids from ``need`` up to ``found`` (0: to the end) are not stored: an error, or a warning."""
     if strict:
-        raise_removed(link, part.queue, f"ids {need}..{part.last}", f"oldest stored id {found}" if found else "nothing after them", need, found)
+        raise_removed(
+            links.single,
+            links.keys(part.queue),
+            f"ids {need}..{part.last}",
+            f"oldest stored id {found}" if found else "nothing after them",
+            need,
+            found,
+        )
     log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, found - 1) if found else part.last)
 
 
 def _windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[Rows]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
     # The incarnation travels behind each window: if it still holds there, the window before was of the same life.
-    life = command("HGET", QueueKeys(part.queue).metadata, "born")
+    life = command("HGET", links.keys(part.queue).metadata, "born")
     many = links.many
     window = cursor.ask()
     try:
@@ -112,7 +130,7 @@ def _windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, str
             _check_life(part, (many.fetch() or b"").decode(), need)
             if piece is None or values is None:
                 if pairs.last - pairs.first >= len(pairs) > 0:
-                    yield from _runs(links.single, part, window, need, strict)
+                    yield from _runs(links, part, window, need, strict)
                 return
             yield Rows(part.queue, pairs.first + piece.start, values)
             need = pairs.first + piece.stop
@@ -136,14 +154,14 @@ def _values(pairs: Pairs, piece: Slice) -> Any:
     return whole.take(pa.array(np.arange(0, 2 * rows, 2)))
 
 
-def _runs(link: SyncLink, part: Range, window: Call, need: int, strict: bool) -> Iterator[Rows]:
+def _runs(links: RangeLinks, part: Range, window: Call, need: int, strict: bool) -> Iterator[Rows]:
     """A window with holes, read again and cut into rows that follow each other; only ids from ``need`` to the end of the range."""
-    reply = link.execute(window)
+    reply = links.single.execute(window)
     wanted = [(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2) if need <= int(reply[i]) <= part.last]
     for _, run in groupby(enumerate(wanted), key=lambda item: item[1][0] - item[0]):
         rows = [pair for _, pair in run]
         if rows[0][0] > need:
-            _skip(link, part, need, rows[0][0], strict)
+            _skip(links, part, need, rows[0][0], strict)
         yield Rows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
         need = rows[-1][0] + 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -20,25 +21,27 @@ from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.spark.offsets import Position
 from busmq_spark.spark.plan import Range
 from busmq_spark.spark.redis_append import RedisAppender
-from busmq_spark.spark.redis_range import RangeLinks, read_range
+from busmq_spark.spark.redis_range import RangeLinks, range_link, read_range
 from busmq_spark.spark.store import Creation, Rows, Traces
-from busmq_spark.topology.address import address
+from busmq_spark.topology.address import Address, address
+from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.holder import LEASE_MS
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.links import Link, sync_links
 from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.place import discover, locate, new_token
-from busmq_spark.topology.range_link import RangeLink
 
 T = TypeVar("T")
-_keys = Remembered(QueueKeys, 100_000)  # planning spells the keys of every queue several times a batch
+# Planning spells the keys of every queue several times a batch.
+_KEYS = {cluster: Remembered(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
 
 class RedisStore:
     """Reads and writes of named queues, each on the server that owns it. Satisfies ReadStore and WriteStore."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self._links = [SyncLink(endpoint) for endpoint in endpoints]
+    def __init__(self, where: Address) -> None:
+        self.keys: Callable[[str], QueueKeys] = _KEYS[where.cluster]
+        self._links = sync_links(where)
         self._range_links: list[RangeLinks] = []
         self._places: dict[str, int] = {}
 
@@ -49,7 +52,7 @@ class RedisStore:
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         if unknown := [queue for queue in queues if queue not in self._places]:
-            self._places.update(zip(unknown, locate([_keys(queue) for queue in unknown], self._links), strict=True))
+            self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
         return {queue: self._places[queue] for queue in queues}
 
     def place(self, queue: str, server: int) -> None:
@@ -63,70 +66,68 @@ class RedisStore:
 
     def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
         settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
-        return {queue: self._run(queue, queues_.attach(_keys(queue), new_token(), **settings)) for queue in queues}
+        return {queue: self._run(queue, queues_.attach(self.keys(queue), new_token(), **settings)) for queue in queues}
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
-        return self._grouped(list(wanted), lambda part: states_.states([(_keys(queue), wanted[queue]) for queue in part]))
+        return self._grouped(list(wanted), lambda part: states_.states([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
-        return self._grouped(list(ids), lambda part: states_.marks([(_keys(queue), ids[queue]) for queue in part]))
+        return self._grouped(list(ids), lambda part: states_.marks([(self.keys(queue), ids[queue]) for queue in part]))
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        found = self._grouped(queues, lambda part: states_.counters([_keys(queue) for queue in part]))
+        found = self._grouped(queues, lambda part: states_.counters([self.keys(queue) for queue in part]))
         return [found[queue] for queue in queues]
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         def flow(part: Sequence[str]) -> Flow[list[AckResult]]:
-            acks = [Ack(_keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
+            acks = [Ack(self.keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
             return states_.ack_to(acks, subscription)
 
         return self._grouped(list(positions), flow)
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
-        return self._grouped(list(starts), lambda part: states_.subscribe([_keys(q) for q in part], subscription, [starts[q] for q in part]))
+        return self._grouped(list(starts), lambda part: states_.subscribe([self.keys(q) for q in part], subscription, [starts[q] for q in part]))
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-        return self._grouped(queues, lambda part: states_.subscriptions([_keys(q) for q in part]))
+        return self._grouped(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         return self._grouped(
-            queues, lambda part: states_.lease([_keys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
+            queues, lambda part: states_.lease([self.keys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
         )
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
         """Whose lease each queue is under; empty when nobody's."""
 
         def flow(part: Sequence[str]) -> Flow[list[str]]:
-            replies = yield [command("GET", _keys(queue).lease(subscription)) for queue in part]
+            replies = yield [command("GET", self.keys(queue).lease(subscription)) for queue in part]
             return [(reply or b"").decode() for reply in replies]
 
         return self._grouped(queues, flow)
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
-        return self._grouped(queues, lambda part: states_.keep_alive([_keys(q) for q in part], subscription, token, LEASE_MS))
+        return self._grouped(queues, lambda part: states_.keep_alive([self.keys(q) for q in part], subscription, token, LEASE_MS))
 
     def traces(self, queue: str) -> Traces:
-        keys = _keys(queue)
-        first, last, (_, listeners), size = self._link(queue).execute(
-            [
-                command("LINDEX", keys.toack, 0),
-                command("LINDEX", keys.toack, -2),
-                command("PUBSUB", "NUMSUB", keys.available),
-                command("DBSIZE"),
-            ]
+        keys, link = self.keys(queue), self._link(queue)
+        numsub = command("PUBSUB", "NUMSUB", keys.available)
+        first, last, (_, listeners), size = link.execute(
+            [command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), numsub, command("DBSIZE")]
         )
+        if isinstance(link, ClusterLink):
+            listeners = sum(int(count) for _, count in link.each(lambda node: node.execute(numsub)))
         return Traces((int(first), int(last)) if first else None, int(listeners), size == 0)
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
-        return self._run(queue, states_.bytes_until(_keys(queue), first, last, budget))
+        return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
         if not self._range_links:
-            self._range_links = [RangeLinks(link, RangeLink(link.endpoint)) for link in self._links]
+            self._range_links = [RangeLinks(link, range_link(link)) for link in self._links]
         return read_range(self._range_links[part.server], part, fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
-        return RedisAppender(self._links, self.locate)
+        return RedisAppender(self._links, self.locate, self.keys)
 
     def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
         for server, part in _by_server(staged).items():
@@ -138,7 +139,7 @@ class RedisStore:
         return held
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
-        return self._links[staged[0].server].run(sinks.commit(_keys(queue), sink, batch, staged))
+        return self._links[staged[0].server].run(sinks.commit(self.keys(queue), sink, batch, staged))
 
     def discard(self, staged: Sequence[Staged]) -> None:
         for server, part in _by_server(staged).items():
@@ -146,7 +147,7 @@ class RedisStore:
 
     def forget(self, sink: str, staged: Sequence[Staged]) -> None:
         for queue, server in {(s.queue, s.server) for s in staged}:
-            self._links[server].run(sinks.forget(_keys(queue), sink))
+            self._links[server].run(sinks.forget(self.keys(queue), sink))
         self._links[hash_index(sink_record(sink), len(self._links))].execute(command("DEL", sink_record(sink)))
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
@@ -155,7 +156,7 @@ class RedisStore:
 
     def truncate(self, queues: Sequence[str]) -> None:
         for queue in queues:
-            self._run(queue, queues_.flush(_keys(queue)))
+            self._run(queue, queues_.flush(self.keys(queue)))
 
     def close(self) -> None:
         for link in self._links:
@@ -163,7 +164,7 @@ class RedisStore:
         for links in self._range_links:
             links.many.drop()
 
-    def _link(self, queue: str) -> SyncLink:
+    def _link(self, queue: str) -> Link:
         return self._links[self.locate([queue])[queue]]
 
     def _run(self, queue: str, flow: Flow[T]) -> T:
@@ -186,7 +187,7 @@ def _by_server(staged: Sequence[Staged]) -> dict[int, list[Staged]]:
 
 def open_store(options: RedisOptions) -> RedisStore:
     """A new store for the options; nothing is connected yet."""
-    return RedisStore(address(options).endpoints)
+    return RedisStore(address(options))
 
 
 def bells(store: RedisStore, rung: Any) -> list[Bell]:

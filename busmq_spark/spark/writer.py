@@ -12,7 +12,6 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import Staged
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueMissing, ServerRefused
 from busmq_spark.options import WriteOptions
@@ -61,7 +60,7 @@ class TaskWriter:
                         store.attach([queue], creation(self._options))
                         attached.add(queue)
                     if self._options.delivery == "exactly-once":
-                        appender.stage(queue, QueueKeys(queue).stage(attempt), values)
+                        appender.stage(queue, store.keys(queue).stage(attempt), values)
                     else:
                         appender.push(queue, values, full)
             return Outcome(query, tuple(appender.finish()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.errors import BusError, LinkLost
@@ -18,6 +18,8 @@ from busmq_spark.topology.link import SyncLink, streamed
 from busmq_spark.topology.slots import Node, SlotMap, key_of, slot
 from busmq_spark.topology.translate import translate
 from busmq_spark.topology.wire import calls_of, result, whole
+
+R = TypeVar("R")
 
 
 class ClusterLink:
@@ -129,6 +131,25 @@ class ClusterLink:
         for gone in self._nodes.keys() - set(self._map.masters):
             self._nodes.pop(gone).close()
         return self._map
+
+    def forget(self) -> None:
+        """Where slots are is asked anew by the next call."""
+        self._map = None
+
+    def serves(self, node: Node) -> bool:
+        """Whether the node owns slots, as far as is known."""
+        return self._map is not None and node in self._map.masters
+
+    def each(self, ask: Callable[[SyncLink], R]) -> list[R]:
+        """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
+        began = time.monotonic()
+        for attempt in count():
+            try:
+                return [ask(link) for link in self.masters]
+            except LinkLost as error:
+                given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
+                time.sleep(pause(error, attempt, time.monotonic() - began, given))
+        raise AssertionError("unreachable")
 
     def _round(self, errand: Errand, slot_map: SlotMap) -> None:
         under_way: list[tuple[SyncLink, Parcel]] = []

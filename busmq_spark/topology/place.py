@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name
+from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.links import Link
 
 
-def locate(queues: Sequence[QueueKeys], links: Sequence[SyncLink]) -> list[int]:
+def locate(queues: Sequence[QueueKeys], links: Sequence[Link]) -> list[int]:
     """The index of the server of each queue, with one round trip per server.
 
     Raises LinkLost when a server does not answer: to guess then would split a queue over two servers (protocol Q30).
@@ -26,20 +29,32 @@ def locate(queues: Sequence[QueueKeys], links: Sequence[SyncLink]) -> list[int]:
     return [place[0] if place else hash_index(keys.metadata, len(links)) for place, keys in zip(found, queues, strict=True)]
 
 
-def discover(links: Sequence[SyncLink]) -> list[tuple[str, int]]:
+def discover(links: Sequence[Link]) -> list[tuple[str, int]]:
     """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held."""
     names: dict[str, int] = {}
     for index, link in enumerate(links):
-        cursor: bytes | int = 0
-        while True:
-            cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(), "COUNT", 1000))
-            for key in keys:
-                with suppress(UnicodeDecodeError):  # no name that we or npm clients could spell: not a queue of the bus
-                    if (name := queue_name(key.decode())) is not None:
-                        names.setdefault(name, index)
-            if int(cursor) == 0:
-                break
+        found = link.each(_clustered) if isinstance(link, ClusterLink) else [_queues(link)]
+        for name in chain.from_iterable(found):
+            names.setdefault(name, index)
     return sorted(names.items())
+
+
+def _clustered(link: SyncLink) -> list[str]:
+    return _queues(link, cluster=True)
+
+
+def _queues(link: SyncLink, *, cluster: bool = False) -> list[str]:
+    """The queues of one server; those that come or go meanwhile may be missed."""
+    names: list[str] = []
+    cursor: bytes | int = 0
+    while True:
+        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(cluster=cluster), "COUNT", 1000))
+        for key in keys:
+            with suppress(UnicodeDecodeError):  # no name that we or npm clients could spell: not a queue of the bus
+                if (name := queue_name(key.decode(), cluster=cluster)) is not None:
+                    names.append(name)
+        if int(cursor) == 0:
+            return names
 
 
 def new_token(bits: int = 64) -> str:

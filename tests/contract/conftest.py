@@ -1,4 +1,4 @@
-"""The two drivers: every test of this folder that takes ``run`` is run by the blocking link and by the asyncio link."""
+"""The two drivers on four layouts: a test that takes ``run`` is run by the blocking and the asyncio link, on each layout its file is for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import pytest
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import Attached, attach
-from busmq_spark.topology.async_link import AsyncLink
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.options import RedisOptions
+from busmq_spark.topology.address import Address, address
+from busmq_spark.topology.links import Link, async_links, sync_links
 from busmq_spark.topology.place import new_token
-from busmq_spark.topology.urls import parse
+from tests.conftest import Fresh, FreshKeys
 
 T = TypeVar("T")
 Redis = Callable[..., Any]
+LAYOUTS = ("direct", "three", "sentinel", "cluster")
+EVERYWHERE = ("test_queue", "test_acks", "test_sink", "test_ranges", "test_state")
+"""Files whose tests run on every layout; the others on one server."""
 
 
 class Run(Protocol):
@@ -26,22 +30,50 @@ class Run(Protocol):
     def __call__(self, flow: Flow[T]) -> T: ...
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "layout" in metafunc.fixturenames:
+        everywhere = metafunc.module.__name__.rpartition(".")[2] in EVERYWHERE
+        metafunc.parametrize("layout", LAYOUTS if everywhere else LAYOUTS[:1], scope="session")
+
+
+@pytest.fixture(scope="session")
+def where(layout: str, request: pytest.FixtureRequest) -> Address:
+    """The servers of the layout. Of three independent ones this is the last: the core does not know that there are others."""
+    if layout == "direct":
+        return address(RedisOptions(url=request.getfixturevalue("redis_url")))
+    group = request.getfixturevalue({"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[layout])
+    if layout == "three":
+        return address(RedisOptions(url=group.urls[-1]))
+    return address(RedisOptions(url=",".join(group.urls), layout=layout))
+
+
+@pytest.fixture
+def link(where: Address) -> Iterator[Link]:
+    [made] = sync_links(where)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def fresh_keys(where: Address, fresh: Fresh) -> FreshKeys:
+    return lambda hint="q": QueueKeys(fresh(hint), where.cluster)
+
+
 @pytest.fixture(params=["sync", "async"])
-def run(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Run]:
-    server = parse(redis_url)[0]
+def run(request: pytest.FixtureRequest, where: Address) -> Iterator[Run]:
     if request.param == "sync":
-        blocking = SyncLink(server)
+        [blocking] = sync_links(where)
         yield blocking.run
         blocking.close()
         return
     with asyncio.Runner() as runner:
-        link = AsyncLink(server)
+        [link] = async_links(where)
         yield lambda flow: runner.run(link.run(flow))
         runner.run(link.close())
 
 
 @pytest.fixture
-def redis(link: SyncLink) -> Redis:
+def redis(link: Link) -> Redis:
     """One plain command, bytes back: what a stranger would see."""
     return lambda *words: link.execute(command(*words))
 
@@ -53,7 +85,7 @@ class Born(Protocol):
 
 
 @pytest.fixture
-def born(link: SyncLink, fresh_keys: Callable[[str], QueueKeys]) -> Born:
+def born(link: Link, fresh_keys: FreshKeys) -> Born:
     def make(hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, Attached]:
         keys = fresh_keys(hint)
         return keys, link.run(attach(keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))

@@ -15,7 +15,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
 from busmq_spark.core.state import Ack
 from busmq_spark.topology.link import SyncLink
-from tests.conftest import Fresh, link_to
+from tests.conftest import FreshKeys, link_to
 from tests.contract.conftest import Run
 
 
@@ -101,9 +101,9 @@ def clients(redis_url: str) -> Iterator[list[SyncLink]]:
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 2), steps), max_size=30), st.sampled_from([0, 0, 7]))
 def test_clients_that_interleave_any_calls_see_one_queue(
-    clients: list[SyncLink], fresh: Fresh, calls: list[tuple[int, tuple[str, object]]], maxsize: int
+    clients: list[SyncLink], fresh_keys: FreshKeys, calls: list[tuple[int, tuple[str, object]]], maxsize: int
 ) -> None:
-    keys, model = QueueKeys(fresh()), Model(maxsize)
+    keys, model = fresh_keys(), Model(maxsize)
     clients[0].run(queue.attach(keys, "b", ttl_s=60, maxsize=maxsize))
     for who, (what, how) in calls:
         found, expected = both(clients[who].run, keys, model, what, how)

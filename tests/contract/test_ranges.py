@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from busmq_spark.core import queue, ranges, state
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.topology.link import SyncLink
-from tests.conftest import Fresh, FreshKeys
+from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 
 
@@ -46,8 +45,8 @@ def test_a_probe_of_a_queue_that_nobody_named_has_no_incarnation(run: Run, fresh
 
 @settings(max_examples=100)
 @given(st.sets(st.integers(1, 60), max_size=30), st.integers(0, 61))
-def test_seek_finds_an_id_or_its_neighbours_in_a_list_with_holes(link: SyncLink, fresh: Fresh, ids: set[int], wanted: int) -> None:
-    keys, stored = QueueKeys(fresh()), sorted(ids)
+def test_seek_finds_an_id_or_its_neighbours_in_a_list_with_holes(link: SyncLink, fresh_keys: FreshKeys, ids: set[int], wanted: int) -> None:
+    keys, stored = fresh_keys(), sorted(ids)
     link.execute([command("RPUSH", keys.messages, id, "v") for id in stored])
     after = bisect_right(stored, wanted)
     expected = (after - 1, wanted in ids, stored[after] if after < len(stored) else 0)
@@ -59,8 +58,8 @@ sizes = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 400_000)), min_siz
 
 @settings(max_examples=100)
 @given(sizes, st.data())
-def test_bytes_are_counted_exactly_up_to_the_budget(link: SyncLink, fresh: Fresh, lengths: list[int], data: st.DataObject) -> None:
-    keys = QueueKeys(fresh())
+def test_bytes_are_counted_exactly_up_to_the_budget(link: SyncLink, fresh_keys: FreshKeys, lengths: list[int], data: st.DataObject) -> None:
+    keys = fresh_keys()
     link.execute([command("RPUSH", keys.messages, id, b"x" * length) for id, length in enumerate(lengths, 1)])
     first = data.draw(st.integers(1, len(lengths)))
     last = data.draw(st.integers(first, len(lengths)))

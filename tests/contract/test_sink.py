@@ -147,10 +147,10 @@ chunk_sizes = st.lists(st.integers(1, 3), max_size=3)
     data=st.data(),
 )
 def test_committers_at_once_append_each_row_once_and_in_order(
-    link: SyncLink, fresh: Fresh, parts: list[list[int]], turns: list[int], maxsize: int, data: st.DataObject
+    link: SyncLink, fresh_keys: FreshKeys, parts: list[list[int]], turns: list[int], maxsize: int, data: st.DataObject
 ) -> None:
     """Three drivers commit the same batch, one call at a time in any order; any of them may die; a consumer drains a full queue."""
-    keys = QueueKeys(fresh())
+    keys = fresh_keys()
     link.run(attach(keys, "b", ttl_s=60, maxsize=maxsize))
     staged, rows = [], []
     for n, sizes in enumerate(parts):

@@ -12,7 +12,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.topology.link import SyncLink
-from tests.conftest import Fresh, FreshKeys
+from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 
 
@@ -103,8 +103,8 @@ def test_state_survives_metadata_that_is_no_number(run: Run, redis: Redis, fresh
 
 @settings(max_examples=60)
 @given(st.sets(st.integers(1, 40), min_size=1), st.integers(0, 41))
-def test_in_a_list_with_holes_a_mark_is_that_of_the_id_or_none(link: SyncLink, fresh: Fresh, ids: set[int], wanted: int) -> None:
-    keys, alone = QueueKeys(fresh()), QueueKeys(fresh())
+def test_in_a_list_with_holes_a_mark_is_that_of_the_id_or_none(link: SyncLink, fresh_keys: FreshKeys, ids: set[int], wanted: int) -> None:
+    keys, alone = fresh_keys(), fresh_keys()
     link.execute([command("RPUSH", keys.messages, id, b"v%d" % id) for id in sorted(ids)])
     link.execute(command("RPUSH", alone.messages, wanted, b"v%d" % wanted))
     expected = one_state(link.run, alone, wanted).newest_mark if wanted in ids else ""

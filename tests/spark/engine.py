@@ -13,7 +13,6 @@ from typing import Any, Literal
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.spark import compat
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.redis_store import open_store
@@ -56,7 +55,7 @@ class Engine:
                 thread.join()
             store = open_store(attachment._options)
             for queue in attachment.queues:
-                store._link(queue).execute(command("DEL", QueueKeys(queue).lease(attachment._options.subscription)))
+                store._link(queue).execute(command("DEL", store.keys(queue).lease(attachment._options.subscription)))
             store.close()
         self.reader.stop()
         self.reader = self._new_reader()

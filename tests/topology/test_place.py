@@ -8,9 +8,12 @@ from busmq_spark.core import queue, state
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.core.state import Ack
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import ClusterGroup, RedisServer
 from busmq_spark.errors import LinkLost
+from busmq_spark.options import RedisOptions
+from busmq_spark.topology.address import address
 from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.links import sync_links
 from busmq_spark.topology.place import discover, locate, new_token
 from busmq_spark.topology.urls import Server
 from tests.conftest import Fresh, FreshKeys
@@ -89,3 +92,15 @@ def test_tokens_are_of_their_length_and_unlike_each_other() -> None:
     assert len(tokens) == 1000
     assert {len(token) for token in tokens} == {16}
     assert len(new_token(128)) == 32
+
+
+@pytest.mark.timeout(120)
+def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_group: ClusterGroup, fresh: Fresh) -> None:
+    [link] = sync_links(address(RedisOptions(url=cluster_group.urls[0], layout="cluster")))
+    names = [fresh(name) for name in NAMES]
+    for name in names:
+        link.run(queue.attach(QueueKeys(name, cluster=True), "b", ttl_s=60))
+    assert len({cluster_group.owner(QueueKeys(name, cluster=True).metadata).port for name in names}) > 1
+    assert {(name, 0) for name in names} <= set(discover([link]))
+    assert locate([QueueKeys(name, cluster=True) for name in names], [link]) == [0] * len(names)
+    link.close()
