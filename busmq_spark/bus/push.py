@@ -1,4 +1,8 @@
-"""Pushing from many tasks: order by call, one script call under way per queue, everything that came meanwhile goes with the next."""
+"""Pushing from many tasks: stored in the order of the calls, one script call under way per queue, what came meanwhile goes with the next.
+
+Rule 1. Nothing is sent twice. When the link breaks under way, the futures of that chunk fail with LinkLost, and what follows is sent.
+Rule 2. While the link is up no task is needed: one costs as much as the rest of a push. Everything unusual is looked into by a task.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,54 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
 
+class _Order:
+    """Values of one call of push or push_many; ``cut`` of them have been sent, ``ids`` are those stored."""
+
+    __slots__ = ("cut", "future", "ids", "single", "values")
+
+    def __init__(self, values: Sequence[bytes], future: asyncio.Future[Any], *, single: bool) -> None:
+        self.values, self.future, self.single = values, future, single
+        self.cut = 0
+        self.ids: list[int] = []
+
+    def stored(self, first: int, count: int) -> None:
+        """The next ``count`` values have ids from ``first`` on."""
+        if self.future.done():
+            return
+        if self.single:
+            self.future.set_result(first)
+            return
+        self.ids.extend(range(first, first + count))
+        if len(self.ids) == len(self.values):
+            self.future.set_result(self.ids)
+
+    def failed(self, error: BusError | None) -> None:
+        """Nothing more of it is sent; None cancels it."""
+        self.cut = len(self.values)
+        if self.future.done():
+            return
+        if error is None:
+            self.future.cancel()
+        else:
+            self.future.set_exception(error)
+
+
 class Pump:
-    """What one queue has to push. A push is never sent twice: when the link breaks under way, its future fails with LinkLost."""
+    """What one queue has to push."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._waiting: deque[tuple[bytes, asyncio.Future[int]]] = deque()
-        self._chunk: list[tuple[bytes, asyncio.Future[int]]] = []
+        self._orders: deque[_Order] = deque()
+        self._chunk: list[tuple[_Order, int]] = []
+        self._values: list[bytes] = []
         self._under_way = False
         self._idle: asyncio.Event | None = None
 
-    def add(self, value: bytes) -> asyncio.Future[int]:
-        """The id, once the message is stored."""
+    def add(self, values: Sequence[bytes], *, single: bool) -> asyncio.Future[Any]:
+        """The id, or for ``single`` false the list of ids, once everything is stored."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[int] = loop.create_future()
-        self._waiting.append((value, future))
+        future: asyncio.Future[Any] = loop.create_future()
+        self._orders.append(_Order(values, future, single=single))
         if not self._under_way:
             self._under_way = True
             loop.call_soon(self._next)
@@ -40,90 +77,97 @@ class Pump:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
-    def cancel(self) -> None:
-        """Give up what was not sent: the bus ends."""
-        waiting, self._waiting = self._waiting, deque()
-        for _, future in waiting:
-            future.cancel()
-
     def _next(self) -> None:
-        """Send the next chunk: without a task of its own, since one costs as much as the rest of a push."""
-        if not self._waiting:
+        """Send the next chunk, if anything waits."""
+        self._cut()
+        if not self._values:
             self._under_way = False
             if self._idle is not None:
                 self._idle.set()
                 self._idle = None
             return
-        self._chunk = self._cut()
-        reply = self._queue.begin_push([value for value, _ in self._chunk])
+        reply = self._queue.begin_push(self._values)
         if reply is None:
-            self._go_slow()
+            self._look_into(None)
         else:
             reply.add_done_callback(self._answered)
 
     def _answered(self, reply: asyncio.Future[list[Any]]) -> None:
-        """The usual end of a chunk. A lost link leaves it in doubt; an error reply says that nothing was done, so the slow way looks into it."""
-        chunk = self._chunk
         if reply.cancelled() or (error := reply.exception()) is not None:
-            lost = LinkLost(url=self._queue.name, reason="cancelled") if reply.cancelled() else self._queue.translate(error)
-            for _, future in chunk:
-                _fail(future, lost)
-        else:
-            found = reply.result()[0]
-            if isinstance(found, Exception) or found[1] != len(chunk):
-                self._go_slow(found)
-                return
-            _settle(chunk, found[0])
+            self._lost(LinkLost(url=self._queue.name, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
+            self._next()
+            return
+        found = reply.result()[0]
+        if isinstance(found, Exception) or found[1] != len(self._values):
+            self._look_into(found)
+            return
+        self._stored(found[0], found[1])
         self._next()
 
-    def _go_slow(self, found: Any = None) -> None:
+    def _look_into(self, found: Any) -> None:
         try:
             self._queue.bus.spawn(self._slow(found), f"pushing to {self._queue.name}")
-        except BusError:
-            for _, future in self._chunk:
-                future.cancel()
-            self.cancel()
+        except BusError:  # the bus is closed
+            self._give_up()
 
     async def _slow(self, found: Any) -> None:
-        chunk = self._chunk
+        """A chunk that was not sent, that was refused (then nothing was done), or that did not fit."""
         try:
             if found is None or isinstance(found, Exception) or found[1] < 0:
-                found = await self._queue.push_call([value for value, _ in chunk])
-            first, stored = found
-            _settle(chunk[:stored], first)
-            if stored < len(chunk):
-                full = QueueFull(queue=self._queue.name, maxsize=await self._queue.maxsize(), left=len(chunk) - stored, waited="")
-                for _, future in chunk[stored:]:
-                    _fail(future, full)
+                found = await self._queue.push_call(self._values)
+            first, count = found
+            missing = len(self._values) - count
+            full = QueueFull(queue=self._queue.name, maxsize=await self._queue.maxsize(), left=missing, waited="") if missing else None
+            self._stored(first, count, full)
         except BusError as error:
-            for _, future in chunk:
-                _fail(future, error)
+            self._lost(error)
         except asyncio.CancelledError:
-            for _, future in chunk:
-                future.cancel()
-            self.cancel()
+            self._give_up()
             raise
-        finally:
-            self._next()
+        self._next()
 
-    def _cut(self) -> list[tuple[bytes, asyncio.Future[int]]]:
-        chunk: list[tuple[bytes, asyncio.Future[int]]] = []
+    def _stored(self, first: int, count: int, full: QueueFull | None = None) -> None:
+        self._queue.pushed += count
+        for order, size in self._chunk:
+            fitting = min(size, count)
+            if fitting:
+                order.stored(first, fitting)
+            first, count = first + fitting, count - fitting
+            if fitting < size:
+                order.failed(full)
+
+    def _lost(self, error: BusError) -> None:
+        for order, _ in self._chunk:
+            order.failed(error)
+
+    def _give_up(self) -> None:
+        for order in (*(order for order, _ in self._chunk), *self._orders):
+            order.failed(None)
+        self._next()
+
+    def _cut(self) -> None:
+        """The values that go together next, and whose they are."""
+        self._chunk, self._values = [], []
         room = CHUNK_BYTES
-        while self._waiting and len(chunk) < CHUNK_MESSAGES:
-            size = len(self._waiting[0][0])
-            if chunk and size > room:
-                break
-            room -= size
-            chunk.append(self._waiting.popleft())
-        return chunk
+        while self._orders and len(self._values) < CHUNK_MESSAGES:
+            order = self._orders[0]
+            part = order.values[order.cut : order.cut + CHUNK_MESSAGES - len(self._values)]
+            room -= sum(map(len, part))
+            if room < 0:
+                part = _fitting(part, room + sum(map(len, part)), alone=not self._values)
+            if part:
+                self._chunk.append((order, len(part)))
+                self._values += part
+                order.cut += len(part)
+            if order.cut < len(order.values):
+                return
+            self._orders.popleft()
 
 
-def _settle(chunk: Sequence[tuple[bytes, asyncio.Future[int]]], first: int) -> None:
-    for offset, (_, future) in enumerate(chunk):
-        if not future.done():
-            future.set_result(first + offset)
-
-
-def _fail(future: asyncio.Future[int], error: BusError) -> None:
-    if not future.done():
-        future.set_exception(error)
+def _fitting(values: Sequence[bytes], room: int, *, alone: bool) -> Sequence[bytes]:
+    """The first values that fit; at least one when it would go ``alone``."""
+    for count, value in enumerate(values):
+        room -= len(value)
+        if room < 0:
+            return values[: max(count, int(alone))]
+    return values

@@ -15,13 +15,14 @@ from busmq_spark.bus.push import Pump
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import Message, chunks, encode
-from busmq_spark.errors import BusError, ConfigError, QueueFull, QueueMissing, StateError
+from busmq_spark.core.message import Message, encode
+from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
 from busmq_spark.topology.place import new_token
 from busmq_spark.topology.translate import translate
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.servers import Servers
 
 TTL_S = 30
 log = logging.getLogger("busmq_spark")
@@ -52,6 +53,7 @@ class Queue(Emitter):
         self.consumed = 0
         """Messages handed over by this object."""
         self._wanted = (TTL_S, 0)
+        self._servers: Servers | None = None
         self._pump = Pump(self)
         self._consumption: Consumption | None = None
         self._busy = asyncio.Lock()
@@ -120,33 +122,30 @@ class Queue(Emitter):
         and nobody knows whether the message is stored. Awaiting it is the back-pressure.
         """
         self._need_attached("push to")
-        self.pushed += 1
-        return self._pump.add(encode(value))
+        return self._pump.add((encode(value),), single=True)
 
-    async def push_many(self, values: Iterable[object]) -> range:
-        """Append messages in order, in few round trips; the result are their ids.
+    def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
+        """Append messages in order, in few round trips; the result are their ids. What others push meanwhile may come in between.
 
-        Raises QueueFull with ``details["left"]`` when there is no room for the last ones: those before are stored.
+        The future fails with QueueFull when there is no room for the last ``details["left"]`` of a chunk: nothing after those is stored.
         """
         self._need_attached("push to")
         encoded = [encode(value) for value in values]
-        await self._pump.flushed()  # what was pushed before comes before
-        first, done = 0, 0
-        for chunk in chunks(encoded):
-            start, stored = await self.push_call(chunk)
-            first, done = first or start, done + stored
-            self.pushed += stored
-            if stored < len(chunk):
-                raise QueueFull(queue=self.name, maxsize=await self.maxsize(), left=len(encoded) - done, waited="")
-        return range(first, first + done)
+        if not encoded:
+            nothing: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+            nothing.set_result([])
+            return nothing
+        return self._pump.add(encoded, single=False)
 
     def begin_push(self, values: Any) -> asyncio.Future[list[Any]] | None:
         """Send one chunk the quickest way; None when the link is down."""
-        return self.bus.servers.commands[self.server].begin(next(flows.append(self.keys, values)))  # type: ignore[arg-type]  # one call
+        assert self._servers is not None
+        return self._servers.commands[self.server].begin(next(flows.append(self.keys, values)))  # type: ignore[arg-type]  # one call
 
     def translate(self, error: BaseException | None) -> BusError:
         """An error of the link to our server, as one of ours."""
-        return translate(error, self.bus.servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
+        assert self._servers is not None
+        return translate(error, self._servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
 
     async def push_call(self, values: Any) -> tuple[int, int]:
         """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, somebody closed it) is made anew."""
@@ -260,7 +259,7 @@ class Queue(Emitter):
             self.not_touched(error)  # the next touch finds it missing again
 
     async def _join(self, discoverable: bool) -> bool:
-        self.server = await self._place()
+        self.server, self._servers = await self._place(), self.bus.servers
         ttl_s, maxsize = self._wanted
         flow = flows.attach(self.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize, discover=discoverable)
         found = await self.bus.servers.commands[self.server].run(flow)

@@ -37,16 +37,32 @@ class Message(NamedTuple):
 def encode(value: object) -> bytes:
     """What npm busmq stores for the same value (protocol 1.7): text and bytes as they are, everything else as compact JSON.
 
-    Raises MessageRefused for what JSON cannot express.
+    Raises MessageRefused for what JSON cannot express, and for a value over 512 MB.
     """
-    if isinstance(value, str):
-        return value.encode() if value.isascii() else _utf8(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
+    if isinstance(value, bytes):
+        data = value
+    elif isinstance(value, str):
+        data = value.encode() if value.isascii() else _utf8(value)
+    elif isinstance(value, bytearray | memoryview):
+        data = bytes(value)
+    else:
+        data = _json(value)
+    if len(data) > MAX_VALUE_BYTES:
+        raise _too_large(len(data))
+    return data
+
+
+def _json(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise MessageRefused(reason=f"a {type(value).__name__} is no message ({error}); push str, bytes, or what JSON can express") from None
+
+
+def _too_large(size: int) -> MessageRefused:
+    return MessageRefused(
+        reason=f"a message of {size} bytes is over Redis' limit of {MAX_VALUE_BYTES} (512 MB). Store the body elsewhere and push its address"
+    )
 
 
 def _utf8(text: str) -> bytes:
@@ -78,9 +94,7 @@ def _fitting(run: Sequence[bytes]) -> int:
     for count, value in enumerate(run):
         size = len(value)
         if size > MAX_VALUE_BYTES:
-            raise MessageRefused(
-                reason=f"a message of {size} bytes is over Redis' limit of {MAX_VALUE_BYTES} (512 MB). Store the body elsewhere and push its address"
-            )
+            raise _too_large(size)
         room -= size
         if room < 0:
             return max(1, count)
