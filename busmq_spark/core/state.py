@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
+_STATE_ITEMS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
         script("state", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [wanted for _, wanted in part])
         for part in _parts(queues, [keys for keys, _ in queues[:1]])
     ]
-    return [_state(row) for reply in replies for row in reply]
+    return [_state(row) for reply in replies for row in zip(*[iter(reply)] * _STATE_ITEMS, strict=True)]
 
 
-def _state(row: list[Any]) -> QueueState:
+def _state(row: tuple[Any, ...]) -> QueueState:
     ttl_s, born, maxsize, given, oldest, newest, count, mark, newest_mark = row
     ids = (int(given), int(oldest or 0), int(newest or 0))
     return QueueState(ttl_s, born.decode(), maxsize, *ids, int(count), mark.decode(), newest_mark.decode())

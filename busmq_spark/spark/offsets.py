@@ -60,6 +60,31 @@ def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
         raise ConfigError(reason=f"the checkpoint does not hold busmq offsets ({error!r} in {str(offset)[:200]}); use a new checkpoint") from None
 
 
+class Memory:
+    """Encodes and decodes, and knows the last offsets it has seen again: Spark hands each of them back three times, and comparing is cheap."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Mapping[str, Any], dict[str, Position]]] = []
+
+    def encode(self, positions: dict[str, Position]) -> dict[str, Any]:
+        """As the function."""
+        offset = encode(positions)
+        self._keep(offset, positions)
+        return offset
+
+    def decode(self, offset: Mapping[str, Any]) -> Mapping[str, Position]:
+        """As the function."""
+        for seen, positions in self._seen:
+            if seen == offset:
+                return positions
+        positions = decode(offset)
+        self._keep(offset, positions)
+        return positions
+
+    def _keep(self, offset: Mapping[str, Any], positions: dict[str, Position]) -> None:
+        self._seen = [(offset, positions), *self._seen[:1]]  # start and end of a batch
+
+
 def begin(start: Position | None, end: Position) -> int:
     """The last id that was done before the batch from ``start`` to ``end``; the batch reads the ids after it."""
     if start is None or start.born != end.born:

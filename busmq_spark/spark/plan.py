@@ -67,7 +67,7 @@ def tasks(ranges: Sequence[Range], min_partitions: int | None, max_rows: int | N
             parts = max(1, round(min_partitions * r.rows / total))
         if max_rows:
             parts = max(parts, -(-r.rows // max_rows))
-        cut += [Range(r.queue, r.born, first, last, r.server) for first, last in split(r.first, r.last, parts)]
+        cut += [r] if parts == 1 else [Range(r.queue, r.born, first, last, r.server) for first, last in split(r.first, r.last, parts)]
     most = max(PACK_OVER, min_partitions or 0)
     return _pack(cut) if len(cut) > most else [(r,) for r in cut]
 

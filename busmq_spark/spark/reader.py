@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -61,6 +60,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._attachment: Attachment | None = None
         self._known: Mapping[str, QueueState] = {}
         self._counters: Sequence[object] = ()
+        self._offsets = offsets.Memory()
         self._planned: dict[str, Any] | None = None
         self._acked: dict[str, Position] = {}
         self._ceiling: dict[str, int] | None = None
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         freeze()
         at = start if start is not None else self._planned
         self._blind = at is None
-        begin = offsets.decode(at) if at is not None else {}
+        begin = self._offsets.decode(at) if at is not None else {}
         fresh = at is None or at == offsets.INITIAL
         attachment = self._attach(begin, fresh=fresh)
         if start is not None:
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             return at  # type: ignore[return-value]  # not fresh, so not None
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
         positions = self._plan(begin, attachment, fresh=fresh, unlimited=unlimited)
-        self._planned = offsets.encode(positions)
+        self._planned = self._offsets.encode(positions)
         return at if at is not None and not fresh and positions == begin else self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         freeze()
-        begin, goal = offsets.decode(start), offsets.decode(end)
+        begin, goal = self._offsets.decode(start), self._offsets.decode(end)
         attachment = self._attach({**begin, **goal}, fresh=start == offsets.INITIAL)
         if self._blind:
             attachment.compare([queue for queue in begin if self._wanted(queue)], begin)
@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return [Partition(part) for part in tasks(ranges, self._options.min_partitions, self._options.max_per_partition)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._acknowledge(offsets.decode(end))
+        self._acknowledge(self._offsets.decode(end))
 
     def stop(self) -> None:
         """Spark rarely calls this (spark-facts A), so nothing depends on it: leases and threads end by themselves."""
@@ -152,7 +152,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         names = list(self._options.subscribe)
         if self._options.subscribe_pattern:
             # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
-            names = [queue for queue in known if self._wanted(queue)]
+            held = set(attachment.queues)
+            names = [queue for queue in known if queue not in held and self._wanted(queue)]
             if time.monotonic() >= self._next_discovery:
                 names = list(dict.fromkeys(names + attachment.store.discover(self._wanted)))
                 self._next_discovery = time.monotonic() + DISCOVERY_S
@@ -258,4 +259,4 @@ def _advanced(entry: Position, before: Position | None, goal: int | None, mark: 
     """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, so that the batch knows where it begins."""
     if goal is None:
         return entry
-    return replace(entry, last=goal, mark=mark, start=None if entry is before else entry.start)
+    return Position(entry.born, goal, mark, None if entry is before else entry.start, entry.lost)

@@ -109,6 +109,7 @@ def test_in_a_list_with_holes_a_mark_is_that_of_the_id_or_none(link: SyncLink, f
     link.execute(command("RPUSH", alone.messages, wanted, b"v%d" % wanted))
     expected = one_state(link.run, alone, wanted).newest_mark if wanted in ids else ""
     assert one_state(link.run, keys, wanted).mark == expected
+    assert link.run(state.marks([(keys, wanted)])) == [expected]
 
 
 # Leases and keep-alive

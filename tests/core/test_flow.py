@@ -148,7 +148,7 @@ def test_only_acks_with_more_to_drop_are_asked_again() -> None:
 def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
     row = [30, b"b", 0, b"7", b"3", b"7", 5, b"", b"m"]
     most = state.QUEUES_PER_CALL
-    canned = Canned([[row] * most, [row] * 7])
+    canned = Canned([row * most, row * 7])
     got = run_sync(state.states([(QueueKeys(str(i)), -1) for i in range(most + 7)]), canned)
     assert len(got) == most + 7
     assert [call.key_count for call in canned.steps[0]] == [3 * most, 3 * 7]

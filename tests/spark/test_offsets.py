@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.offsets import INITIAL, Position, begin, decode, encode
+from busmq_spark.spark.offsets import INITIAL, Memory, Position, begin, decode, encode
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))["vectors"]
 
@@ -33,6 +33,16 @@ def test_an_offset_is_still_written_like_this_byte_for_byte(vector: dict[str, An
 @given(st.dictionaries(st.text(), positions))
 def test_what_is_written_is_read_back(offset: dict[str, Position]) -> None:
     assert decode(json.loads(json.dumps(encode(offset)))) == offset
+
+
+@given(st.lists(st.tuples(st.booleans(), st.dictionaries(st.sampled_from("abc"), positions)), max_size=8))
+def test_a_memory_of_offsets_says_what_reading_them_anew_says(steps: list[tuple[bool, dict[str, Position]]]) -> None:
+    memory = Memory()
+    for written, found in steps:
+        offset = memory.encode(found) if written else json.loads(json.dumps(encode(found)))
+        assert offset == encode(found)
+        for text in (json.dumps(offset), json.dumps(encode({**found, "d": at(1)})), json.dumps(INITIAL)):
+            assert memory.decode(json.loads(text)) == decode(json.loads(text))
 
 
 @given(st.dictionaries(st.text(), positions, max_size=5))

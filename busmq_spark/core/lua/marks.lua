@@ -3,10 +3,12 @@
 -- ARGV for each queue the id
 -- Result for each queue the fingerprint, '' when that id is not stored
 -- @include find
+-- @include stored
 -- @include mark
 local found = {}
 for i = 1, #KEYS do
-  local index, exact = find(KEYS[i], tonumber(ARGV[i]))
-  found[i] = exact and mark(redis.call('LINDEX', KEYS[i], 2 * index + 1)) or ''
+  local oldest = redis.call('LINDEX', KEYS[i], 0)
+  local value = oldest and stored(KEYS[i], tonumber(ARGV[i]), tonumber(oldest))
+  found[i] = value and mark(value) or ''
 end
 return found

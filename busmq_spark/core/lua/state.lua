@@ -1,29 +1,33 @@
 -- What a planner must know of some queues, in one round trip. Writes nothing.
 -- KEYS metadata messages msgid, for each queue
 -- ARGV for each queue the id whose fingerprint is wanted, -1 for none
--- Result for each queue {ttl (0: no such queue), born, maxsize, last id given, oldest id, newest id, count, mark of the wanted id, mark of the newest}
+-- Result for each queue nine items: ttl (0: no such queue), born, maxsize, last id given, oldest id, newest id, count, mark of the wanted id, mark of
+-- the newest. In one flat list: Redis sends every nested one in a packet of its own, which costs as much as all the rest.
 -- Ids are text, '' when there is none: Lua integers would survive, but text keeps them exact for every client.
 -- @include find
+-- @include stored
 -- @include mark
 local states = {}
 for i = 1, #ARGV do
   local metadata, messages, msgid = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local stored = redis.call('HMGET', metadata, 'ttl', 'born', 'maxsize')
+  local known = redis.call('HMGET', metadata, 'ttl', 'born', 'maxsize')
   local count = redis.call('LLEN', messages) / 2
   local oldest, newest, wanted_mark, newest_mark = '', '', '', ''
   if count > 0 then
     oldest = redis.call('LINDEX', messages, 0)
-    local tail = redis.call('LRANGE', messages, -2, -1)
-    newest, newest_mark = tail[1], mark(tail[2])
+    newest = redis.call('LINDEX', messages, -2)  -- not LRANGE, which walks there from the head
+    newest_mark = mark(redis.call('LINDEX', messages, -1))
     local wanted = tonumber(ARGV[i])
     if wanted == tonumber(newest) then
       wanted_mark = newest_mark
-    elseif wanted >= tonumber(oldest) then
-      local index, exact = find(messages, wanted)
-      if exact then wanted_mark = mark(redis.call('LINDEX', messages, 2 * index + 1)) end
+    else
+      local value = stored(messages, wanted, tonumber(oldest))
+      if value then wanted_mark = mark(value) end
     end
   end
-  states[i] = {tonumber(stored[1] or 0) or 0, stored[2] or '', tonumber(stored[3] or 0) or 0, redis.call('GET', msgid) or '0',
-    oldest, newest, count, wanted_mark, newest_mark}
+  local at = 9 * i
+  states[at - 8], states[at - 7], states[at - 6] = tonumber(known[1] or 0) or 0, known[2] or '', tonumber(known[3] or 0) or 0
+  states[at - 5], states[at - 4], states[at - 3] = redis.call('GET', msgid) or '0', oldest, newest
+  states[at - 2], states[at - 1], states[at] = count, wanted_mark, newest_mark
 end
 return states
