@@ -26,6 +26,8 @@ _MOST_HEAD = 64
 """More bytes than the head of a pair can have."""
 _PROBE = 16
 """Messages looked at to see whether lengths are even, and how long the values are where they are not."""
+_WORTH_A_PROBE = 1000
+"""So many heads are compared in less time than it takes to ask twice."""
 HOP_BYTES = 1500
 """From this mean length on hopping is cheaper than scanning: 300 ns a message against 0.2 ns a byte."""
 
@@ -82,7 +84,8 @@ class PairScanner:
         many = min(self._left, (used - self._at) // stride)
         if not many:
             return False
-        if (run := _run(data, head, stride, min(many, _PROBE))) == _PROBE:
+        run = _run(data, head, stride, many if many < _WORTH_A_PROBE else _PROBE)
+        if run == _PROBE < many:
             run = _run(data, head, stride, many)
         self._took(start + stride * np.arange(run), np.full(run, size), self._at + stride * (run - 1), self._at + stride * run)
         if run < min(many, _PROBE):

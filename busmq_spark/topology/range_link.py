@@ -18,6 +18,7 @@ from busmq_spark.topology.wire import pack
 _WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 _START_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024
+_LOOK_BYTES = 512 * 1024
 _KEEP_BYTES = 64 * 1024 * 1024
 """A buffer that grew beyond this for a huge message is not kept."""
 
@@ -132,7 +133,7 @@ class RangeLink:
 
         A reply ends with a line end, so while the buffer does not, more comes for sure and waiting for it cannot block for ever.
         """
-        enough = self._used + _READ_BYTES
+        enough = self._used + _LOOK_BYTES
         self._receive()
         while self._used < enough and not self._buffer.endswith(b"\r\n", 0, self._used):
             self._receive()

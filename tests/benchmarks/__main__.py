@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import bus, drain, flat, idle, latency, sink
+from tests.benchmarks import bus, drain, flat, idle, latency, reply, sink
 from tests.benchmarks.harness import RUNS, Row
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     "latency": latency.run,  # first: it starts sessions of its own
+    "reply": reply.run,
     "drain": drain.run,
     "sink": sink.run,
     "queues": flat.queues,
