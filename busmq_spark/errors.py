@@ -4,6 +4,7 @@
     ├── ConfigError                bad option or argument; raised before any connection is made
     ├── LinkLost         retriable Redis cannot be reached, timed out or is still loading
     ├── Unauthorized               wrong password, or the ACL user may not do this
+    ├── TlsFailed                  one side does not trust the other's certificate, or one of them speaks no TLS
     ├── ServerRefused              Redis answered with an error of its own
     │   ├── ServerFull   retriable out of memory (``maxmemory`` reached)
     │   └── ServerReadOnly         a replica, or a master that lost its replicas
@@ -75,6 +76,16 @@ class Unauthorized(BusError):
 
     code = "BUSMQ_UNAUTHORIZED"
     template = "Redis at {url} refused access: {reason}. Check the user and password in redis.url or redis.password, and the user's ACL"
+
+
+class TlsFailed(BusError):
+    """The TLS handshake failed for a reason that waiting does not mend: a certificate that one side does not trust, or no TLS at all."""
+
+    code = "BUSMQ_TLS"
+    template = (
+        "no TLS with Redis at {url}: {reason}. Check redis.tls.ca (whom to trust), redis.tls.certificate (who we are), "
+        "that the certificate names the host of the URL, and that this port speaks TLS"
+    )
 
 
 class ServerRefused(BusError):

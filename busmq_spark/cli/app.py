@@ -15,6 +15,7 @@ import typer
 from busmq_spark import __version__
 from busmq_spark.cli import demo, embedded, info, peek, push, queues, tail
 from busmq_spark.cli.output import LogNotes, Output
+from busmq_spark.cli.where import reaching
 from busmq_spark.errors import BusError, ConfigError
 
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
@@ -70,7 +71,7 @@ for title, commands in (
     ("State", (queues.queues, info.info)),
 ):
     for command in commands:
-        app.command(rich_help_panel=title)(_piped(command))
+        app.command(rich_help_panel=title)(_piped(reaching(command)))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -11,16 +11,18 @@ import typer
 
 from busmq_spark.cli.demo_report import Report, Stage
 from busmq_spark.cli.flight_delays import Delay
-from busmq_spark.cli.options import JsonOption, RedisOption
+from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import Meter
 from busmq_spark.cli.safe import count
 from busmq_spark.cli.target import Place, opened, place_of
+from busmq_spark.cli.where import RedisOption
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_record
 from busmq_spark.core.queue import LONG_TTL_S, attach, close, push_many
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.options import RedisOptions
 from busmq_spark.topology.place import new_token
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ def _own_redis(out: Output, stack: ExitStack) -> str:
 @contextmanager
 def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[Place, Place]]:
     """The two queues, new and empty; removed at the end unless they are to be kept."""
-    with opened(url) as links:
+    with opened(RedisOptions(url=url)) as links:
         places = place_of(QUEUES[0], links), place_of(QUEUES[1], links)
         for place in places:
             if replace:

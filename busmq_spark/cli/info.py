@@ -1,26 +1,30 @@
 """``busmq info``: one queue in full, or the servers and whether they are fit for a bus."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from busmq_spark.cli.faults import NoSuchQueue
-from busmq_spark.cli.options import JsonOption, RedisOption
+from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import Overview, overviews
 from busmq_spark.cli.queues import reader_names
 from busmq_spark.cli.safe import count, duration, number, size
 from busmq_spark.cli.servers import ServerReport, report
 from busmq_spark.cli.target import opened, place_of
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.options import RedisOptions
+from busmq_spark.topology.cluster_link import ClusterLink
+from busmq_spark.topology.links import Link
 
 
 def info(
     queue: Annotated[
         str | None, typer.Argument(metavar="QUEUE", help="Name of a queue; without one, the servers are shown.", show_default=False)
     ] = None,
-    redis: RedisOption = None,
+    *,
+    redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show everything about one queue, or about the servers.
@@ -38,10 +42,11 @@ def info(
             _show_queue(out, _overview(queue, links))
             return
         for link in links:
-            _show_server(out, report(link))
+            for server in link.each(partial(report, cluster=True)) if isinstance(link, ClusterLink) else [report(link)]:
+                _show_server(out, server)
 
 
-def _overview(name: str, links: list[SyncLink]) -> Overview:
+def _overview(name: str, links: list[Link]) -> Overview:
     place = place_of(name, links)
     found = place.link.run(overviews([place.keys], place.server))
     if not found:

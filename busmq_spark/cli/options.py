@@ -7,16 +7,6 @@ import typer
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import duration_s
 
-RedisOption = Annotated[
-    str | None,
-    typer.Option(
-        "--redis",
-        metavar="URL",
-        envvar="BUSMQ_REDIS_URL",
-        help="Where Redis is: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path; several separated by commas. "
-        "A password is better kept in the environment variable: other users of this machine can see arguments.",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with JSON, one object a line, and nothing else on stdout.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]
 RawOption = Annotated[bool, typer.Option("--raw", help="Write the bytes of each value as they are, each followed by a line break, and no ids.")]

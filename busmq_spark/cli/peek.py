@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.faults import NoSuchMessage
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, RedisOption, exclusive
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.reading import read
 from busmq_spark.cli.safe import count
@@ -15,6 +15,7 @@ from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.state import QueueState
 from busmq_spark.errors import ConfigError
+from busmq_spark.options import RedisOptions
 
 DEFAULT = 10
 
@@ -30,7 +31,7 @@ def peek(  # noqa: PLR0913  the options of a command
     ] = None,
     raw: RawOption = False,
     null: NullOption = False,
-    redis: RedisOption = None,
+    redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show stored messages. Nothing is removed.

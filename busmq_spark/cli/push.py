@@ -11,13 +11,14 @@ import typer
 
 from busmq_spark.cli.faults import NoRoom
 from busmq_spark.cli.lines import batches
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RedisOption, seconds
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, seconds
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import Meter
 from busmq_spark.cli.safe import count, duration, number
 from busmq_spark.cli.target import Place, opened, place_of
 from busmq_spark.core.queue import LONG_TTL_S, Attached, attach, push_many
 from busmq_spark.errors import ConfigError, LinkLost
+from busmq_spark.options import RedisOptions
 from busmq_spark.topology.place import new_token
 
 
@@ -42,7 +43,7 @@ def push(  # noqa: PLR0913  the options of a command
     maxsize: Annotated[
         int, typer.Option(min=0, help="How many messages a new queue holds at most; 0 is no limit. An existing queue keeps its own.")
     ] = 0,
-    redis: RedisOption = None,
+    redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Append messages to a queue, creating it if there is none.

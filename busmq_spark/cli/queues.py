@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.options import JsonOption, RedisOption
+from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import Overview, overviews
 from busmq_spark.cli.safe import duration, number, shown
-from busmq_spark.cli.target import opened
+from busmq_spark.cli.target import keys_of, opened
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.options import RedisOptions
+from busmq_spark.topology.links import Link
 from busmq_spark.topology.place import discover
 
 
@@ -20,7 +21,8 @@ def queues(
     pattern: Annotated[
         str | None, typer.Argument(metavar="PATTERN", help="Only queues whose name matches, such as 'orders-*'.", show_default=False)
     ] = None,
-    redis: RedisOption = None,
+    *,
+    redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """List every queue: messages, ids, readers, expiry.
@@ -43,11 +45,11 @@ def queues(
             out.note(f"There is {which} on {', '.join(link.endpoint.masked for link in links)}. Create one with: busmq push hello 'first message'")
 
 
-def _gather(links: list[SyncLink], pattern: str | None) -> list[Overview]:
+def _gather(links: list[Link], pattern: str | None) -> list[Overview]:
     places: list[list[QueueKeys]] = [[] for _ in links]
     for name, index in discover(links):
         if pattern is None or fnmatchcase(name, pattern):
-            places[index].append(QueueKeys(name))
+            places[index].append(keys_of(name, links))
     found = [each for link, keys in zip(links, places, strict=True) for each in link.run(overviews(keys, link.endpoint.masked))]
     return sorted(found, key=lambda queue: queue.name)
 

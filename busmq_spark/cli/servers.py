@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.flow import command
 from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.place import discover
+from busmq_spark.topology.place import queues_of
 
 OLDEST = (6, 2)
 
@@ -39,8 +39,8 @@ class ServerReport:
         return fields
 
 
-def report(link: SyncLink) -> ServerReport:
-    """Ask one server; two round trips, and one for every thousand keys to count the queues."""
+def report(link: SyncLink, *, cluster: bool = False) -> ServerReport:
+    """Ask one server; two round trips, and one for every thousand keys to count the queues. ``cluster``: it was found as a node of one."""
     found = parse_info(link.execute(command("INFO")))
     valkey = found.get("valkey_version")
     return ServerReport(
@@ -50,14 +50,14 @@ def report(link: SyncLink) -> ServerReport:
         mode=found.get("redis_mode", "?"),
         role=found.get("role", "?"),
         uptime_s=int(found.get("uptime_in_seconds", 0)),
-        queues=len(discover([link])),
+        queues=len(queues_of(link, cluster=cluster)),
         used_memory=int(found.get("used_memory", 0)),
         maxmemory=int(found.get("maxmemory", 0)),
         policy=found.get("maxmemory_policy", "?"),
         aof=found.get("aof_enabled") == "1",
         clients=int(found.get("connected_clients", 0)),
         commands_per_s=int(found.get("instantaneous_ops_per_sec", 0)),
-        warnings=tuple(dangers(found)),
+        warnings=tuple(dangers(found, cluster=cluster)),
     )
 
 
@@ -67,7 +67,7 @@ def parse_info(reply: bytes) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-def dangers(found: dict[str, str]) -> list[str]:
+def dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
     """What in these settings can lose messages or break the bus."""
     policy = found.get("maxmemory_policy", "noeviction")
     return [
@@ -78,7 +78,7 @@ def dangers(found: dict[str, str]) -> list[str]:
                 f"maxmemory-policy is {policy}: when memory runs short Redis removes queues without an error. Set maxmemory-policy noeviction",
             ),
             (found.get("role") != "master", "this is a replica: pushes and acks are refused here. Name its master"),
-            (found.get("cluster_enabled") == "1", "this server is part of a Redis cluster, which this command does not follow yet"),
+            (found.get("cluster_enabled") == "1" and not cluster, "this server is part of a Redis cluster: name its nodes with --layout cluster"),
             (
                 found.get("aof_enabled") != "1",
                 "the append-only file is off: a restart of Redis loses messages. Set appendonly yes for a bus that must not",

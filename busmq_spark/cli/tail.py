@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.consume import consume as take
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, RedisOption, exclusive
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.reading import read
 from busmq_spark.cli.safe import shown
 from busmq_spark.cli.target import Place, existing, opened
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.state import QueueState
+from busmq_spark.options import RedisOptions
 from busmq_spark.topology.listen import Bell
 
 POLL_S = 1.0
@@ -39,7 +40,7 @@ def tail(  # noqa: PLR0913  the options of a command
     ] = False,
     raw: RawOption = False,
     null: NullOption = False,
-    redis: RedisOption = None,
+    redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show messages as they come, until Ctrl-C.

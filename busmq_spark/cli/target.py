@@ -10,9 +10,11 @@ from busmq_spark.cli.faults import NoSuchQueue
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.errors import ConfigError
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.options import RedisOptions
+from busmq_spark.topology.address import address
+from busmq_spark.topology.cluster_link import ClusterLink
+from busmq_spark.topology.links import Link, sync_links
 from busmq_spark.topology.place import locate
-from busmq_spark.topology.urls import parse
 
 PATIENCE_S = 1.5
 """A person waits; a query has the longer patience of the link itself."""
@@ -23,7 +25,7 @@ class Place:
     """One queue and the link to the server that owns it."""
 
     keys: QueueKeys
-    link: SyncLink
+    link: Link
 
     @property
     def server(self) -> str:
@@ -36,13 +38,13 @@ class Place:
 
 
 @contextmanager
-def opened(url: str | None) -> Iterator[list[SyncLink]]:
+def opened(options: RedisOptions) -> Iterator[list[Link]]:
     """Links to every server named; raises ConfigError when none is. Nothing is connected yet."""
-    if not url:
+    if not options.url:
         raise ConfigError(
             reason="no Redis is named. Give --redis redis://host:port or set BUSMQ_REDIS_URL; to try things out start one with: busmq embedded"
         )
-    links = [SyncLink(server, PATIENCE_S) for server in parse(url)]
+    links = sync_links(address(options), PATIENCE_S)
     try:
         yield links
     finally:
@@ -50,7 +52,12 @@ def opened(url: str | None) -> Iterator[list[SyncLink]]:
             link.close()
 
 
-def place_of(name: str, links: list[SyncLink]) -> Place:
+def keys_of(name: str, links: list[Link]) -> QueueKeys:
+    """How the keys of a queue are spelt on these servers."""
+    return QueueKeys(name, cluster=isinstance(links[0], ClusterLink))
+
+
+def place_of(name: str, links: list[Link]) -> Place:
     """Where a queue is, or would be created."""
     if not name:
         raise ConfigError(reason="the name of the queue is empty")
@@ -58,11 +65,11 @@ def place_of(name: str, links: list[SyncLink]) -> Place:
         name.encode()
     except UnicodeEncodeError:
         raise ConfigError(reason=f"the name of the queue, {name!a}, is not UTF-8 text") from None
-    keys = QueueKeys(name)
+    keys = keys_of(name, links)
     return Place(keys, links[locate([keys], links)[0]])
 
 
-def existing(name: str, links: list[SyncLink]) -> tuple[Place, QueueState]:
+def existing(name: str, links: list[Link]) -> tuple[Place, QueueState]:
     """Where a queue is, and its state; raises NoSuchQueue."""
     place = place_of(name, links)
     state = place.state()

@@ -33,17 +33,17 @@ def discover(links: Sequence[Link]) -> list[tuple[str, int]]:
     """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held."""
     names: dict[str, int] = {}
     for index, link in enumerate(links):
-        found = link.each(_clustered) if isinstance(link, ClusterLink) else [_queues(link)]
+        found = link.each(_clustered) if isinstance(link, ClusterLink) else [queues_of(link)]
         for name in chain.from_iterable(found):
             names.setdefault(name, index)
     return sorted(names.items())
 
 
 def _clustered(link: SyncLink) -> list[str]:
-    return _queues(link, cluster=True)
+    return queues_of(link, cluster=True)
 
 
-def _queues(link: SyncLink, *, cluster: bool = False) -> list[str]:
+def queues_of(link: SyncLink, *, cluster: bool = False) -> list[str]:
     """The queues of one server; those that come or go meanwhile may be missed."""
     names: list[str] = []
     cursor: bytes | int = 0

@@ -6,7 +6,7 @@ import re
 
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost, MessageRefused, ServerFull, ServerReadOnly, ServerRefused, Unauthorized
+from busmq_spark.errors import BusError, LinkLost, MessageRefused, ServerFull, ServerReadOnly, ServerRefused, TlsFailed, Unauthorized
 from busmq_spark.topology.endpoint import Endpoint
 
 NOT_NOW = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
@@ -33,6 +33,9 @@ _SENTENCES: dict[str, type[BusError]] = {"OOM command": ServerFull, "The user ex
 # At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
 _CODE = re.compile(r"(?:^|-)(" + "|".join(_KINDS) + r")\b")
 
+# As ssl words what it finds wrong; that the other side just went away is not among it.
+_TLS = re.compile(r"\[SSL: (?!UNEXPECTED_EOF|APPLICATION_DATA_AFTER)|certificate verify failed")
+
 
 def translate(error: Exception, endpoint: Endpoint) -> BusError:
     """Our error for what redis-py raised or what Redis replied. The address is masked, and no argument of a command is repeated.
@@ -44,12 +47,16 @@ def translate(error: Exception, endpoint: Endpoint) -> BusError:
     text = _plain(error, endpoint)
     if "BUSMQ_MAX_ID" in text:
         return MessageRefused(reason="the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew")
+    if _TLS.search(text):
+        return TlsFailed(url=endpoint.masked, reason=text)
     kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
     if kind is None:
         found = _CODE.search(text)
         kind = _KINDS[found[1]] if found else _wordy(text)
     if endpoint.moves and (kind is ServerReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
+    if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked:
+        text += " (so does a port that speaks no TLS)"
     return kind(url=endpoint.masked, reason=text)
 
 

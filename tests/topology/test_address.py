@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from busmq_spark.errors import ConfigError
@@ -10,9 +12,7 @@ from busmq_spark.topology.address import address
 from busmq_spark.topology.links import async_links, sync_links
 from busmq_spark.topology.sentinel import Master
 from busmq_spark.topology.urls import Login, Server, Trust
-
-TRUST = Trust("ca.pem", "own.pem", "own.key", check_hostname=False)
-TLS = {"tls_ca": "ca.pem", "tls_certificate": "own.pem", "tls_key": "own.key", "tls_check_hostname": False}
+from tests.tls import Authority
 
 
 def test_direct_servers_are_the_endpoints_in_their_order() -> None:
@@ -40,10 +40,14 @@ def test_nodes_of_a_cluster_are_seeds_with_the_credentials_of_the_options() -> N
 
 
 @pytest.mark.parametrize("layout", ["direct", "sentinel", "cluster"])
-def test_what_to_trust_reaches_every_server(layout: str) -> None:
-    found = address(RedisOptions(url="rediss://a,rediss://b", layout=layout, **TLS))
-    assert {server.trust for server in found.servers} == {TRUST}
-    assert found.login.trust == TRUST
+def test_what_to_trust_reaches_every_server(layout: str, tmp_path: Path) -> None:
+    own = Authority.in_(tmp_path)
+    certificate, key = map(str, own.issue("client"))
+    tls = {"tls_ca": str(own.file), "tls_certificate": certificate, "tls_key": key, "tls_check_hostname": False}
+    found = address(RedisOptions(url="rediss://a,rediss://b", layout=layout, **tls))
+    trust = Trust(str(own.file), certificate, key, check_hostname=False)
+    assert {server.trust for server in found.servers} == {trust}
+    assert found.login.trust == trust
     assert all(server.tls for server in found.servers)
 
 

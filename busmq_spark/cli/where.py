@@ -1,0 +1,65 @@
+"""Options that say how to reach Redis: declared once, added to every command that takes ``redis: RedisOptions``."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import RedisOptions, one_of
+
+PANEL = "Redis"
+
+
+def _option(flag: str, env: str, text: str, metavar: str) -> Any:
+    return Annotated[str | None, typer.Option(flag, metavar=metavar, envvar=env, help=text, rich_help_panel=PANEL, show_default=False)]
+
+
+RedisOption = _option(
+    "--redis",
+    "BUSMQ_REDIS_URL",
+    "Where Redis is: redis://[user:password@]host[:port], rediss:// for TLS, unix:///path; several separated by commas. "
+    "A password is better kept in the environment variable: other users of this machine can see arguments.",
+    "URL",
+)
+_OPTIONS: Mapping[str, Any] = {
+    "url": RedisOption,
+    "layout": _option("--layout", "BUSMQ_REDIS_LAYOUT", "direct (default), sentinel or cluster: the URLs are sentinels, or nodes.", "LAYOUT"),
+    "master": _option("--sentinel-master", "BUSMQ_SENTINEL_MASTER", "The name under which the sentinels watch the servers.", "NAME"),
+    "user": _option("--user", "BUSMQ_REDIS_USER", "ACL user; its password is taken from BUSMQ_REDIS_PASSWORD.", "NAME"),
+    "tls_ca": _option("--tls-ca", "BUSMQ_TLS_CA", "PEM file of the authority to trust with rediss://.", "FILE"),
+    "tls_certificate": _option("--tls-cert", "BUSMQ_TLS_CERT", "PEM file of the client certificate to show.", "FILE"),
+    "tls_key": _option("--tls-key", "BUSMQ_TLS_KEY", "PEM file of its private key.", "FILE"),
+    "password": Annotated[str | None, typer.Option("--password", envvar="BUSMQ_REDIS_PASSWORD", hidden=True)],
+}
+
+
+def reaching(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with these options in the place of its parameter ``redis``; any other command as it is."""
+    signature = inspect.signature(command)
+    if "redis" not in signature.parameters or signature.parameters["redis"].annotation is not RedisOptions:
+        return command
+
+    @wraps(command)
+    def run_command(*arguments: Any, **options: Any) -> None:
+        command(*arguments, redis=_where({name: options.pop(name) for name in _OPTIONS}), **options)
+
+    ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option) for name, option in _OPTIONS.items()]
+    others = [each for name, each in signature.parameters.items() if name != "redis"]
+    first = [each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in others if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    last = [each for each in others if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    run_command.__signature__ = signature.replace(parameters=[*first, *ours, *last])  # type: ignore[attr-defined]  # what inspect looks for
+    run_command.__annotations__ = {each.name: each.annotation for each in (*first, *ours, *last)}
+    return run_command
+
+
+def _where(given: Mapping[str, str | None]) -> RedisOptions:
+    found = {name: text for name, text in given.items() if text}
+    if "layout" in found:
+        try:
+            found["layout"] = one_of("direct", "sentinel", "cluster")(found["layout"])
+        except ValueError as error:
+            raise ConfigError(reason=f"--layout is {found['layout']!r}; expected {error}") from None
+    return RedisOptions(**found)  # type: ignore[arg-type]  # its fields of text
