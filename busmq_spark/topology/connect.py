@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import Any
 
@@ -65,3 +66,12 @@ def async_connection(server: Server, **timeouts: float) -> aredis.Connection:
         return aredis.UnixDomainSocketConnection(retry=retry, **settings(server, **timeouts))  # type: ignore[return-value]  # same interface
     kind = aredis.SSLConnection if server.tls else aredis.Connection
     return kind(retry=retry, **settings(server, **timeouts))
+
+
+async def open_async(connection: aredis.Connection) -> None:
+    """Connect. redis-py forgets a cancellation that comes while it greets the server: whoever cancelled would wait for ever."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    await connection.connect()
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError

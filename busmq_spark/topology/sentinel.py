@@ -8,7 +8,7 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError
-from busmq_spark.topology.connect import async_connection, sync_connection
+from busmq_spark.topology.connect import async_connection, open_async, sync_connection
 from busmq_spark.topology.endpoint import NobodyAnswers
 from busmq_spark.topology.translate import translate
 from busmq_spark.topology.urls import NOBODY, Login, Server
@@ -66,7 +66,7 @@ class Master:
         for sentinel in self.sentinels:
             connection = async_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
-                await connection.connect()
+                await open_async(connection)
                 await connection.send_packed_command(self._question, check_health=False)
                 reply = await connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
