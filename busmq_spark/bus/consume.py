@@ -74,6 +74,7 @@ class Consumption:
         self._record = queue.keys.toack if options.reliable else queue.keys.hand(new_token())
         self._buffer: deque[Message] = deque()
         self._received = self._handed = 0
+        self._announced: bytes | None = None
         self._wake = asyncio.Event()
         self._stopping = self._empty = False
         self._failed: BusError | None = None
@@ -246,8 +247,10 @@ class Consumption:
         self._wake.set()
 
     def _notified(self, id: bytes | None) -> None:
-        if id is None or id != b"%d" % self._received:  # what was received already needs no look
+        # What was received already needs no look; but an id that is announced twice belongs to a new life of the queue.
+        if id is None or id == self._announced or id != b"%d" % self._received:
             self._wake.set()
+        self._announced = id
 
 
 def _small(batch: list[Message]) -> bool:
