@@ -10,7 +10,7 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError, LinkLost
-from busmq_spark.topology.connect import async_connection, open_async, sync_connection
+from busmq_spark.topology.connect import async_connection, cancellable, sync_connection
 from busmq_spark.topology.endpoint import NobodyAnswers
 from busmq_spark.topology.slots import Node, SlotMap
 from busmq_spark.topology.translate import translate
@@ -75,9 +75,10 @@ class Cluster:
         for server in self._to_ask(known, dead):
             connection = async_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
-                await open_async(connection)
-                await connection.send_packed_command(_QUESTION, check_health=False)
-                return self._parsed(await connection.read_response(disable_decoding=True), server)
+                with cancellable():
+                    await connection.connect()
+                    await connection.send_packed_command(_QUESTION, check_health=False)
+                    return self._parsed(await connection.read_response(disable_decoding=True), server)
             except (rx.RedisError, OSError, LinkLost) as error:
                 last = self._judged(error, server, last)
             finally:

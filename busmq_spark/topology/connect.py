@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -68,10 +70,14 @@ def async_connection(server: Server, **timeouts: float) -> aredis.Connection:
     return kind(retry=retry, **settings(server, **timeouts))
 
 
-async def open_async(connection: aredis.Connection) -> None:
-    """Connect. redis-py forgets a cancellation that comes while it greets the server: whoever cancelled would wait for ever."""
+@contextmanager
+def cancellable() -> Iterator[None]:
+    """Around redis-py's ``connect`` and ``read_response``: they may forget a cancellation, and whoever cancelled would wait for ever."""
     task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    await connection.connect()
-    if task is not None and task.cancelling() > before:
-        raise asyncio.CancelledError
+    assert task is not None
+    before = task.cancelling()
+    try:
+        yield
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError

@@ -8,7 +8,7 @@ import redis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.topology.connect import async_connection, open_async, sync_connection
+from busmq_spark.topology.connect import async_connection, cancellable, sync_connection
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.wire import pack_words
 
@@ -33,10 +33,11 @@ async def dial_async(endpoint: Endpoint) -> aredis.Connection:
     """The same for asyncio."""
     connection = async_connection(await endpoint.find_async())
     try:
-        await open_async(connection)
-        if endpoint.moves:
-            await connection.send_packed_command(_ROLE, check_health=False)
-            _check(await connection.read_response(disable_decoding=True))
+        with cancellable():
+            await connection.connect()
+            if endpoint.moves:
+                await connection.send_packed_command(_ROLE, check_health=False)
+                _check(await connection.read_response(disable_decoding=True))
     except BaseException:
         await connection.disconnect(nowait=True)
         raise

@@ -8,7 +8,7 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError
-from busmq_spark.topology.connect import async_connection, open_async, sync_connection
+from busmq_spark.topology.connect import async_connection, cancellable, sync_connection
 from busmq_spark.topology.endpoint import NobodyAnswers
 from busmq_spark.topology.translate import translate
 from busmq_spark.topology.urls import NOBODY, Login, Server
@@ -66,9 +66,10 @@ class Master:
         for sentinel in self.sentinels:
             connection = async_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
-                await open_async(connection)
-                await connection.send_packed_command(self._question, check_health=False)
-                reply = await connection.read_response(disable_decoding=True)
+                with cancellable():
+                    await connection.connect()
+                    await connection.send_packed_command(self._question, check_health=False)
+                    reply = await connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
                 said.append(translate(error, sentinel))
                 continue

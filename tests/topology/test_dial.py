@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.options import BusOptions, from_keywords
+from busmq_spark.topology.address import address
 from busmq_spark.topology.dial import dial_async
-from busmq_spark.topology.urls import parse
+from tests.bus.conftest import where
 
 
-async def test_cancelling_a_connection_attempt_ends_it_wherever_it_is(redis_url: str) -> None:
-    endpoint = parse(redis_url)[0]
+@pytest.fixture(params=["direct", "sentinel", "cluster"])
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return where(request.param, request.getfixturevalue)
+
+
+async def test_cancelling_a_connection_attempt_ends_it_wherever_it_is(place: dict[str, Any]) -> None:
+    endpoint = address(from_keywords(BusOptions, place)).endpoints[0]
     for turns in range(1000):
         attempt = asyncio.create_task(dial_async(endpoint))
         for _ in range(turns):
@@ -20,3 +31,10 @@ async def test_cancelling_a_connection_attempt_ends_it_wherever_it_is(redis_url:
         assert attempt.cancelled(), f"forgotten in turn {turns}"
     assert turns > 5
     await (await attempt).disconnect(nowait=True)
+
+
+async def test_a_bus_can_be_left_at_any_moment(place: dict[str, Any]) -> None:
+    for turns in range(40):
+        async with asyncio.timeout(20), Bus(**place):
+            for _ in range(turns):
+                await asyncio.sleep(0)
