@@ -22,6 +22,7 @@ from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.keeper import Keeper
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
+from busmq_spark.bus.service import Service
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.topology.address import address
@@ -112,6 +113,10 @@ class Bus(Emitter):
     def queue(self, name: str) -> Queue:
         """The queue with this name; nothing is sent before it is attached or asked."""
         return Queue(self, name)
+
+    def service(self, name: str) -> Service:
+        """The service with this name, to serve or to ask."""
+        return Service(self, name)
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""
