@@ -50,7 +50,10 @@ def slot(key: bytes | str) -> int:
 
 
 def key_of(call: Call) -> bytes | str | None:
-    """The key that decides where a call goes; None for commands that any node answers (PUBLISH, PUBSUB, SCRIPT …)."""
+    """The key that decides where a call goes; None for commands that any node answers (PUBSUB, SCRIPT …).
+
+    Any node takes a PUBLISH too, but only what goes through one node is heard in order: the channel counts as its key.
+    """
     if call.script is not None:
         key = call.words[0] if call.key_count else None
     else:
@@ -58,7 +61,7 @@ def key_of(call: Call) -> bytes | str | None:
     return str(key) if isinstance(key, int) else key
 
 
-_KEYLESS = frozenset({"PUBLISH", "PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME", "DBSIZE", "WAIT"})
+_KEYLESS = frozenset({"PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME", "DBSIZE", "WAIT"})
 
 
 @dataclass(frozen=True, slots=True)
