@@ -14,6 +14,7 @@
     ├── StateError                 a call that makes no sense now, such as a push while not attached
     ├── RequestFailed              a service's provider answered with an error
     ├── RequestTimeout   retriable nobody answered a request to a service in time
+    ├── MessagesMissed             a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused             a row or message that cannot be stored
     ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
     │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
@@ -157,6 +158,16 @@ class RequestTimeout(BusError):
     code = "BUSMQ_REQUEST_TIMEOUT"
     retriable = True
     template = "service {service!r}: no answer within {timeout_ms} ms. Is a provider serving? A longer timeout_ms waits longer"
+
+
+class MessagesMissed(BusError):
+    """A pubsub listener took longer than the publishers, and the oldest messages that waited for it were dropped."""
+
+    code = "BUSMQ_MESSAGES_MISSED"
+    template = (
+        "pubsub {pubsub!r}: its listener is slower than its publishers, and {dropped} messages that waited for it were dropped so far. "
+        "Listen faster, let more wait with bus.pubsub(name, most=…), or use a queue, which drops none"
+    )
 
 
 class MessageRefused(BusError):

@@ -16,13 +16,14 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.keeper import Keeper
+from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
+from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
-from busmq_spark.bus.service import Service
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.topology.address import address
@@ -114,9 +115,22 @@ class Bus(Emitter):
         """The queue with this name; nothing is sent before it is attached or asked."""
         return Queue(self, name)
 
-    def service(self, name: str) -> Service:
-        """The service with this name, to serve or to ask."""
-        return Service(self, name)
+    def pubsub(self, name: str, *, most: int = MOST) -> Pubsub:
+        """The pubsub with this name. At most ``most`` messages wait for a slow listener; then the oldest are dropped."""
+        return Pubsub(self, name, most)
+
+    @overload
+    def persist(self, name: str, *, ttl_s: int = ...) -> PersistedDict: ...
+    @overload
+    def persist(self, name: str, shape: type[D], *, ttl_s: int = ...) -> PersistedRecord[D]: ...
+    @overload
+    def persist(self, name: str, shape: D, *, ttl_s: int = ...) -> PersistedRecord[D]: ...
+    def persist(self, name: str, shape: Any = None, *, ttl_s: int = TTL_S) -> Any:
+        """The persisted object with this name: a dictionary, or in the shape of a dataclass (the class, or an instance with first values).
+
+        It lives for ``ttl_s`` after the last save or touch.
+        """
+        return PersistedDict(self, name, ttl_s) if shape is None else PersistedRecord(self, name, shape, ttl_s)
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""

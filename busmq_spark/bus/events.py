@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from busmq_spark.errors import ConfigError
@@ -46,14 +46,29 @@ class Emitter:
         return handler
 
     def _emit(self, event: str, *args: Any) -> None:
-        assert event in self.events, event
-        for entry in tuple(self._handlers.get(event, ())):
-            handler, once = entry
-            if once:
-                self._handlers[event].remove(entry)
+        for handler in self._called(event):
             outcome = handler(*args)
             if inspect.iscoroutine(outcome):
                 self._spawn(outcome, f"{event} handler")
+
+    def _called(self, event: str) -> Iterator[Callable[..., Any]]:
+        """Those to call now; a handler added for once is forgotten before it is called."""
+        assert event in self.events, event
+        for entry in tuple(self._handlers.get(event, ())):
+            if entry[1]:
+                self._handlers[event].remove(entry)
+            yield entry[0]
+
+    def has_handlers(self, event: str) -> bool:
+        """Whether anybody would be called."""
+        return bool(self._handlers.get(event))
+
+    async def _emit_in_turn(self, event: str, *args: Any) -> None:
+        """Like ``_emit``, but each handler that is a coroutine function is waited for."""
+        for handler in self._called(event):
+            outcome = handler(*args)
+            if inspect.isawaitable(outcome):
+                await outcome
 
     def _report(self, error: Exception) -> None:
         """An error that no call can raise: to the handlers of ``error``, else to the log."""

@@ -1,20 +1,22 @@
-"""Keeps attached queues alive: many in one call, each every third of its ttl."""
+"""Keeps attached queues and persisted objects alive: many in one call, each every third of its ttl."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import NOTIFICATIONS, pubsub_channel
+from busmq_spark.core.persisted import touch
 from busmq_spark.core.state import keep_alive
 from busmq_spark.errors import BusError
 from busmq_spark.topology.holder import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.persistable import Persistable
     from busmq_spark.bus.queue import Queue
 
 TICK_S = 0.25
@@ -22,32 +24,69 @@ TICK_S = 0.25
 
 
 class Keeper:
-    """One task per bus. A server that does not answer is asked again at the next tick; meanwhile its queues live for what is left of their ttl."""
+    """One task per bus, and one per server while that is asked: a dead one delays no other.
+
+    A server that does not answer is asked again at the next tick; meanwhile what it has lives for what is left of its ttl.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._due: dict[Queue, float] = {}
+        self._objects_due: dict[Persistable, float] = {}
+        self._under_way: set[tuple[str, int, bool]] = set()
 
     def add(self, queue: Queue) -> None:
         """Touch the queue from now on; it has just been touched."""
-        self._due[queue] = asyncio.get_running_loop().time() + _interval_s(queue)
+        self._due[queue] = _now() + _interval_s(queue)
 
     def remove(self, queue: Queue) -> None:
         """Touch it no more."""
         self._due.pop(queue, None)
 
+    def keep(self, thing: Persistable) -> None:
+        """Touch the object from now on; it has just been touched."""
+        self._objects_due[thing] = _now() + thing.ttl_s / 3
+
+    def let_go(self, thing: Persistable) -> None:
+        """Touch it no more."""
+        self._objects_due.pop(thing, None)
+
     async def run(self) -> None:
         """Until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_S)
-            now = loop.time()
-            groups: dict[tuple[int, bool], list[Queue]] = {}
+            now = _now()
+            queues: dict[tuple[int, bool], list[Queue]] = {}
             for queue, due in self._due.items():
                 if due <= now:
-                    groups.setdefault((queue.server, queue.leased), []).append(queue)
-            if groups:
-                await asyncio.gather(*(self._touch(server, part, leased) for (server, leased), part in groups.items()))
+                    queues.setdefault((queue.server, queue.leased), []).append(queue)
+            for (server, leased), part in queues.items():
+                self._begin(("queues", server, leased), self._touch, part)
+            objects: dict[int, list[Persistable]] = {}
+            for thing, due in self._objects_due.items():
+                if due <= now:
+                    objects.setdefault(thing.server, []).append(thing)
+            for server, things in objects.items():
+                self._begin(("objects", server, False), self._touch_objects, things)
+
+    def _begin(self, group: tuple[str, int, bool], work: Callable[..., Coroutine[Any, Any, None]], part: Sequence[Any]) -> None:
+        """Touch a group, unless its last touch is still under way."""
+        if group not in self._under_way:
+            self._under_way.add(group)
+            task = self._bus.spawn(work(group[1], part, group[2]), f"touching {group[0]} of server {group[1]}")
+            task.add_done_callback(lambda _: self._under_way.discard(group))
+
+    async def _touch_objects(self, server: int, things: Sequence[Persistable], _: bool) -> None:
+        try:
+            found = await self._bus.servers.commands[server].run(touch([(thing.key, thing.ttl_s) for thing in things]))
+        except BusError as error:
+            for thing in things:
+                thing.not_touched(error)
+            return
+        for thing, alive in zip(things, found, strict=True):
+            if thing in self._objects_due:
+                self.keep(thing)
+                thing.touched(alive)
 
     async def _touch(self, server: int, queues: Sequence[Queue], leased: bool) -> None:
         token = self._bus.token if leased else ""
@@ -58,10 +97,9 @@ class Keeper:
             for queue in queues:
                 queue.not_touched(error)
             return
-        now = asyncio.get_running_loop().time()
         for queue, status in zip(queues, found, strict=True):
             if queue in self._due:
-                self._due[queue] = now + _interval_s(queue)
+                self.add(queue)
                 queue.touched(status)
         await self._announce([queue for queue in queues if queue.discoverable])
 
@@ -78,6 +116,10 @@ def announcement(queue: Queue) -> Call:
     """The notification of one queue."""
     text = json.dumps({"event": "queue", "key": queue.keys.metadata, "ttl": queue.ttl_s}, separators=(",", ":"), ensure_ascii=False)
     return command("PUBLISH", pubsub_channel(NOTIFICATIONS), text)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _interval_s(queue: Queue) -> float:

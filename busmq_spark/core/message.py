@@ -34,6 +34,21 @@ class Message(NamedTuple):
         return json.loads(self.value)
 
 
+class Published(NamedTuple):
+    """What was published: the bytes as they travelled (npm peers see UTF-8 text)."""
+
+    value: bytes
+
+    @property
+    def text(self) -> str:
+        """As of a message of a queue."""
+        return self.value.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """As of a message of a queue."""
+        return json.loads(self.value)
+
+
 def encode(value: object) -> bytes:
     """What npm busmq stores for the same value (protocol 1.7): text and bytes as they are, everything else as compact JSON.
 

@@ -1,0 +1,185 @@
+"""Publish and subscribe: who listens hears what is published meanwhile, nothing is stored (protocol 4.1).
+
+    async with bus.pubsub("news") as news:
+        await news.publish({"n": 1})
+        async for message in news:
+            print(message.json())
+
+Rule 1. Hearing never waits for a listener. What a slow one has not taken yet waits here, up to ``most`` messages and 64 MB; then the oldest are
+        dropped, counted in ``dropped`` and told once.
+Rule 2. One object is one listener: its handlers of ``message`` hear everything, and so does its loop. Two loops over one object share.
+Rule 3. A subscription outlives lost links and fail-overs; what was published while the link was down is not heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from busmq_spark.bus.events import Emitter
+from busmq_spark.core.buffer import Buffer
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import pubsub_channel
+from busmq_spark.core.message import Published, encode
+from busmq_spark.errors import ConfigError, MessagesMissed, StateError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+MOST = 10_000
+MOST_BYTES = 64 * 1024 * 1024
+
+
+class Pubsub(Emitter):
+    """One listener and publisher on a channel. ``async with`` subscribes and unsubscribes; publishing needs neither.
+
+    Events: ``subscribed`` (again when the link had broken), ``unsubscribed``, ``message(message)``, ``error(error)`` with MessagesMissed at the
+    first message dropped. A handler of ``message`` that is a coroutine function is awaited before the next message.
+    """
+
+    events = ("subscribed", "unsubscribed", "message", "error")
+
+    def __init__(self, bus: Bus, name: str, most: int = MOST) -> None:
+        super().__init__(bus.spawn)
+        if most < 1:
+            raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1: how many messages may wait for a slow listener")
+        self.bus, self.name, self.channel = bus, name, pubsub_channel(name)
+        self._most = most
+        self._hearing: _Hearing | None = None
+        self._busy = asyncio.Lock()
+        self._dropped = 0
+
+    def __repr__(self) -> str:
+        return f"Pubsub({self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.subscribe()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.unsubscribe()
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether it listens, be the link up or down."""
+        return self._hearing is not None
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were heard and dropped, since handlers or the loop took too long for the ones before."""
+        return self._dropped + (0 if self._hearing is None else self._hearing.dropped)
+
+    async def publish(self, value: object) -> None:
+        """Tell every subscriber, this one too. Text and bytes travel as they are, everything else as JSON.
+
+        Raises LinkLost when the link broke and nobody knows whether it was told: it is never told twice.
+        """
+        await self.bus.servers.commands[0].execute(command("PUBLISH", self.channel, encode(value), idempotent=False))
+
+    async def subscribe(self) -> None:
+        """Listen: what is published after this has returned is heard. Waits while Redis is away; no error when subscribed already."""
+        async with self._busy:
+            if self._hearing is not None:
+                return
+            hearing = _Hearing(self, self._most)
+            await self.bus.servers.ears[0].add(self.channel, hearing.heard)
+            self._hearing = hearing
+            self.bus.adopt(self)
+            hearing.task = self.bus.spawn(hearing.tell(), f"telling what {self.name} says")
+        self._emit("subscribed")
+
+    async def unsubscribe(self) -> None:
+        """Stop listening. What was heard and not taken yet is forgotten, and the loop ends. No error when not subscribed."""
+        async with self._busy:
+            hearing, self._hearing = self._hearing, None
+            if hearing is None:
+                return
+            self._dropped += hearing.dropped
+            self.bus.servers.ears[0].remove(self.channel, hearing.heard)
+            self.bus.release(self)
+            await hearing.end()
+        self._emit("unsubscribed")
+
+    async def detach(self) -> None:
+        """The same, by the name that every object of a bus has."""
+        await self.unsubscribe()
+
+    def __aiter__(self) -> AsyncIterator[Published]:
+        """What is heard from the moment it is subscribed, until it is unsubscribed."""
+        if self._hearing is None:
+            raise StateError(
+                event="listen to", what=f"pubsub {self.name!r}", state="not subscribed", remedy="Call subscribe() first, or use 'async with'"
+            )
+        return aiter(self._hearing)
+
+
+class _Hearing:
+    """One subscription: what was heard, on its way to handlers and to the loop."""
+
+    def __init__(self, owner: Pubsub, most: int) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._owner = owner
+        self._for_handlers, self._for_loop = Buffer(most, MOST_BYTES), Buffer(most, MOST_BYTES)
+        self._wake_teller, self._wake_loop = asyncio.Event(), asyncio.Event()
+        self._looping = self._ended = self._again = self._told = False
+
+    @property
+    def dropped(self) -> int:
+        return self._for_handlers.dropped + self._for_loop.dropped
+
+    def heard(self, payload: bytes | None) -> None:
+        """Called by the ear, which must not wait and must not fail. None: subscribed once more."""
+        if payload is None:
+            self._again = True
+            self._wake_teller.set()
+            return
+        handled = self._owner.has_handlers("message")
+        out = 0
+        if handled:
+            out += self._for_handlers.put(payload)
+            self._wake_teller.set()
+        if self._looping or not handled:  # a loop may begin later, but where there are handlers nobody says that it will
+            out += self._for_loop.put(payload)
+            self._wake_loop.set()
+        if out:
+            self._wake_teller.set()
+
+    async def tell(self) -> None:
+        """Call the handlers, one message after the other."""
+        owner = self._owner
+        while not self._ended:
+            await self._wake_teller.wait()
+            self._wake_teller.clear()
+            if self._again:
+                self._again = False
+                owner._emit("subscribed")
+            while self._for_handlers and not self._ended:
+                await owner._emit_in_turn("message", Published(self._for_handlers.take()))
+            if self.dropped and not self._told:
+                self._told = True
+                owner._report(MessagesMissed(pubsub=owner.name, dropped=self.dropped))
+
+    def __aiter__(self) -> Self:
+        self._looping = True
+        return self
+
+    async def __anext__(self) -> Published:
+        """A class and not a generator: a timeout around one step must not end the iteration."""
+        while not self._ended:
+            if self._for_loop:
+                return Published(self._for_loop.take())
+            self._wake_loop.clear()
+            await self._wake_loop.wait()
+        raise StopAsyncIteration
+
+    async def end(self) -> None:
+        """Waits for a handler under way, unless it is the one that asks."""
+        self._ended = True
+        self._for_handlers.clear()
+        self._for_loop.clear()
+        self._wake_loop.set()
+        self._wake_teller.set()
+        if self.task is not None and self.task is not asyncio.current_task():
+            await asyncio.wait([self.task])

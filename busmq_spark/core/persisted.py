@@ -1,0 +1,170 @@
+"""A persisted object: which of its fields are stored, which have changed, and the commands for them (protocol 4.2).
+
+Rule 1. A field is written only when it was assigned, or when its value is another than the one last seen in Redis, which also finds a list
+        that was appended to. What comes from Redis never replaces such a change.
+Rule 2. What a save sends is noted when it is sent, so a change made meanwhile is still a change afterwards (protocol Q32).
+Rule 3. A field that is no JSON, or not of the field's type, is left as it is in Redis and told apart; it is replaced only by an assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.shape import Misfit, from_text, to_text
+from busmq_spark.errors import MessageRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What one save writes: ``fields`` over whatever stands there, ``missing`` only where nothing does."""
+
+    fields: dict[str, bytes] = field(default_factory=dict)
+    missing: dict[str, bytes] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.fields or self.missing)
+
+
+class Fields:
+    """The values of one object, and what is known of their stored form. ``hints`` are the names it has, with types; None: any name."""
+
+    def __init__(self, values: MutableMapping[str, Any], hints: Mapping[str, Any] | None = None, *, unsaved: bool = False) -> None:
+        """``unsaved``: the values given are to be stored by the next save, yet give way to what a load finds first."""
+        self.values, self.hints = values, hints
+        self.misfits: dict[str, str] = {}
+        """Stored fields that could not be taken over, as text."""
+        self._seen = {name: self._text(name) for name in values}
+        self._start = dict(self._seen)
+        self._assigned: set[str] = set()
+        self._unsaved = set(values) if unsaved else set()
+        self._stored: set[str] = set()
+        self._lost: set[str] = set()
+
+    def assign(self, name: str, value: Any) -> None:
+        """Set a field. Raises MessageRefused for a value that JSON cannot express."""
+        self._check(name, value)
+        self.values[name] = value
+        self._assigned.add(name)
+
+    @property
+    def dirty(self) -> set[str]:
+        """Names that a save would write over what is stored."""
+        return {name for name in self.values if name in self._unsaved or self._changed(name)}
+
+    def send(self) -> Sending:
+        """Begin a save. Raises MessageRefused, naming the field, when a value has become one that cannot be stored."""
+        dirty = self.dirty
+        sending = Sending({name: self._text(name) for name in sorted(dirty)}, {name: self._text(name) for name in sorted(self._lost - dirty)})
+        self._assigned -= sending.fields.keys()
+        return sending
+
+    def failed(self, sending: Sending) -> None:
+        """The save did not come through, or nobody knows: what it sent is still to be saved."""
+        self._assigned |= sending.fields.keys()
+
+    def saved(self, sending: Sending, created: int) -> None:
+        """The save came through and ``created`` of its fields were not there before."""
+        if created > len(sending.fields.keys() - self._stored):
+            self.gone()  # a field known to be stored was not: Redis has lost the object
+        self._seen |= sending.fields | sending.missing
+        self._stored |= sending.fields.keys() | sending.missing.keys()
+        self._lost -= self._stored
+        self._unsaved -= self._stored
+        for name in sending.fields:
+            self.misfits.pop(name, None)
+
+    def gone(self) -> bool:
+        """The object is not in Redis any more: the next save brings back every field it had, where nobody else has. Whether it had any."""
+        had = bool(self._stored)
+        self._lost |= self._stored
+        self._stored.clear()
+        return had
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether fields that once were stored are known to be missing in Redis."""
+        return bool(self._lost)
+
+    def load(self, stored: Mapping[str, bytes]) -> dict[str, str]:
+        """Take over what Redis has; changes not saved yet stay. The result are new misfits: field → what was expected."""
+        expected: dict[str, str] = {}
+        misfits: dict[str, str] = {}
+        for name, text in stored.items():
+            if self.hints is not None and name not in self.hints:
+                continue  # somebody else's: neither read nor written
+            try:
+                value = from_text(text, self._hint(name))
+            except Misfit as misfit:
+                misfits[name] = text.decode("utf-8", "replace")
+                if self.misfits.get(name) != misfits[name]:
+                    expected[name] = str(misfit)
+            else:
+                self._take(name, value)
+        self.misfits = misfits
+        for name in set(self._seen) - stored.keys():
+            self._drop(name)
+        self._stored = {name for name in stored if name in self._seen and name not in misfits}
+        self._lost.clear()
+        return expected
+
+    def _take(self, name: str, value: Any) -> None:
+        changed = name in self.values and self._changed(name)
+        self._seen[name] = to_text(value, self._hint(name))
+        if not changed:
+            self.values[name] = value
+            self._unsaved.discard(name)
+
+    def _drop(self, name: str) -> None:
+        """The field is not stored any more: it has the value it began with, or none."""
+        if self._changed(name) or name in self._unsaved:
+            self._assigned |= {name} - self._unsaved
+        elif name in self._start:
+            self._seen[name] = self._start[name]
+            self.values[name] = from_text(self._start[name], self._hint(name))
+        else:
+            del self._seen[name], self.values[name]
+
+    def _changed(self, name: str) -> bool:
+        try:
+            return name in self._assigned or self._seen.get(name) != self._text(name)
+        except MessageRefused:
+            return True  # in place it has become something that the next save will refuse
+
+    def _hint(self, name: str) -> Any:
+        return Any if self.hints is None else self.hints[name]
+
+    def _text(self, name: str) -> bytes:
+        return self._check(name, self.values[name])
+
+    def _check(self, name: str, value: Any) -> bytes:
+        try:
+            return to_text(value, self._hint(name))
+        except MessageRefused as refused:
+            raise MessageRefused(reason=f"field {name!r}: {refused.details['reason']}") from None
+
+
+def save(key: str, sending: Sending, ttl_s: int) -> Flow[int]:
+    """Write the fields and let the object live for ``ttl_s``. How many of ``fields`` were not there before."""
+    first = [command("HSET", key, *_flat(sending.fields.items()))] if sending.fields else []
+    more = [command("HSETNX", key, name, text) for name, text in sending.missing.items()]
+    replies = yield [*first, *more, command("EXPIRE", key, ttl_s)]
+    return int(replies[0]) if first else 0
+
+
+def load(key: str) -> Flow[dict[str, bytes]]:
+    """Every field of the object; empty when it does not exist."""
+    reply = yield command("HGETALL", key)
+    return {name.decode("utf-8", "replace"): text for name, text in zip(reply[0::2], reply[1::2], strict=True)}
+
+
+def touch(keys: Iterable[tuple[str, int]]) -> Flow[list[bool]]:
+    """Let each object live for so many seconds from now on; whether it exists."""
+    replies = yield [command("EXPIRE", key, ttl_s) for key, ttl_s in keys]
+    return [bool(reply) for reply in replies]
+
+
+def _flat(pairs: Iterable[tuple[str, bytes]]) -> Iterable[str | bytes]:
+    return (word for pair in pairs for word in pair)

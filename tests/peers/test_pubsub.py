@@ -1,0 +1,57 @@
+"""Pubsub between npm busmq 3.1.0 and this package, both ways."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.embedded import DirectGroup
+from tests.conftest import Fresh
+from tests.peers.node import Peer
+
+TEXTS = ["plain", "", "héllo 世 😀", "line\nbreak\r\n\0 zero", "x" * 1_000_000]
+VALUES: list[tuple[Any, str]] = [({"a": [1, None]}, '{"a":[1,null]}'), ([], "[]"), (None, "null"), (7, "7"), (True, "true")]
+
+
+async def test_what_node_publishes_we_hear(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+    name = fresh()
+    async with Bus(redis_url) as bus, bus.pubsub(name) as pubsub:
+        messages = aiter(pubsub)
+        for value, text in [*((text, text) for text in TEXTS), *VALUES]:
+            await asyncio.to_thread(peer.call, "pubsubPublish", name=name, message=value)
+            assert (await anext(messages)).text == text
+
+
+async def test_what_we_publish_node_hears_until_it_unsubscribes(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+    name = fresh()
+    await asyncio.to_thread(peer.call, "pubsubSubscribe", name=name)
+    async with Bus(redis_url) as bus:
+        pubsub = bus.pubsub(name)
+        for value, text in [*((text, text) for text in TEXTS), *VALUES]:
+            await pubsub.publish(value)
+            assert await asyncio.to_thread(peer.event, name, "message") == [text]
+        await asyncio.to_thread(peer.call, "pubsubUnsubscribe", name=name)
+        await pubsub.publish("nobody")
+        await asyncio.to_thread(peer.call, "pubsubPublish", name=fresh(), message="a way back")
+        assert peer.no_event(name, "message")
+
+
+@pytest.fixture
+def peer_of_three(npm: None, three_servers: DirectGroup) -> Any:
+    with Peer(three_servers.urls) as made:
+        yield made
+
+
+async def test_with_three_servers_both_meet_on_the_first(peer_of_three: Peer, three_servers: DirectGroup, fresh: Fresh) -> None:
+    for _ in range(6):  # names of every hash
+        name = fresh()
+        await asyncio.to_thread(peer_of_three.call, "pubsubSubscribe", name=name)
+        async with Bus(",".join(three_servers.urls)) as bus, bus.pubsub(name) as pubsub:
+            await pubsub.publish("from here")
+            await asyncio.to_thread(peer_of_three.call, "pubsubPublish", name=name, message="from there")
+            assert [await asyncio.to_thread(peer_of_three.event, name, "message") for _ in range(2)] == [["from here"], ["from there"]]
+            messages = aiter(pubsub)
+            assert [(await anext(messages)).text for _ in range(2)] == ["from here", "from there"]
