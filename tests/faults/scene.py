@@ -13,9 +13,11 @@ from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.scripts import load
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.embedded import RedisServer
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.options import RedisOptions, parse
+from busmq_spark.topology.address import address
+from busmq_spark.topology.cluster_link import ClusterLink
+from busmq_spark.topology.links import sync_links
 from busmq_spark.topology.place import new_token
-from busmq_spark.topology.urls import parse
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import SCRIPTS, Gate, Held
 from tests.support import wait_until
@@ -26,12 +28,26 @@ AT_ONCE = 3000
 
 
 class Bus:
-    """The queues of one server, seen by the test itself and not through the proxy."""
+    """The queues of one server, or of those that ``where`` (options of a source) names, seen by the test itself and not through the proxy."""
 
-    def __init__(self, server: RedisServer) -> None:
-        self.server = server
-        self.link = SyncLink(parse(server.url)[0])
-        self.load_scripts()
+    def __init__(self, server: RedisServer | None = None, **where: str) -> None:
+        self._server = server
+        self.alone = server is not None
+        """Whether nobody else uses its servers."""
+        self.where = where or {"redis.url": self.server.url}
+        found = address(parse(RedisOptions, self.where))
+        self.cluster = found.cluster
+        [self.link] = sync_links(found)
+        if server:
+            self.load_scripts()
+
+    @property
+    def server(self) -> RedisServer:
+        assert self._server is not None, "this bus has many servers"
+        return self._server
+
+    def keys(self, queue: str) -> QueueKeys:
+        return QueueKeys(queue, self.cluster)
 
     def load_scripts(self) -> None:
         """So that a script is sent once and not, unknown at first, a second time: gates count."""
@@ -39,37 +55,37 @@ class Bus:
             self.link.execute(command("SCRIPT", "LOAD", load(name).text))
 
     def create(self, queue: str, ttl_s: int = 3600) -> None:
-        self.link.run(queues.attach(QueueKeys(queue), new_token(), ttl_s=ttl_s))
+        self.link.run(queues.attach(self.keys(queue), new_token(), ttl_s=ttl_s))
 
     def push(self, queue: str, values: Sequence[bytes]) -> None:
         """In steps of a whole batch, so that a running query does not see a part of one."""
-        keys = QueueKeys(queue)
+        keys = self.keys(queue)
         for at in range(0, len(values), AT_ONCE):
             part = values[at : at + AT_ONCE]
             assert self.link.execute(script("push", keys.shared, (keys.available, *part)))[1] == len(part)
 
     def values(self, queue: str) -> list[bytes]:
-        flat = self.link.execute(command("LRANGE", QueueKeys(queue).messages, 0, -1))
+        flat = self.link.execute(command("LRANGE", self.keys(queue).messages, 0, -1))
         return list(flat[1::2])
 
     def count(self, queue: str) -> int:
-        return self.link.run(queues.count(QueueKeys(queue)))
+        return self.link.run(queues.count(self.keys(queue)))
 
     def state(self, queue: str) -> QueueState:
-        return self.link.run(states([(QueueKeys(queue), -1)]))[0]
+        return self.link.run(states([(self.keys(queue), -1)]))[0]
 
     def close(self, queue: str) -> None:
-        self.link.run(queues.close(QueueKeys(queue)))
+        self.link.run(queues.close(self.keys(queue)))
 
     def progress(self, queue: str) -> str:
         """How far the only sink of a queue has come: ``batch:slot:moved`` or ``batch:done``."""
-        found = self.link.execute(command("HVALS", QueueKeys(queue).sinks))
+        found = self.link.execute(command("HVALS", self.keys(queue).sinks))
         assert len(found) <= 1, found
         return found[0].decode() if found else ""
 
     def staged(self, queue: str, batch: int) -> dict[str, int]:
         """Rows in each list that tasks of a batch have staged for a queue."""
-        keys = self.link.execute(command("KEYS", QueueKeys(queue).stage(f"*:{batch}:*:*")))
+        keys = self.link.execute(command("KEYS", self.keys(queue).stage(f"*:{batch}:*:*")))
         return {key.decode(): self.link.execute(command("LLEN", key)) for key in keys}
 
     def recorded(self, query: str) -> int:
@@ -78,7 +94,8 @@ class Bus:
 
     def kept_for_ever(self) -> list[str]:
         """Keys of ours without a ttl."""
-        keys = [key.decode() for key in self.link.execute(command("KEYS", "*"))]
+        servers = self.link.masters if isinstance(self.link, ClusterLink) else [self.link]
+        keys = [key.decode() for server in servers for key in server.execute(command("KEYS", "*"))]
         return [key for key in keys if self.link.execute(command("TTL", key)) < 0]
 
 
@@ -139,9 +156,9 @@ class Pipeline:
     def start(self, driver: DriverProcess, url: str | None = None) -> None:
         """Start the query in a driver."""
         self.attempts += 1
-        url = url or self.bus.server.url
-        source = {"redis.url": url, "subscribe": ",".join(self.sources), **self.options}
-        sink = {"redis.url": url, **({"queue": self.sink} if self.sink else {})}
+        where = {**self.bus.where, **({"redis.url": url} if url else {})}
+        source = {**where, "subscribe": ",".join(self.sources), **self.options}
+        sink = {**where, **({"queue": self.sink} if self.sink else {})}
         driver.start(checkpoint=str(self.checkpoint.folder), source=source, sink=sink, change=self.change, mark=f"run {self.attempts}")
 
     def wait_at(self, gate: Gate, driver: DriverProcess) -> Held:
@@ -183,4 +200,7 @@ class Pipeline:
     def check_clean(self, driver: DriverProcess) -> None:
         """The query is well, and every key of ours ends by itself."""
         assert driver.active, driver.error
-        assert not (kept := self.bus.kept_for_ever()), f"keys without a ttl: {kept}"
+        queues = {*self.sources, *(self.sink_of(queue) for queue in self.sources)}
+        ours = tuple(self.bus.keys(queue).base for queue in queues)  # other tests may use the same servers
+        kept = [key for key in self.bus.kept_for_ever() if self.bus.alone or key.startswith((*ours, "bus:sink:"))]
+        assert not kept, f"keys without a ttl: {kept}"

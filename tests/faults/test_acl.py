@@ -1,0 +1,89 @@
+"""The rights that a query needs, no more; without one of them, or after they are taken away, the error says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from busmq_spark.embedded import ClusterGroup, RedisServer
+from tests.faults.process import DriverProcess
+from tests.faults.scene import Bus, Pipeline
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+RULES = re.search(r"ACL SETUSER spark on >secret (.*?)\n", README)
+
+
+def rights() -> list[str]:
+    """As the README has them."""
+    assert RULES
+    return RULES[1].split()
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as made:
+        yield made
+
+
+def grant(server: RedisServer, *more: str) -> dict[str, str]:
+    server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), *more)
+    return {"redis.url": server.url, "redis.username": "spark", "redis.password": "secret"}
+
+
+def test_the_same_rights_do_on_a_cluster(cluster_group: ClusterGroup, workshop: DriverProcess, tmp_path: Path) -> None:
+    for node in cluster_group.nodes:
+        user = grant(node)
+    bus = Bus(**{"redis.url": ",".join(cluster_group.urls), "redis.layout": "cluster"})
+    run = Pipeline(bus, tmp_path, source="acl-in", sink="acl-out")
+    bus.where = {**user, **bus.where}
+    run.feed(1000)
+    run.start(workshop)
+    run.check_whole(workshop)
+
+
+def test_a_user_with_the_rights_of_the_readme_and_no_other_can_run_a_query(server: RedisServer, workshop: DriverProcess, tmp_path: Path) -> None:
+    bus = Bus(server)
+    run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="500")
+    bus.where = grant(server)
+    run.feed(2000)
+    run.start(workshop)
+    run.check_whole(workshop)
+
+
+@pytest.mark.parametrize("missing", ["-evalsha", "-lrange", "-subscribe", "resetkeys"])
+def test_without_one_of_them_the_error_says_that_the_user_may_not(server: RedisServer, workshop: DriverProcess, tmp_path: Path, missing: str) -> None:
+    bus = Bus(server)
+    run = Pipeline(bus, tmp_path)
+    bus.where = grant(server, missing)
+    run.feed(10)
+    run.start(workshop)
+    if missing == "-subscribe":  # notifications only make things faster
+        run.check_whole(workshop)
+        return
+    wait_until(lambda: not workshop.active, 60, "the query has ended")
+    assert "BUSMQ_UNAUTHORIZED" in workshop.error
+    assert "the user's ACL" in workshop.error
+    assert "secret" not in workshop.error.replace("[BUSMQ", "")
+
+
+def test_a_user_who_is_switched_off_in_the_middle_of_a_query_ends_it_with_a_clear_error(
+    server: RedisServer, workshop: DriverProcess, tmp_path: Path
+) -> None:
+    bus = Bus(server)
+    run = Pipeline(bus, tmp_path)
+    bus.where = grant(server)
+    run.feed(100)
+    run.start(workshop)
+    run.check_whole(workshop)
+    server.command("ACL", "SETUSER", "spark", "off")
+    server.command("CLIENT", "KILL", "USER", "spark")
+    run.feed(100)
+    wait_until(lambda: not workshop.active, 60, "the query has ended")
+    assert "BUSMQ_UNAUTHORIZED" in workshop.error
+    assert "Check the user and password" in workshop.error
