@@ -24,6 +24,7 @@ from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
 from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
+from busmq_spark.bus.service import Service
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.topology.address import address
@@ -114,6 +115,10 @@ class Bus(Emitter):
     def queue(self, name: str) -> Queue:
         """The queue with this name; nothing is sent before it is attached or asked."""
         return Queue(self, name)
+
+    def service(self, name: str) -> Service:
+        """The service with this name, to serve or to ask."""
+        return Service(self, name)
 
     def pubsub(self, name: str, *, most: int = MOST) -> Pubsub:
         """The pubsub with this name. At most ``most`` messages wait for a slow listener; then the oldest are dropped."""

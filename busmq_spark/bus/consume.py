@@ -70,6 +70,8 @@ class Consumption:
 
     def __init__(self, queue: Queue, options: ConsumeOptions) -> None:
         self._queue, self._options = queue, options
+        self.prefetch = options.prefetch
+        """Most messages to take at once; whoever iterates may change it, to take no more than it has room for."""
         self._left = None if options.max is None or options.max < 0 else options.max
         self._record = queue.keys.toack if options.reliable else queue.keys.hand(new_token())
         self._buffer: deque[Message] = deque()
@@ -171,7 +173,7 @@ class Consumption:
 
     async def _take(self) -> None:
         """Get the next batch. A server that is away is waited for, however long."""
-        most = self._options.prefetch if self._left is None else min(self._options.prefetch, self._left)
+        most = self.prefetch if self._left is None else min(self.prefetch, self._left)
         link, keys = self._queue.bus.servers.takes[self._queue.server], self._queue.keys
         try:
             if self._options.remove:

@@ -111,6 +111,16 @@ def persisted_key(name: str) -> str:
     return f"bus:persisted:{name}"
 
 
+def service_queue(service: str) -> str:
+    """Name of the queue on which the providers of a service find requests (protocol 4.3)."""
+    return f"service:{service}"
+
+
+def reply_queue(service: str, requester: str) -> str:
+    """Name of the queue on which one requester finds its replies; ``requester`` is 16 lower-case hex digits that nobody else has."""
+    return f"service:{service}:replyTo:{requester}"
+
+
 def sink_record(sink: str) -> str:
     """Ours. Hash ``batch``, ``manifest``: which staged lists make up the batch that a sink is committing."""
     return f"bus:sink:{sink}"

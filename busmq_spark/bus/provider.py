@@ -1,0 +1,200 @@
+"""The provider's side of a service: it takes requests, runs the handler for several at once, and replies.
+
+Rule 1. No request is taken that finds no room: others who serve may have it. So ``concurrency`` is the back-pressure.
+Rule 2. In flight is what has a task. Every task ends with one last reply, unless nobody waits for it or the grace period is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from busmq_spark.bus.consume import Consumption
+from busmq_spark.bus.replies import ReplyQueues
+from busmq_spark.bus.request import Request
+from busmq_spark.core.keys import service_queue
+from busmq_spark.core.message import Message
+from busmq_spark.core.service import decode_request
+from busmq_spark.errors import BusError, ConfigError, LinkLost
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.service import Service
+
+TAKE_MOST = 10
+"""Most requests taken in one call: a provider with much room leaves some for the others."""
+log = logging.getLogger("busmq_spark")
+
+
+class ServeKeywords(TypedDict, total=False):
+    """The options of ``serve``; see ServeOptions."""
+
+    ttl_s: int
+    max: int | None
+    concurrency: int
+    reply_queues: int
+    send_stack: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How to serve. ``ttl_s`` and ``max`` are those of npm busmq."""
+
+    ttl_s: int = 30
+    max: int | None = None
+    concurrency: int = 100
+    reply_queues: int = 1000
+    send_stack: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max", "concurrency", "reply_queues"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(reason=f"{name} is {value}; expected at least 1")
+
+
+class Provider:
+    """Serves from ``start`` to ``stop``."""
+
+    def __init__(self, service: Service, handler: Callable[..., Any], options: ServeOptions) -> None:
+        self._service, self._options = service, options
+        self._handler, self._with_request = handler, _takes_request(handler)
+        self._requests = service.bus.queue(service_queue(service.name))
+        self._replies = ReplyQueues(service.bus, options.reply_queues)
+        self._left = options.max
+        self._running: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether it takes requests."""
+        return self._requests.consuming
+
+    async def start(self) -> None:
+        """Attach and begin; returns when no request can be missed any more."""
+        spawn, name = self._service.bus.spawn, self._service.name
+        await self._requests.attach(ttl_s=self._options.ttl_s)
+        listening = asyncio.Event()
+        self._requests.once("consuming", lambda _: listening.set())
+        taking = self._take(self._requests.consume())
+        self._loops = [spawn(taking, f"serving {name}"), spawn(self._replies.sweep(), f"leaving idle reply queues of {name}")]
+        await listening.wait()
+
+    async def stop(self, grace_ms: int) -> None:
+        """Take no more requests, let the handlers end within ``grace_ms``, cancel the rest, detach."""
+        me = asyncio.current_task()  # a handler may ask for it: it is not waited for
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._requests.detach)
+            stack.push_async_callback(self._replies.close)
+            stack.push_async_callback(self._cancel, me)
+            await self._requests.stop()
+            if handlers := self._running - {me}:
+                await asyncio.wait(handlers, timeout=grace_ms / 1000)
+
+    async def _cancel(self, me: asyncio.Task[Any] | None) -> None:
+        tasks = {*self._loops, *self._running} - {me}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- taking -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _take(self, consumption: Consumption) -> None:
+        while self._left != 0:
+            while not (room := self._options.concurrency - len(self._running)):
+                self._room.clear()
+                await self._room.wait()
+            consumption.prefetch = min(TAKE_MOST, room, self._left or TAKE_MOST)
+            try:
+                message = await anext(consumption)
+            except StopAsyncIteration:
+                return
+            self._accept(message)
+        await consumption.stop()
+
+    def _accept(self, message: Message) -> None:
+        service = self._service
+        try:
+            frame = decode_request(message.text)
+        except ValueError as error:
+            log.warning("service %r: request %d is dropped: %s", service.name, message.id, error)
+            return
+        if frame.expired(time.time() * 1000):
+            return
+        if self._left is not None:
+            self._left -= 1
+        request = Request(frame, self._send, stacks=self._options.send_stack)
+        task = service.bus.spawn(self._handle(request), f"handling a request to {service.name}")
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        service._emit("request", request)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._room.set()
+
+    # -- handling ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _handle(self, request: Request) -> None:
+        try:
+            await self._answer(request)
+        except asyncio.CancelledError as error:
+            if (me := asyncio.current_task()) is not None and me.cancelling():
+                raise
+            await self._failed(request, error)  # something that the handler waited for was cancelled, not the handler
+        except Exception as error:  # noqa: BLE001  # the requester and the event get it: one bad request must not end the service
+            await self._failed(request, error)
+
+    async def _answer(self, request: Request) -> None:
+        outcome = self._handler(request.data, request) if self._with_request else self._handler(request.data)
+        if inspect.isawaitable(outcome):
+            outcome = await outcome
+        if isinstance(outcome, AsyncIterator):
+            async with AsyncExitStack() as stack:
+                if (close := getattr(outcome, "aclose", None)) is not None:
+                    stack.push_async_callback(close)
+                async for item in outcome:
+                    await request.partial(item)
+            await request.reply()
+        elif not request.answered:
+            await (request.reply() if outcome is None and request.parts else request.reply(outcome))
+
+    async def _failed(self, request: Request, error: BaseException) -> None:
+        self._service.report_failure(error)
+        if request.answered:
+            return
+        try:
+            await request.fail(error)
+        except BusError as another:
+            self._service._report(another)
+
+    async def _send(self, reply_to: str, frame: bytes, last: bool) -> None:
+        async with self._replies.use(reply_to) as queue:
+            try:
+                await queue.push(frame)
+            except LinkLost:
+                if not last:
+                    raise
+                await queue.push(frame)  # who got a last reply already ignores it
+
+
+def _takes_request(handler: Callable[..., Any]) -> bool:
+    """Whether the handler has two parameters. Raises ConfigError when it can be called neither with one nor with two."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return False  # some builtins do not tell
+    for values in (1, 2):
+        try:
+            signature.bind(*range(values))
+        except TypeError:
+            continue
+        return values == 2
+    raise ConfigError(reason=f"a handler is called with the request's data, or with data and Request; this one takes {signature}")

@@ -1,0 +1,70 @@
+"""One request as its handler sees it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, error_object
+from busmq_spark.errors import StateError
+
+Send = Callable[[str, bytes, bool], Awaitable[None]]
+
+
+class Request:
+    """A request under way. What the handler returns is its reply; with these methods it may answer earlier, in parts, or with an error.
+
+    Without anybody who waits for a reply they do nothing.
+    """
+
+    def __init__(self, frame: RequestFrame, send: Send, *, stacks: bool = False) -> None:
+        """``send``: name of the reply queue, frame, whether it is the last. ``stacks``: errors carry their stack trace."""
+        self._frame, self._send, self._stacks = frame, send, stacks
+        self.answered = False
+        """Whether the last reply is given."""
+        self.parts = 0
+        """How many partial replies were given."""
+
+    @property
+    def data(self) -> Any:
+        """What the requester sent."""
+        return self._frame.data
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether the requester waits for one."""
+        return self._frame.reply_to is not None
+
+    @property
+    def reply_to(self) -> str | None:
+        """The queue on which the requester waits: the same for all of one requester's requests."""
+        return self._frame.reply_to
+
+    async def partial(self, value: Any) -> None:
+        """Give a partial reply: more follow. It gives the requester's timeout a fresh start. Returns once it is stored.
+
+        A Node peer that reads the replies as a stream cannot take None.
+        """
+        await self._give(value, last=False)
+        self.parts += 1
+
+    async def reply(self, value: Any = ABSENT) -> None:
+        """Give the last reply; without a value when the partial ones were all."""
+        await self._give(value, last=True)
+
+    async def fail(self, error: BaseException | str | Mapping[str, Any]) -> None:
+        """Answer with an error: a text, an object, or an exception, of which the peer sees the message and the code."""
+        if isinstance(error, BaseException):
+            stack = "".join(traceback.format_exception(error)) if self._stacks else None
+            await self._give(ABSENT, last=True, error=error_object(error, stack))
+        else:
+            await self._give(ABSENT, last=True, error=error if isinstance(error, str) else dict(error))
+
+    async def _give(self, value: Any, *, last: bool, error: Any = None) -> None:
+        if self.answered:
+            raise StateError(event="answer", what="the request", state="answered already", remedy="Give one last reply, and partial ones before it")
+        frame = ReplyFrame(self._frame.req_id, error, value, partial=not last).encode()
+        self.answered = last
+        if self._frame.reply_to is not None:
+            await self._send(self._frame.reply_to, frame, last)

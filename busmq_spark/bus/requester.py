@@ -1,0 +1,181 @@
+"""The requester's side of a service: it pushes requests, and matches what comes on its reply queue to those who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.core.keys import reply_queue, service_queue
+from busmq_spark.core.message import Message
+from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, decode_reply, error_text
+from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
+from busmq_spark.topology.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.service import Service
+
+log = logging.getLogger("busmq_spark")
+
+
+class Requester:
+    """Connected from ``start`` to ``stop``."""
+
+    def __init__(self, service: Service, timeout_ms: int) -> None:
+        self._service, self._timeout_ms = service, _checked(timeout_ms)
+        self._token = new_token()
+        self._requests = service.bus.queue(service_queue(service.name))
+        self._replies = service.bus.queue(reply_queue(service.name, self._token))
+        self._numbers = itertools.count(1)
+        self._waiting: dict[str, Waiting] = {}
+        self._settled = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self.active = False
+        """Whether it takes requests."""
+
+    async def start(self, ttl_s: int) -> None:
+        """Attach both queues; returns when no reply can be missed any more."""
+        await self._requests.attach(ttl_s=ttl_s)
+        await self._replies.attach(ttl_s=ttl_s)
+        listening = asyncio.Event()
+        self._replies.once("consuming", lambda _: listening.set())
+        self._reader = self._service.bus.spawn(self._read(), f"reading replies of {self._service.name}")
+        await listening.wait()
+        self.active = True
+
+    async def stop(self, grace_ms: int) -> None:
+        """Take no more requests, wait for the replies to those under way, at most ``grace_ms``; whoever waits longer gets a StateError."""
+        self.active = False
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._requests.detach)
+            stack.push_async_callback(self._end_reading)
+            try:
+                async with asyncio.timeout(grace_ms / 1000):
+                    while self._waiting:
+                        self._settled.clear()
+                        await self._settled.wait()
+            except TimeoutError:
+                log.debug("service %r: %d requests are left without a reply", self._service.name, len(self._waiting))
+            finally:
+                for waiting in self._waiting.values():
+                    waiting.end(self._closed("wait for a reply of"))
+
+    async def send(self, data: Any, timeout_ms: int | None) -> None:
+        """Returns when the request is stored. Nobody replies to it."""
+        timeout_ms = self._timeout_ms if timeout_ms is None else _checked(timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._push(data, self._new_id(), None, timeout_ms)
+        except TimeoutError:
+            raise self._late(timeout_ms) from None
+
+    async def request(self, data: Any, timeout_ms: int | None) -> Any:
+        """The first reply of any kind."""
+        async with self._asked(data, timeout_ms) as waiting:
+            reply = self._value(await waiting.next())
+            return None if reply is ABSENT else reply
+
+    async def stream(self, data: Any, timeout_ms: int | None) -> AsyncGenerator[Any, None]:
+        """Every reply that has a value, until the last."""
+        async with self._asked(data, timeout_ms) as waiting:
+            partial = True
+            while partial:
+                frame = await waiting.next()
+                partial = frame.partial
+                if (value := self._value(frame)) is not ABSENT:
+                    yield value
+
+    @asynccontextmanager
+    async def _asked(self, data: Any, timeout_ms: int | None) -> AsyncIterator[Waiting]:
+        """Send a request; its replies come in while the block runs."""
+        timeout_ms = self._timeout_ms if timeout_ms is None else _checked(timeout_ms)
+        req_id = self._new_id()
+        waiting = self._waiting[req_id] = Waiting(timeout_ms / 1000)
+        try:
+            async with asyncio.timeout_at(waiting.deadline):
+                await self._push(data, req_id, self._replies.name, timeout_ms)
+            yield waiting
+        except TimeoutError:
+            raise self._late(timeout_ms) from None
+        finally:
+            del self._waiting[req_id]
+            self._settled.set()
+
+    async def _push(self, data: Any, req_id: str, reply_to: str | None, timeout_ms: int) -> None:
+        if not self.active:
+            raise self._closed("send to")
+        await self._requests.push(RequestFrame(data, req_id, reply_to, int(time.time() * 1000) + timeout_ms).encode())
+
+    async def _read(self) -> None:
+        async for message in self._replies.consume():
+            self._arrived(message)
+
+    def _arrived(self, message: Message) -> None:
+        try:
+            frame = decode_reply(message.text)
+        except ValueError as error:
+            log.warning("service %r: reply %d is dropped: %s", self._service.name, message.id, error)
+            return
+        waiting = self._waiting.get(frame.req_id) if isinstance(frame.req_id, str) else None
+        if waiting is not None:  # else it is late, or was never asked for
+            waiting.arrived(frame)
+
+    async def _end_reading(self) -> None:
+        await self._replies.detach()
+        if self._reader is not None:
+            await asyncio.wait([self._reader])
+
+    def _value(self, frame: ReplyFrame) -> Any:
+        if frame.failed:
+            raise RequestFailed(service=self._service.name, reason=error_text(frame.error), error=frame.error)
+        return frame.reply
+
+    def _new_id(self) -> str:
+        return f"{self._token}.{next(self._numbers)}"
+
+    def _late(self, timeout_ms: int) -> RequestTimeout:
+        return RequestTimeout(service=self._service.name, timeout_ms=timeout_ms)
+
+    def _closed(self, event: str) -> StateError:
+        return StateError(event=event, what=f"service {self._service.name!r}", state="disconnected", remedy="Call connect() first")
+
+
+class Waiting:
+    """One who waits for the replies to a request. The timeout counts from the last reply that came, read or not."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._frames: deque[ReplyFrame] = deque()
+        self._something = asyncio.Event()
+        self._ended: BusError | None = None
+        self.deadline = asyncio.get_running_loop().time() + timeout_s
+
+    def arrived(self, frame: ReplyFrame) -> None:
+        self._frames.append(frame)
+        self._something.set()
+        self.deadline = asyncio.get_running_loop().time() + self._timeout_s
+
+    def end(self, error: BusError) -> None:
+        self._ended = error
+        self._something.set()
+
+    async def next(self) -> ReplyFrame:
+        """Raises TimeoutError when the time is up."""
+        while not self._frames:
+            if self._ended is not None:
+                raise self._ended
+            self._something.clear()
+            async with asyncio.timeout_at(self.deadline):
+                await self._something.wait()
+        return self._frames.popleft()
+
+
+def _checked(timeout_ms: int) -> int:
+    if timeout_ms < 1:
+        raise ConfigError(reason=f"timeout_ms is {timeout_ms}; expected at least 1")
+    return timeout_ms

@@ -1,0 +1,151 @@
+"""A service: requests and their replies over queues, compatible with npm busmq (protocol 4.3).
+
+async with bus.service("sum") as service:              # here
+    await service.serve(lambda data: sum(data))
+
+async with bus.service("sum") as service:              # there
+    await service.connect()
+    assert await service.request([1, 2, 3]) == 6
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.provider import Provider, ServeKeywords, ServeOptions
+from busmq_spark.bus.requester import Requester
+from busmq_spark.errors import StateError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+log = logging.getLogger("busmq_spark")
+
+
+class Service(Emitter):
+    """One end of a service: after ``serve`` it provides, after ``connect`` it asks. Leaving ``async with`` disconnects it.
+
+    Events: ``serving``, ``connected``, ``disconnect``, ``request(request)`` for each that is handled, ``error(error)`` for what a handler raised
+    and for a reply that could not be stored.
+    """
+
+    events = ("serving", "connected", "disconnect", "request", "error")
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        super().__init__(bus.spawn)
+        self.bus, self.name = bus, name
+        self._side: Provider | Requester | None = None
+        self._busy = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Service({self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.disconnect()
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes requests to serve."""
+        return isinstance(self._side, Provider) and self._side.active
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be sent."""
+        return isinstance(self._side, Requester) and self._side.active
+
+    # -- providing --------------------------------------------------------------------------------------------------------------------------
+
+    async def serve(self, handler: Callable[..., Any], **options: Unpack[ServeKeywords]) -> None:
+        """Answer requests with ``handler``, until ``disconnect`` or after ``max`` of them; returns when it has begun.
+
+        The handler is a function or coroutine function; it gets the data, and if it needs a second argument, the Request. What it returns is
+        the reply. An asynchronous generator gives one partial reply per item. What it raises goes to the requester as an error: its message and
+        code, with ``send_stack`` also the stack trace. A plain function runs on the loop, so it must not block.
+        At most ``concurrency`` handlers run at once; further requests stay in the queue, also for other providers. Requests that have expired
+        are dropped. ``reply_queues``: of how many requesters the reply queue is kept attached.
+        """
+        await self._begin(provider := Provider(self, handler, ServeOptions(**options)), provider.start)
+        self._emit("serving")
+
+    # -- asking -----------------------------------------------------------------------------------------------------------------------------
+
+    async def connect(self, *, timeout_ms: int = 1000, ttl_s: int = 30) -> None:
+        """Prepare for requests, which wait ``timeout_ms`` for a reply if they do not say otherwise."""
+        requester = Requester(self, timeout_ms)
+        await self._begin(requester, lambda: requester.start(ttl_s))
+        self._emit("connected")
+
+    async def request(self, data: Any, *, timeout_ms: int | None = None) -> Any:
+        """The reply of one provider; if it answers in parts, the first part.
+
+        Raises RequestTimeout when there is none in time (the provider may have done its work all the same), RequestFailed with
+        ``details["error"]`` when the provider answers with an error.
+        """
+        return await self._requester().request(data, timeout_ms)
+
+    def stream(self, data: Any, *, timeout_ms: int | None = None) -> AsyncGenerator[Any, None]:
+        """The replies of one provider as they come: ``async for part in service.stream(data)``. The timeout begins anew with each.
+
+        The request is sent when the first is asked for. Parts that come faster than they are read wait in memory. Raises as ``request`` does.
+        """
+        return self._requester().stream(data, timeout_ms)
+
+    async def send(self, data: Any, *, timeout_ms: int | None = None) -> None:
+        """A request without a reply; returns when it is stored. Providers drop it if they find it only after ``timeout_ms``."""
+        await self._requester().send(data, timeout_ms)
+
+    # -- ending -----------------------------------------------------------------------------------------------------------------------------
+
+    async def disconnect(self, *, grace_ms: int = 0) -> None:
+        """Begin nothing new, wait until nothing is in flight but no longer than ``grace_ms``, then detach; no error when not connected.
+
+        Handlers that need longer are cancelled, and their requesters time out; requests that need longer raise StateError.
+        """
+        async with self._busy:
+            if self._side is None:
+                return
+            try:
+                await self._side.stop(grace_ms)
+            finally:
+                self._side = None
+                self.bus.release(self)
+        self._emit("disconnect")
+
+    async def detach(self) -> None:
+        """What the bus calls at its end: disconnect without grace."""
+        await self.disconnect()
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    def report_failure(self, error: BaseException) -> None:
+        """What a handler raised: to the handlers of ``error``, else to the log, with its stack trace."""
+        if self._handlers.get("error"):
+            self._emit("error", error)
+        else:
+            log.error("service %r: a handler failed", self.name, exc_info=error)
+
+    async def _begin(self, side: Provider | Requester, start: Callable[[], Any]) -> None:
+        async with self._busy:
+            if self._side is not None:
+                state, remedy = "serving or connected already", "Disconnect it first, or use a second one"
+                raise StateError(event="use", what=f"service {self.name!r}", state=state, remedy=remedy)
+            try:
+                await start()
+            except BaseException:
+                await side.stop(0)
+                raise
+            self._side = side
+            self.bus.adopt(self)
+
+    def _requester(self) -> Requester:
+        if not isinstance(self._side, Requester):
+            raise StateError(event="ask", what=f"service {self.name!r}", state="not connected", remedy="Call connect() first")
+        return self._side

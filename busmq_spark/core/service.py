@@ -1,0 +1,132 @@
+"""What a requester and a provider of a service say to each other (protocol 4.3): JSON objects, keys in the order of npm busmq 3.1.0.
+
+Rule 1. A key whose value is absent is left out; ABSENT and None (JSON's null) are two things.
+Rule 2. ``reqId`` belongs to the requester: whatever it is, it goes back as it came.
+Rule 3. Keys that nobody knows are ignored; what cannot be understood raises ValueError, and whoever reads it goes on with the next.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from busmq_spark.core.message import encode
+from busmq_spark.errors import MessageRefused
+
+
+@final
+class Absent:
+    """The type of ABSENT."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent()
+"""JavaScript's undefined: the key is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFrame:
+    """A request; without ``reply_to`` nobody waits for a reply. ``expires_ms``: epoch milliseconds, None for a request that never expires."""
+
+    data: Any
+    req_id: Any = ABSENT
+    reply_to: str | None = None
+    expires_ms: float | None = None
+
+    def encode(self) -> bytes:
+        """Raises MessageRefused when JSON cannot express the data."""
+        return _encode(data=self.data, replyTo=_absent(self.reply_to), reqId=self.req_id, expires=_absent(self.expires_ms))
+
+    def expired(self, now_ms: float) -> bool:
+        """Whether nobody waits any more, by the clock of the provider."""
+        return self.expires_ms is not None and now_ms > self.expires_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFrame:
+    """A reply; one that is not ``partial`` is the last. ``error`` is None, a text or an object; some providers leave it out."""
+
+    req_id: Any
+    error: Any = None
+    reply: Any = ABSENT
+    partial: bool = False
+
+    def encode(self) -> bytes:
+        """Raises MessageRefused when JSON cannot express the reply."""
+        return _encode(err=self.error, reply=self.reply, reqId=self.req_id, partial=True if self.partial else ABSENT)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the provider reports an error."""
+        return self.error is not None and self.error is not ABSENT
+
+
+def decode_request(text: str) -> RequestFrame:
+    """Raises ValueError for what is no request."""
+    fields = _object(text)
+    reply_to, expires = fields.get("replyTo"), fields.get("expires")
+    if reply_to is not None and not isinstance(reply_to, str):
+        raise ValueError(f"its replyTo is a {type(reply_to).__name__}, not the name of a queue")
+    try:
+        (reply_to or "").encode()
+    except UnicodeEncodeError:
+        raise ValueError("its replyTo has half a surrogate pair: no queue can be called so") from None
+    is_number = isinstance(expires, int | float) and not isinstance(expires, bool)
+    return RequestFrame(fields.get("data"), fields.get("reqId", ABSENT), reply_to or None, expires if is_number else None)
+
+
+def decode_reply(text: str) -> ReplyFrame:
+    """Raises ValueError for what is no reply."""
+    fields = _object(text)
+    return ReplyFrame(fields.get("reqId", ABSENT), fields.get("err", ABSENT), fields.get("reply", ABSENT), fields.get("partial") is True)
+
+
+def error_object(error: BaseException, stack: str | None = None) -> dict[str, Any]:
+    """An exception as npm busmq sends it: ``message``, ``stack`` (only when given: it shows a stranger our code), ``code`` if it has one."""
+    described: dict[str, Any] = {"message": _sendable(str(error)) or type(error).__name__}
+    if stack is not None:
+        described["stack"] = _sendable(stack)
+    if isinstance(code := getattr(error, "code", None), str | int):
+        described["code"] = _sendable(code) if isinstance(code, str) else code
+    return described
+
+
+def error_text(error: Any) -> str:
+    """The reason in a provider's error, for people."""
+    if isinstance(error, dict) and isinstance(message := error.get("message"), str) and message:
+        return message
+    return error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+
+
+def _encode(**fields: Any) -> bytes:
+    try:
+        return encode({name: value for name, value in fields.items() if value is not ABSENT})
+    except RecursionError:
+        raise MessageRefused(reason="the value is nested too deeply for JSON") from None
+
+
+def _absent(value: Any) -> Any:
+    return ABSENT if value is None else value
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(fields, dict):
+        raise ValueError(f"it is a JSON {type(fields).__name__}, not an object")
+    return fields
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,307 @@
+"""A service as its provider sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.request import Request
+from busmq_spark.core import queue as flows
+from busmq_spark.core.keys import QueueKeys, service_queue
+from busmq_spark.core.service import RequestFrame
+from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
+from tests.bus.conftest import OpenBus
+from tests.bus.test_service import LONG_MS, pair
+from tests.conftest import Fresh
+
+
+class Gate:
+    """A handler that is held until the test opens it."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.inside = 0
+        self.most = 0
+        self.cancelled = 0
+        self._entered = asyncio.Condition()
+
+    async def __call__(self, data: Any) -> Any:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        async with self._entered:
+            self._entered.notify_all()
+        try:
+            await self.opened.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.inside -= 1
+        return data
+
+    async def entered(self, many: int) -> None:
+        async with self._entered:
+            await self._entered.wait_for(lambda: self.inside >= many)
+
+
+async def stored(bus: Bus, name: str) -> list[Any]:
+    """The data of the requests that nobody has taken."""
+    return [RequestFrame(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(flows.index(keys(bus, name), 0, 999))]
+
+
+def keys(bus: Bus, name: str) -> QueueKeys:
+    return bus.queue(service_queue(name)).keys
+
+
+# Which requests
+
+
+async def test_expired_requests_are_dropped_silently_and_malformed_ones_with_a_warning(
+    open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = []
+    async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests:
+        now_ms = time.time() * 1000
+        for frame in (RequestFrame("old", expires_ms=now_ms - 1000), RequestFrame("fresh", expires_ms=now_ms + 60_000), RequestFrame("eternal")):
+            await requests.push(frame.encode())
+        for text in ("notjson", "null", "[1]", '"text"', '{"data":1,"replyTo":7}', b"\xff{}"):
+            await requests.push(text)
+        async with pair(bus, name, served.append) as service:
+            await service.request("last")
+    assert served == ["fresh", "eternal", "last"]
+    assert len([record for record in caplog.records if record.levelname == "WARNING" and "is dropped" in record.message]) == 6
+    assert len(caplog.records) == 6
+
+
+async def test_what_cannot_be_understood_does_not_count_towards_max(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests:
+        await requests.push("notjson")
+        await requests.push(RequestFrame(0, expires_ms=1).encode())
+        async with bus.service(name) as provider, bus.service(name) as service:
+            await service.connect(timeout_ms=LONG_MS)
+            await provider.serve(lambda data: data, max=2)
+            assert await asyncio.gather(service.request(1), service.request(2)) == [1, 2]
+            await service.send(3)
+            assert not provider.serving
+            assert await stored(bus, name) == [3]
+
+
+async def test_a_provider_with_no_room_leaves_requests_to_others(open_bus: OpenBus, fresh: Fresh) -> None:
+    gate = Gate()
+    async with open_bus() as bus, bus.service(name := fresh("svc")) as busy, pair(bus, name, gate, concurrency=2) as service:
+        asked = [asyncio.ensure_future(service.request(n)) for n in range(5)]
+        await gate.entered(2)
+        await busy.serve(lambda data: -data)
+        assert await asyncio.gather(*asked[2:]) == [-2, -3, -4]
+        assert gate.most == 2
+        gate.opened.set()
+        assert await asyncio.gather(*asked[:2]) == [0, 1]
+
+
+async def test_no_more_handlers_run_at_once_than_asked_for(open_bus: OpenBus, fresh: Fresh) -> None:
+    gate = Gate()
+    async with open_bus() as bus, pair(bus, name := fresh("svc"), gate, concurrency=3) as service:
+        asked = [asyncio.ensure_future(service.request(n)) for n in range(20)]
+        await gate.entered(3)
+        async with bus.queue(service_queue(name)) as requests:
+            assert len([message async for message in requests.consume(remove=False, max=17)]) == 17
+        gate.opened.set()
+        assert await asyncio.gather(*asked) == list(range(20))
+        assert gate.most == 3
+
+
+async def test_several_providers_share_what_comes(open_bus: OpenBus, fresh: Fresh) -> None:
+    gates = [Gate() for _ in range(3)]
+    async with open_bus() as bus, bus.service(name := fresh("svc")) as service:
+        providers = [bus.service(name) for _ in gates]
+        for provider, gate in zip(providers, gates, strict=True):
+            await provider.serve(gate, concurrency=2)
+        await service.connect(timeout_ms=LONG_MS)
+        asked = [asyncio.ensure_future(service.request(n)) for n in range(6)]
+        for gate in gates:
+            await gate.entered(2)
+            gate.opened.set()
+        assert await asyncio.gather(*asked) == list(range(6))
+
+
+# Which replies
+
+
+async def test_handlers_of_every_form(open_bus: OpenBus, fresh: Fresh) -> None:
+    class Object:
+        async def __call__(self, data: int) -> int:
+            return data + 1
+
+    def with_default(data: int, step: int = 1) -> int:
+        return data + step
+
+    async def with_request(data: int, request: Request) -> int:
+        assert request.wants_reply
+        assert request.reply_to is not None
+        return int(request.data + 1)
+
+    async def replies(data: int, request: Request) -> None:
+        await request.reply(data + 1)
+
+    for handler in (Object(), with_default, with_request, replies, functools.partial(with_default, step=1), (1).__add__):
+        async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:
+            assert await service.request(1) == 2
+
+
+@pytest.mark.parametrize("handler", [lambda: 1, lambda a, b, c: 1])
+async def test_a_handler_that_cannot_be_called_is_refused_at_once(open_bus: OpenBus, fresh: Fresh, handler: Any) -> None:
+    async with open_bus() as bus, bus.service(fresh("svc")) as service:
+        with pytest.raises(ConfigError, match="a handler is called with"):
+            await service.serve(handler)
+        with pytest.raises(ConfigError, match="concurrency is 0"):
+            await service.serve(print, concurrency=0)
+        assert not service.serving
+
+
+async def test_what_a_handler_does_wrong_reaches_the_requester_and_the_event(open_bus: OpenBus, fresh: Fresh) -> None:
+    async def waits_for_what_is_cancelled() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async def handler(data: str, request: Request) -> Any:
+        if data == "cancelled":
+            await waits_for_what_is_cancelled()
+        if data == "twice":
+            await request.reply(1)
+            await request.reply(2)
+        return object()
+
+    errors: list[BaseException] = []
+    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+        provider.on("error", errors.append)
+        await provider.serve(handler)
+        await service.connect(timeout_ms=LONG_MS)
+        with pytest.raises(RequestFailed, match="CancelledError"):
+            await service.request("cancelled")
+        with pytest.raises(RequestFailed, match="is not JSON serializable"):
+            await service.request("not JSON")
+        assert await service.request("twice") == 1
+        await service.send("without reply")
+        while len(errors) < 3:
+            await service.request("twice")
+    assert [type(error).__name__ for error in errors[:3]] == ["CancelledError", "MessageRefused", "StateError"]
+
+
+async def test_a_failed_handler_is_logged_with_its_stack_trace(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+    def handler(data: Any) -> None:
+        raise LookupError("no such thing")
+
+    async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:
+        with pytest.raises(RequestFailed):
+            await service.request(1)
+    assert "in handler" in caplog.text
+
+
+async def test_without_anybody_waiting_nothing_is_replied(open_bus: OpenBus, fresh: Fresh) -> None:
+    done = asyncio.Event()
+
+    async def handler(data: Any, request: Request) -> AsyncIterator[int]:
+        await request.partial(1)
+        assert not request.wants_reply
+        return items()
+
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        done.set()
+
+    async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:
+        await service.send(1)
+        await done.wait()
+
+
+async def test_a_reply_queue_that_vanished_is_made_anew(open_bus: OpenBus, fresh: Fresh) -> None:
+    async def handler(data: Any, request: Request) -> Any:
+        assert request.reply_to is not None
+        queue = bus.queue(request.reply_to)
+        await queue.run(flows.close(queue.keys))
+        return data
+
+    async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:
+        assert [await service.request(n) for n in range(3)] == [0, 1, 2]
+
+
+# The end
+
+
+async def test_disconnecting_lets_handlers_end_and_takes_nothing_new(open_bus: OpenBus, fresh: Fresh) -> None:
+    gate, stopped = Gate(), asyncio.Event()
+    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+        await provider.serve(gate)
+        provider._side._requests.once("consuming", lambda _: stopped.set())
+        await service.connect(timeout_ms=LONG_MS)
+        asked = asyncio.ensure_future(service.request("under way"))
+        await gate.entered(1)
+        leaving = asyncio.ensure_future(provider.disconnect(grace_ms=LONG_MS))
+        await stopped.wait()
+        await service.send("afterwards")
+        gate.opened.set()
+        assert await asked == "under way"
+        await leaving
+        assert await stored(bus, name) == ["afterwards"]
+        await provider.serve(gate)  # and again
+        assert await service.request("again") == "again"
+
+
+async def test_a_streamed_reply_does_not_keep_a_provider_from_leaving(open_bus: OpenBus, fresh: Fresh) -> None:
+    async def handler(data: Any) -> AsyncIterator[int]:
+        yield 1
+
+    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+        await provider.serve(handler)
+        await service.connect(timeout_ms=LONG_MS)
+        assert [part async for part in service.stream(1)] == [1]
+        async with asyncio.timeout(LONG_MS / 1000):  # Q15: npm busmq waits for all of the grace period
+            await provider.disconnect(grace_ms=100 * LONG_MS)
+
+
+async def test_after_the_grace_period_handlers_are_cancelled_and_their_requesters_time_out(open_bus: OpenBus, fresh: Fresh) -> None:
+    gate = Gate()
+    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+        await provider.serve(gate)
+        await service.connect(timeout_ms=500)
+        asked = asyncio.ensure_future(service.request(1))
+        await gate.entered(1)
+        await provider.disconnect(grace_ms=1)
+        assert gate.cancelled == 1
+        with pytest.raises(RequestTimeout):
+            await asked
+
+
+async def test_a_handler_may_disconnect_its_own_service(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
+
+        async def handler(data: Any) -> Any:
+            await provider.disconnect(grace_ms=LONG_MS)
+            return data
+
+        await provider.serve(handler)
+        await service.connect(timeout_ms=LONG_MS)
+        assert await service.request("bye") == "bye"
+        assert not provider.serving
+
+
+async def test_leaving_the_bus_ends_handlers_and_leaves_no_task(open_bus: OpenBus, fresh: Fresh) -> None:
+    gate = Gate()
+    before = asyncio.all_tasks()
+    async with open_bus() as bus:
+        provider, service = bus.service(name := fresh("svc")), bus.service(name)
+        await provider.serve(gate)
+        await service.connect(timeout_ms=LONG_MS)
+        asked = asyncio.ensure_future(service.request(1))
+        await gate.entered(1)
+    with pytest.raises((StateError, BusError)):
+        await asked
+    assert gate.cancelled == 1
+    assert asyncio.all_tasks() == before
