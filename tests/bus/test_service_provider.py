@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.request import Request
 from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.core.service import RequestFrame
-from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
+from busmq_spark.errors import BusError, ConfigError, LinkLost, RequestFailed, RequestTimeout, StateError
 from tests.bus.conftest import OpenBus
 from tests.bus.test_service import LONG_MS, pair
 from tests.conftest import Fresh
@@ -230,6 +231,30 @@ async def test_a_reply_queue_that_vanished_is_made_anew(open_bus: OpenBus, fresh
 
     async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:
         assert [await service.request(n) for n in range(3)] == [0, 1, 2]
+
+
+async def test_a_last_reply_whose_link_broke_is_given_again_and_a_partial_one_is_not(
+    open_bus: OpenBus, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[bytes] = []
+    push = Queue.push
+
+    def unlucky(queue: Queue, value: Any) -> Any:
+        if b'"err"' in value and value not in broken:
+            broken.append(value)
+            raise LinkLost(url="redis://…", reason="broke under way")
+        return push(queue, value)
+
+    async def handler(data: Any) -> AsyncIterator[int]:
+        yield 1
+
+    monkeypatch.setattr(Queue, "push", unlucky)
+    async with open_bus() as bus, pair(bus, name := fresh("svc"), lambda data: data) as service:
+        assert await service.request(1) == 1
+    async with open_bus() as bus, pair(bus, name, handler) as service:
+        with pytest.raises(RequestFailed, match="broke under way"):
+            await anext(service.stream(1))
+    assert [b'"partial":true' in value for value in broken] == [False, True, False]
 
 
 # The end
