@@ -33,6 +33,10 @@ from busmq_spark.topology.holder import my_token
 if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus
 
+DETACH_S = 2.0
+"""Longest wait for an object to detach when its bus is left."""
+LEAVE_S = 10.0
+"""Longest wait for all of them; after that each gets one more moment."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -40,7 +44,8 @@ class Bus(Emitter):
     """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
-    Events: ``online`` when all servers are there (again), ``offline(error)`` when the last one is gone, ``error(error)``.
+    Events: ``online`` when all servers are there (again), ``offline(error)`` when the last one is gone (None: the bus is left),
+    ``error(error)`` when one of several is.
     """
 
     events = ("online", "offline", "error")
@@ -55,7 +60,7 @@ class Bus(Emitter):
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._held: dict[str, Any] = {}
-        self._online = False
+        self._connected = False
         self.keeper = Keeper(self)
 
     @classmethod
@@ -69,7 +74,7 @@ class Bus(Emitter):
         """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong password, a bad certificate."""
         if self._group is not None:
             raise StateError(event="enter", what="this bus", state="open already", remedy="Make another Bus for another scope")
-        servers = Servers(address(self.options), self._changed)
+        servers = Servers(address(self.options), self._changed, self.options.reply_timeout_ms / 1000)
         try:
             self._servers = servers
             await servers.first_contact()
@@ -88,8 +93,10 @@ class Bus(Emitter):
         group, servers = self._group, self._servers
         assert group is not None
         assert servers is not None
+        only = None
         try:
             await self._leave_all()
+            await self._say_offline()
         finally:
             self._group = None
             for task in tuple(self._tasks):
@@ -99,18 +106,19 @@ class Bus(Emitter):
             except BaseExceptionGroup as failed:
                 if len(failed.exceptions) > 1:
                     raise
-                raise failed.exceptions[0] from None  # one error is easier to catch than a group of one
+                only = failed.exceptions[0]  # one error is easier to catch than a group of one
             finally:
                 await servers.close()
-                self._servers = None
-                if self._online:
-                    self._online = False
-                    self._emit("offline", None)
+                self._servers, self._connected = None, False
+                self._held.clear()
+                self.keeper = Keeper(self)
+        if only is not None and only is not error:
+            raise only
 
     @property
     def online(self) -> bool:
         """Whether every server answers."""
-        return self._online
+        return self._servers is not None and all(self._servers.ready)
 
     def queue(self, name: str) -> Queue:
         """The queue with this name; nothing is sent before it is attached or asked."""
@@ -173,9 +181,11 @@ class Bus(Emitter):
 
     async def _leave_all(self) -> None:
         """Detach in reverse order: a channel before its queues. A server that is gone must not keep the scope open."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + LEAVE_S
         for thing in reversed(tuple(self._objects)):
             try:
-                async with asyncio.timeout(2.0):
+                async with asyncio.timeout(max(0.05, min(DETACH_S, until - clock()))):
                     await thing.detach()
             except TimeoutError:
                 log.warning("could not detach %s: no answer", thing)
@@ -183,15 +193,27 @@ class Bus(Emitter):
                 log.warning("could not detach %s: %s", thing, error)
         self._objects.clear()
 
+    async def _say_offline(self) -> None:
+        """The event of a bus that is left: its handlers still have a bus to run on."""
+        if self._connected:
+            self._connected = False
+            before = set(self._tasks)
+            self._emit("offline", None)
+            if handlers := self._tasks - before:
+                await asyncio.wait(handlers, timeout=DETACH_S)
+
     def _changed(self, error: BusError | None) -> None:
         ready = self.servers.ready
-        if all(ready) and error is None:
-            self._online = True
-            self._emit("online")
-        elif not any(ready) and self._online:
-            self._online = False
-            self._emit("offline", error)
+        if error is None:
+            self._connected = any(ready)
+            if all(ready):
+                self._emit("online")
+        elif any(ready):
+            self._report(error)
+        elif self._connected:
+            self._connected = False
             log.warning("%s", error)
+            self._emit("offline", error)
 
 
 def _closed() -> StateError:

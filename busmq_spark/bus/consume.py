@@ -1,9 +1,11 @@
 """Consuming a queue: in batches, woken by the queue's notification, nothing lost by stopping.
 
 Rule 1. Whatever was taken and not handed over stands in a record in Redis: ``toack`` when reliable, else a list of this consumer. A reply lost
-        with its link is found there by the next call; stopping returns the rest of the record to the head of the queue.
+        with its link is found there by the next call; stopping returns the rest of the record to the head of the queue. So stopping waits for
+        a take under way: one that is executed behind the return would strand what it took.
 Rule 2. The next batch is taken when the one before is handed over, so at most ``prefetch`` messages are ever in memory.
 Rule 3. A notification sets a flag; it is cleared before Redis is asked, so none is missed.
+Rule 4. A server that is away is waited for, however long; whoever is reliable shows its lease with every take.
 """
 
 from __future__ import annotations
@@ -12,13 +14,17 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
+from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, Message
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
+from busmq_spark.topology.endpoint import patience, pause
 from busmq_spark.topology.holder import LEASE_MS, is_dead
 from busmq_spark.topology.place import new_token
 
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
 LEASE_POLL_S = 0.5
+RETRY_S = 1.0
+"""Longest pause between two tries to reach a server that is away."""
 
 
 class ConsumeKeywords(TypedDict, total=False):
@@ -57,6 +65,8 @@ class ConsumeOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise ConfigError(reason=f"{name} is {value!r}; expected a whole number of at least {least}")
+        if self.max is not None and not isinstance(self.max, int):
+            raise ConfigError(reason=f"max is {self.max!r}; expected a whole number; None or a negative one means no limit")
         if self.reliable and not self.remove:
             raise ConfigError(reason="reliable=True with remove=False would ack nothing (protocol Q27); choose one of them")
         if self.index and self.remove:
@@ -74,11 +84,17 @@ class Consumption:
         """Most messages to take at once; whoever iterates may change it, to take no more than it has room for."""
         self._left = None if options.max is None or options.max < 0 else options.max
         self._record = queue.keys.toack if options.reliable else queue.keys.hand(new_token())
+        self._token = queue.bus.token if options.reliable else ""
         self._buffer: deque[Message] = deque()
-        self._received = self._handed = 0
-        self._announced: bytes | None = None
+        self._received = self._handed = self._failures = 0
+        self._noted: bytes | None = None  # the notification heard last
         self._wake = asyncio.Event()
-        self._stopping = self._empty = False
+        self._taking = asyncio.Lock()
+        self._stopping = self._ended = False
+        self._empty = False  # nothing to take, unless something is heard
+        self._out = False  # the record may hold something
+        self._doubt = False  # it may hold something that was not received
+        self._leasing = False
         self._failed: BusError | None = None
         self.follows: Consumption | None = None
         """The consumption that this one ends by beginning."""
@@ -89,18 +105,15 @@ class Consumption:
         return self
 
     async def __anext__(self) -> Message:
-        while (message := self.next_stored()) is None:
-            await self._fill()
+        message = self.next_stored()
+        if message is None:
+            await self.filled()
+            message = self.hand_over()
         return message
 
     def next_stored(self) -> Message | None:
         """Hand over the next message of those taken already; None when Redis must be asked."""
-        if not self._buffer:
-            return None
-        message = self._buffer.popleft()
-        self._handed = message.id
-        self._queue.consumed += 1
-        return message
+        return None if self._stopping or not self._buffer else self.hand_over()
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The messages in the lists they came in: cheaper where messages are small and many."""
@@ -125,134 +138,234 @@ class Consumption:
             self._queue._emit("message", message)
 
     async def stop(self) -> None:
-        """End; what was not handed over goes back to the head of the queue. The task that iterates sees the end."""
-        if self._stopping:
-            return
+        """End; what was not handed over goes back to the head of the queue. The task that iterates sees the end.
+
+        Raises LinkLost when the server is away and does not come back soon; then it may be called again.
+        """
         self._stopping = True
         self._wake.set()
-        if self.running:
+        if self.follows is not None:
+            await self.follows.stop()
+            self.follows = None
+        async with self._taking:
             await self._end()
 
     def lease_lost(self) -> None:
         """Somebody else has become the reliable consumer: this one was cut off for longer than its lease."""
-        self._failed = QueueBusy(queue=self._queue.name, found="is consumed reliably by another process now", remedy="Consume again to wait for it")
+        if self.follows is not None:
+            self.follows.lease_lost()
+        if self._token and self.running:
+            remedy = "Consume again to wait for it"
+            self._failed = QueueBusy(queue=self._queue.name, found="is consumed reliably by another process now", remedy=remedy)
+            self._stopping = True
+            self._wake.set()
+
+    def look(self) -> None:
+        """Ask Redis, even if nothing was heard."""
+        if self.follows is not None:
+            self.follows.look()
         self._wake.set()
 
-    # -- filling ----------------------------------------------------------------------------------------------------------------------------
+    @property
+    def active(self) -> bool:
+        """Whether this one runs, or one that it will end."""
+        return self.running or (self.follows is not None and self.follows.active)
 
-    async def _fill(self) -> None:
-        """Returns with something in the buffer. Raises StopAsyncIteration at the end."""
-        if self._stopping or self._left == 0:
-            await self.stop()
-            raise StopAsyncIteration
-        if not self.running:
-            await self._begin()
-        while not self._buffer:
-            if self._failed is not None:
-                self._buffer.clear()
-                await self._end()
-                raise self._failed
-            if self._stopping:
-                raise StopAsyncIteration
-            if self._empty:
-                await self._wake.wait()
-            self._wake.clear()
-            await self._take()
+    @property
+    def kept(self) -> list[str]:
+        """Keys of records of our own that must live as long as the queue."""
+        own = [self._record] if self._out and not self._token else []
+        return own if self.follows is None else own + self.follows.kept
 
-    async def _begin(self) -> None:
+    # -- piece by piece: for who looks at a message before it takes it -----------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Begin now, not with the first message asked for: the lease is had, what was not acked is restored, notifications are heard.
+
+        Returns early when it is stopped meanwhile.
+        """
+        if self.running or self._stopping:
+            return
         if self.follows is not None:
             await self.follows.stop()
             self.follows = None
         queue = self._queue
-        if self._options.reliable:
+        if self._token:
             await self._lease()
-            await queue.run(flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
-        self.running = True
-        await self._ear.add(queue.keys.available, self._notified)
-        queue._emit("consuming", True)
+            await self._insist(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
+        if not self._stopping:
+            await self._ear.add(queue.keys.available, self._notified)
+        if not self._stopping:
+            self.running = True
+            queue._emit("consuming", True)
+
+    async def filled(self) -> None:
+        """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
+        while True:
+            if self._stopping or (self._left == 0 and not self._buffer):
+                await self.stop()
+                failed, self._failed = self._failed, None
+                raise failed or StopAsyncIteration
+            if self._buffer:
+                return
+            await self._step()
+
+    @property
+    def head(self) -> Message | None:
+        """The next message, not handed over yet; None when it has to be waited for."""
+        return self._buffer[0] if self._buffer else None
+
+    def hand_over(self) -> Message:
+        """The head: it leaves the buffer, and does not go back to the queue any more."""
+        message = self._buffer.popleft()
+        self._handed = message.id
+        self._queue.consumed += 1
+        return message
+
+    # -- taking -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _step(self) -> None:
+        """One step towards the next message."""
+        if not self.running:
+            await self.begin()
+            return
+        if self._failures:
+            await self._nap(min(RETRY_S, 0.02 * 2 ** min(self._failures, 10)))
+        elif self._empty:
+            await self._wake.wait()
+        self._wake.clear()
+        async with self._taking:
+            if not self._stopping:
+                await self._take()
 
     async def _take(self) -> None:
-        """Get the next batch. A server that is away is waited for, however long."""
         most = self.prefetch if self._left is None else min(self.prefetch, self._left)
-        link, keys = self._queue.bus.servers.takes[self._queue.server], self._queue.keys
+        queue, again = self._queue, self._doubt
+        self._doubt = self._out = self._options.remove
         try:
-            if self._options.remove:
-                flow = flows.take(keys, self._record, self._received, most=most, ttl_s=self._queue.ttl_s, drop=not self._options.reliable)
-            else:
-                flow = flows.after(keys, self._received, self._options.index, most)
-            batch = await link.run(flow)
+            batch = await queue.bus.servers.takes[queue.server].run(self._flow(most))
         except LinkLost as error:
-            self._queue.not_touched(error)
-            self._empty = False  # ask again, with the link's own patience
+            queue.not_touched(error)
+            self._failures += 1
             return
-        self._empty = not batch or (len(batch) < most and _small(batch))
-        if batch and not self._stopping:
+        self._doubt, self._failures = False, 0
+        if batch is None:
+            await self._regain()
+            return
+        self._out = bool(batch) and self._options.remove
+        # A batch that is found in the record does not say how much the queue holds.
+        self._empty = not batch or (not again and len(batch) < most and _small(batch))
+        if batch:
             self._buffer.extend(batch)
             self._received = batch[-1].id
             if self._left is not None:
                 self._left -= len(batch)
 
+    def _flow(self, most: int) -> Flow[list[Message] | None]:
+        keys = self._queue.keys
+        if self._options.remove:
+            return flows.take(keys, self._record, self._received, most=most, ttl_s=self._queue.ttl_s, token=self._token)
+        return flows.after(keys, self._received, self._options.index, most)
+
+    # -- the lease --------------------------------------------------------------------------------------------------------------------------
+
     async def _lease(self) -> None:
-        """Become the one reliable consumer of the queue."""
-        queue, token, dead = self._queue, self._queue.bus.token, ""
-        while True:
-            holder = (await queue.run(state.lease([queue.keys], "", token, LEASE_MS, [dead])))[0]
-            if holder == token and queue.bus.hold(queue.name, self):
-                break
+        """Become the one reliable consumer of the queue. Returns without it when stopped."""
+        queue, dead = self._queue, ""
+        self._leasing = True
+        while not self._stopping:
+            holder = await self._ask_lease(dead)
+            if holder is None:
+                return
+            if holder == self._token and queue.bus.hold(queue.name, self):
+                queue.leased = True
+                queue.bus.keeper.add(queue)
+                return
             if not self._options.wait:
-                raise QueueBusy(
-                    queue=queue.name,
-                    found="has a reliable consumer already",
-                    remedy="Stop that one, or consume with wait=True to take over when it ends",
-                )
-            dead = holder if holder != token and is_dead(holder) else ""
+                remedy = "Stop that one, or consume with wait=True to take over when it ends"
+                raise QueueBusy(queue=queue.name, found="has a reliable consumer already", remedy=remedy)
+            dead = holder if holder != self._token and is_dead(holder) else ""
             if not dead:
-                await asyncio.sleep(LEASE_POLL_S)
-            if self._stopping:
-                raise StopAsyncIteration
-        queue.leased = True
-        queue.bus.keeper.add(queue)
+                await self._nap(LEASE_POLL_S)
+
+    async def _regain(self) -> None:
+        """The lease has run out, or Redis has forgotten it."""
+        if await self._ask_lease("") not in (self._token, None):
+            self.lease_lost()
+
+    async def _ask_lease(self, dead: str) -> str | None:
+        """Who has it now; None when stopped."""
+        found = await self._insist(lambda: state.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
+        return found[0] if found else None
+
+    async def _unlease(self) -> None:
+        queue = self._queue
+        if queue.bus.hold(queue.name, self):
+            queue.leased = False
+            try:
+                await queue.run(state.release(queue.keys, "", self._token))
+            finally:
+                queue.bus.unhold(queue.name, self)  # not before: another consumption of this bus shares the token
+        self._leasing = False
 
     # -- ending -----------------------------------------------------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        if not self.running:
+        if self._ended:
             return
-        self.running = False
         queue = self._queue
         self._ear.remove(queue.keys.available, self._notified)
         self._buffer.clear()
-        try:
-            if self._options.remove and self._failed is None:
-                # On the link of the takes: behind one that may still be under way.
-                link = queue.bus.servers.takes[queue.server]
-                await link.run(flows.give_back(queue.keys, self._record, self._handed, ttl_s=queue.ttl_s, drop=not self._options.reliable))
-        finally:
-            if self._options.reliable:
-                await self._unlease()
+        if self._out:
+            await self._give_back()
+            self._out = False
+        if self._leasing:
+            await self._unlease()
+        self._ended = True
+        if self.running:
+            self.running = False
             queue._emit("consuming", False)
 
-    async def _unlease(self) -> None:
-        queue = self._queue
-        queue.leased = False
-        queue.bus.unhold(queue.name, self)
-        if self._failed is None:
-            await queue.run(state.release(queue.keys, "", queue.bus.token))
+    async def _give_back(self) -> None:
+        """On the link of the takes, which has no patience of its own."""
+        queue, clock = self._queue, asyncio.get_running_loop().time
+        link, began = queue.bus.servers.takes[queue.server], clock()
+        for attempt in count():
+            try:
+                await link.run(flows.give_back(queue.keys, self._record, self._handed, ttl_s=queue.ttl_s, token=self._token))
+                return
+            except LinkLost as error:
+                await asyncio.sleep(pause(error, attempt, clock() - began, patience(link.endpoint, error)))
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _insist(self, flow: Callable[[], Flow[T]]) -> T | None:
+        """Run a flow as often as its server is away; None when stopped meanwhile."""
+        while not self._stopping:
+            try:
+                return await self._queue.run(flow())
+            except LinkLost as error:
+                self._queue.not_touched(error)
+        return None
+
+    async def _nap(self, seconds: float) -> None:
+        """Sleep, or until there is something to look at."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
 
     @property
     def _ear(self) -> Any:
         ears = self._queue.bus.servers.ears
         return ears[self._queue.server]
 
-    def look(self) -> None:
-        """Ask Redis, even if nothing was heard."""
-        self._wake.set()
-
     def _notified(self, id: bytes | None) -> None:
-        # What was received already needs no look; but an id that is announced twice belongs to a new life of the queue.
-        if id is None or id == self._announced or id != b"%d" % self._received:
+        """What was received already needs no look, once: in another life of the queue the same id means another message."""
+        known = self._received and id == b"%d" % self._received and id != self._noted
+        self._noted = id
+        if not known:
             self._wake.set()
-        self._announced = id
 
 
 def _small(batch: list[Message]) -> bool:

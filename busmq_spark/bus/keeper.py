@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from busmq_spark.bus.persistable import Persistable
     from busmq_spark.bus.queue import Queue
 
+TRY_S = 1.0
+"""Shortest time given to a server that should touch queues."""
 TICK_S = 0.25
 """How often it looks who is due: a queue may live for as little as one second."""
 
@@ -92,8 +94,11 @@ class Keeper:
         token = self._bus.token if leased else ""
         link = self._bus.servers.commands[server]
         try:
-            found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
-        except BusError as error:
+            # Of a cluster one node may be away: queues at the others must not wait until it is back or the link gives up.
+            async with asyncio.timeout(max(TRY_S, min(map(_interval_s, queues)))):
+                found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
+                await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.kept])
+        except (BusError, TimeoutError) as error:
             for queue in queues:
                 queue.not_touched(error)
             return
@@ -101,18 +106,20 @@ class Keeper:
             if queue in self._due:
                 self.add(queue)
                 queue.touched(status)
-        await self._announce([queue for queue in queues if queue.discoverable])
+        await self.announce([queue for queue in queues if queue.discoverable])
 
-    async def _announce(self, queues: Sequence[Queue]) -> None:
+    async def announce(self, queues: Sequence[Queue]) -> None:
         """Tell federating buses that these queues are here (protocol 1.11); a notification that is lost is followed by the next."""
-        try:
-            await self._bus.servers.commands[0].execute([announcement(queue) for queue in queues])
-        except BusError as error:
-            for queue in queues:
-                queue.not_touched(error)
+        servers = self._bus.servers
+        if queues and servers.ready[0]:
+            try:
+                await servers.commands[0].execute([_announcement(queue) for queue in queues])
+            except BusError as error:
+                for queue in queues:
+                    queue.not_touched(error)
 
 
-def announcement(queue: Queue) -> Call:
+def _announcement(queue: Queue) -> Call:
     """The notification of one queue."""
     text = json.dumps({"event": "queue", "key": queue.keys.metadata, "ttl": queue.ttl_s}, separators=(",", ":"), ensure_ascii=False)
     return command("PUBLISH", pubsub_channel(NOTIFICATIONS), text)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.events import Emitter
-from busmq_spark.bus.keeper import announcement
 from busmq_spark.bus.push import Pump
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Flow, T
@@ -85,7 +84,7 @@ class Queue(Emitter):
             self.bus.adopt(self)
             self.bus.keeper.add(self)
             if discoverable:
-                await self.bus.servers.commands[0].execute(announcement(self))
+                await self.bus.keeper.announce([self])
         self._emit("attached", existed)
         return existed
 
@@ -95,11 +94,13 @@ class Queue(Emitter):
             if not self.attached:
                 return
             self._emit("detaching")
-            await self.stop()
-            await self._pump.flushed()
-            self.bus.keeper.remove(self)
-            self.bus.release(self)
-            self.ttl_s = 0
+            try:
+                await self.stop()
+                await self._pump.flushed()
+            finally:
+                self.bus.keeper.remove(self)
+                self.bus.release(self)
+                self.ttl_s = 0
         self._emit("detached")
 
     async def close(self) -> None:
@@ -189,7 +190,7 @@ class Queue(Emitter):
     @property
     def consuming(self) -> bool:
         """Whether a consumption has begun and not ended."""
-        return self._consumption is not None and self._consumption.running
+        return self._consumption is not None and self._consumption.active
 
     async def ack(self, last: int) -> None:
         """Acknowledge every message up to this id that a reliable consumption has handed over."""
@@ -238,6 +239,11 @@ class Queue(Emitter):
         """Run a flow on the queue's server."""
         return await self.bus.servers.commands[await self._place()].run(flow)
 
+    @property
+    def kept(self) -> list[str]:
+        """Further keys that must live as long as the queue."""
+        return [] if self._consumption is None else self._consumption.kept
+
     def touched(self, status: int) -> None:
         """What the keeper found: 1 alive, 0 gone, -1 the lease is somebody else's. A consumer looks for itself then: pub/sub may lose a word."""
         if self._consumption is not None:
@@ -247,8 +253,8 @@ class Queue(Emitter):
         if status < 0 and self._consumption is not None:
             self._consumption.lease_lost()
 
-    def not_touched(self, error: BusError) -> None:
-        """The keeper could not reach the server; it goes on trying."""
+    def not_touched(self, error: Exception) -> None:
+        """The server could not be reached, in good time; keeper and consumer go on trying."""
         log.debug("queue %r was not touched: %s", self.name, error)
 
     async def _rejoin(self) -> None:

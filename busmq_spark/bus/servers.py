@@ -31,11 +31,12 @@ log = logging.getLogger("busmq_spark")
 class Servers:
     """Opens nothing until ``start``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
 
-    def __init__(self, address: Address, on_change: Callable[[BusError | None], None]) -> None:
+    def __init__(self, address: Address, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
         self.address = address
-        self.commands: list[AnyAsyncLink] = async_links(address)
-        self.takes: list[AnyAsyncLink] = async_links(address)
-        self.ears = [Ear(AnyOf(address.servers))] if address.cluster else [Ear(endpoint) for endpoint in address.endpoints]
+        self.commands: list[AnyAsyncLink] = async_links(address, None, reply_s)
+        self.takes: list[AnyAsyncLink] = async_links(address, 0.0, reply_s)
+        """Without patience: consumers have more of it than any link."""
+        self.ears = [Ear(endpoint, reply_s) for endpoint in ((AnyOf(address.servers),) if address.cluster else address.endpoints)]
         self.ready = [False] * len(self.commands)
         self._on_change = on_change
         self._known: dict[str, tuple[int, float]] = {}
@@ -43,12 +44,14 @@ class Servers:
     def start(self, spawn: Callable[..., Any]) -> None:
         """Begin to listen and to watch, as tasks of the bus."""
         for index, ear in enumerate(self.ears):
-            spawn(ear.run(), f"listening to server {index}")
+            spawn(self._listen(ear, index), f"listening to server {index}")
             spawn(self._watch(index), f"watching server {index}")
 
     async def first_contact(self) -> None:
-        """Ping every server once. Raises the error of the first when none answers, and any that waiting cannot mend."""
-        outcomes = await asyncio.gather(*(link.execute(command("PING")) for link in self.commands), return_exceptions=True)
+        """Ping every server. Raises the error of the first when none answers in good time, and any that waiting cannot mend."""
+        outcomes = await asyncio.gather(*(link.ping() for link in self.commands), return_exceptions=True)
+        if all(isinstance(outcome, LinkLost) for outcome in outcomes):
+            outcomes = await asyncio.gather(*(link.execute(command("PING")) for link in self.commands), return_exceptions=True)
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for error in failed:
             if not isinstance(error, LinkLost) or len(failed) == len(outcomes):
@@ -86,6 +89,13 @@ class Servers:
         for link in (*self.commands, *self.takes):
             with suppress(BusError):
                 await link.close()
+
+    async def _listen(self, ear: Ear, index: int) -> None:
+        try:
+            await ear.run()
+        except BusError as error:
+            self._set(index, error)
+            raise
 
     async def _watch(self, index: int) -> None:
         """Ping a server every second, as npm busmq does, and tell when it comes or goes."""

@@ -80,22 +80,28 @@ def pop(keys: QueueKeys, *, reliable: bool = False, ttl_s: int = 0, most: int = 
     return _messages(reply)
 
 
-def take(keys: QueueKeys, record: str, after: int, *, most: int, ttl_s: int, drop: bool) -> Flow[list[Message]]:
+def take(keys: QueueKeys, record: str, after: int, *, most: int, ttl_s: int, token: str = "") -> Flow[list[Message] | None]:
     """Take up to ``most`` messages from the head into the list ``record``; safe to repeat, since a reply that was lost is found there.
 
-    ``after`` is the id received last (0: none). ``drop``: the record is the consumer's own and forgets what was received; else it is ``toack``.
+    ``after`` is the id received last (0: none). With a ``token`` the record is ``toack`` and None means that somebody else has the lease;
+    without one the record is the consumer's own and holds the last batch only.
     """
     _check_ttl(ttl_s)
-    reply = yield script("take", (keys.messages, record), (after, min(most, CHUNK_MESSAGES), CHUNK_BYTES, ttl_s, int(drop)))
-    return _messages(reply)
+    args = (after, min(most, CHUNK_MESSAGES), CHUNK_BYTES, ttl_s, token)
+    reply = yield script("take", _recording(keys, record, token), args)
+    return None if reply == -1 else _messages(reply)
 
 
-def give_back(keys: QueueKeys, record: str, handed: int, *, ttl_s: int, drop: bool) -> Flow[int]:
-    """Return what was taken behind the id ``handed`` (0: everything) to the head of the queue. The result is how many messages that were.
+def give_back(keys: QueueKeys, record: str, handed: int, *, ttl_s: int, token: str = "") -> Flow[int]:
+    """Return what :func:`take` took behind the id ``handed`` (0: everything) to the head of the queue. How many messages that were.
 
-    Not to be repeated in doubt while ``drop`` is false: others may have been taken since.
+    Safe to repeat. -1 when somebody else has the lease.
     """
-    return int((yield script("give_back", (keys.messages, record), (handed, keys.available, int(drop), ttl_s), idempotent=drop)))
+    return int((yield script("give_back", _recording(keys, record, token), (handed, keys.available, ttl_s, token))))
+
+
+def _recording(keys: QueueKeys, record: str, token: str) -> tuple[str, ...]:
+    return (keys.messages, keys.toack, keys.lease("")) if token else (keys.messages, record)
 
 
 def after(keys: QueueKeys, last: int, position: int, most: int) -> Flow[list[Message]]:

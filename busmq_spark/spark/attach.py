@@ -32,7 +32,7 @@ class Attachment:
         self.queues: list[str] = []
         self._options = options
         self._bells = bells
-        self._token = my_token() if options.ack == "commit" else ""
+        self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: open_store(options), options.subscription, self._token)
 
     def hold(self, names: Sequence[str], known: Mapping[str, Position], *, fresh: bool) -> None:

@@ -14,6 +14,7 @@ from busmq_spark.core.flow import Call, Flow, Step, T, run_async
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.async_link import AsyncLink
 from busmq_spark.topology.cluster import Cluster
+from busmq_spark.topology.connect import REPLY_TIMEOUT_S
 from busmq_spark.topology.endpoint import NobodyAnswers, patience, pause
 from busmq_spark.topology.errand import Errand, Parcel
 from busmq_spark.topology.slots import Node, SlotMap, key_of, slot
@@ -26,10 +27,10 @@ _WIRE_ERRORS = (rx.RedisError, OSError)
 class AsyncClusterLink:
     """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see errand.py)."""
 
-    def __init__(self, cluster: Cluster, patience_s: float | None = None) -> None:
-        """``patience_s``: seconds a step is tried in all; None: what suits the error (see endpoint.py)."""
+    def __init__(self, cluster: Cluster, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
+        """See AsyncLink."""
         self.endpoint = cluster
-        self._patience_s = patience_s
+        self._patience_s, self._reply_s = patience_s, reply_s
         self._map: SlotMap | None = None
         self._nodes: dict[Node, AsyncLink] = {}
         self._asking = asyncio.Lock()
@@ -96,7 +97,7 @@ class AsyncClusterLink:
     def node(self, node: Node) -> AsyncLink:
         """The link to one node."""
         if node not in self._nodes:
-            self._nodes[node] = AsyncLink(self.endpoint.server(node), 0.0)
+            self._nodes[node] = AsyncLink(self.endpoint.server(node), 0.0, self._reply_s)
         return self._nodes[node]
 
     def drop(self) -> None:

@@ -13,6 +13,7 @@ import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, Flow, Step, T, command, run_async
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.topology.connect import REPLY_TIMEOUT_S
 from busmq_spark.topology.dial import dial_async
 from busmq_spark.topology.endpoint import Endpoint, patience
 from busmq_spark.topology.translate import translate
@@ -26,10 +27,13 @@ _PING = command("PING")
 class AsyncLink:
     """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still be executed; its reply is dropped."""
 
-    def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
-        """``patience_s``: seconds a step is tried in all; None: what suits the endpoint and the error (see endpoint.py)."""
+    def __init__(self, endpoint: Endpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
+        """``patience_s``: seconds a step is tried in all; None: what suits the endpoint and the error (see endpoint.py).
+
+        ``reply_s``: a server that owes a reply for so long is gone.
+        """
         self.endpoint = endpoint
-        self._patience_s = patience_s
+        self._patience_s, self._reply_s = patience_s, reply_s
         self._wire: WireProtocol | None = None
         self._connecting = asyncio.Lock()
 
@@ -54,7 +58,7 @@ class AsyncLink:
                 if wire is None or not wire.open:
                     wire = await self.connect()
             except _WIRE_ERRORS as error:
-                began = await self._pause_or_raise(translate(error, self.endpoint), attempt, began)
+                began = await self._pause_or_raise(translate(error, self.endpoint), attempt, began, wire)
                 attempt += 1
                 continue
             try:
@@ -66,7 +70,7 @@ class AsyncLink:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                began = await self._pause_or_raise(lost, attempt, began)
+                began = await self._pause_or_raise(lost, attempt, began, wire)
                 attempt += 1
                 continue
             if failed is None:
@@ -74,7 +78,7 @@ class AsyncLink:
             refused = translate(failed, self.endpoint)
             if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
                 raise refused from None
-            began = await self._pause_or_raise(refused, attempt, began)
+            began = await self._pause_or_raise(refused, attempt, began, wire)
             attempt += 1
 
     async def connect(self) -> WireProtocol:
@@ -82,7 +86,7 @@ class AsyncLink:
         async with self._connecting:
             if self._wire is None or not self._wire.open:
                 try:
-                    self._wire = WireProtocol(await dial_async(self.endpoint))
+                    self._wire = WireProtocol(await dial_async(self.endpoint, self._reply_s), self._reply_s)
                 except (rx.RedisError, OSError) as error:
                     raise translate(error, self.endpoint) from error
             return self._wire
@@ -110,17 +114,17 @@ class AsyncLink:
         """Close the connection. A later step opens a new one."""
         self.drop()
 
-    async def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> float:
+    async def _pause_or_raise(self, error: BusError, attempt: int, began: float, wire: WireProtocol | None) -> float:
         """Sleep before the next attempt; the result is when the first one ended (``began``, or now while that is 0)."""
         pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
         if not isinstance(error, LinkLost):
             raise error from None
+        if self.endpoint.moves and wire is self._wire:
+            self.drop()  # who is master is asked anew
         now = asyncio.get_running_loop().time()
         given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
         if now + pause_s > (began or now) + given:
             raise error from None
-        if self.endpoint.moves:
-            self.drop()  # who is master is asked anew
         await asyncio.sleep(pause_s)
         return began or now
 

@@ -8,7 +8,7 @@ import redis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.topology.connect import async_connection, cancellable, sync_connection
+from busmq_spark.topology.connect import REPLY_TIMEOUT_S, async_connection, cancellable, sync_connection
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.wire import pack_words
 
@@ -29,9 +29,9 @@ def dial(endpoint: Endpoint) -> redis.Connection:
     return connection
 
 
-async def dial_async(endpoint: Endpoint) -> aredis.Connection:
-    """The same for asyncio."""
-    connection = async_connection(await endpoint.find_async())
+async def dial_async(endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> aredis.Connection:
+    """The same for asyncio. ``reply_s``: longest wait for a reply on the way to an open connection."""
+    connection = async_connection(await endpoint.find_async(), reply_s=reply_s)
     try:
         with cancellable():
             await connection.connect()

@@ -17,6 +17,7 @@ import hiredis
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.topology.connect import REPLY_TIMEOUT_S
 from busmq_spark.topology.dial import dial_async
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.translate import translate
@@ -31,10 +32,10 @@ log = logging.getLogger("busmq_spark")
 class Ear(asyncio.Protocol):
     """Listens while ``run`` runs. Listeners are called on the loop and must not block."""
 
-    def __init__(self, endpoint: Endpoint, silence_s: float = 20.0) -> None:
-        """``silence_s``: after so long without a word the server is asked, and after as long again it counts as gone."""
+    def __init__(self, endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> None:
+        """``reply_s``: after so long without a word the server is asked, and after as long again it counts as gone."""
         self.endpoint = endpoint
-        self._silence_s = silence_s
+        self._reply_s = reply_s
         self._listeners: dict[bytes, list[Listener]] = {}
         self._confirmed: dict[bytes, asyncio.Event] = {}
         self._writer: Any = None
@@ -43,7 +44,7 @@ class Ear(asyncio.Protocol):
         self._reader = hiredis.Reader()
 
     async def add(self, channel: str, listener: Listener) -> None:
-        """Listen; returns once Redis has confirmed, so that what is said from now on is heard. Waits while Redis is away."""
+        """Listen; returns once Redis has confirmed, so that what is said from now on is heard. Waits while Redis is away, until ``remove``."""
         name = channel.encode()
         self._listeners.setdefault(name, []).append(listener)
         if name not in self._confirmed:
@@ -62,7 +63,8 @@ class Ear(asyncio.Protocol):
         if listener in listeners:
             listeners.remove(listener)
         if not listeners and name in self._listeners:
-            del self._listeners[name], self._confirmed[name]
+            del self._listeners[name]
+            self._confirmed.pop(name).set()  # whoever waits for it waits in vain
             self._send("UNSUBSCRIBE", [name])
 
     async def run(self) -> None:
@@ -91,7 +93,7 @@ class Ear(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            connection = await dial_async(self.endpoint)
+            connection = await dial_async(self.endpoint, self._reply_s)
         except (rx.RedisError, OSError, BusError) as error:
             raise translate(error, self.endpoint) from error
         self._writer, connection._writer, connection._reader = connection._writer, None, None
@@ -106,7 +108,7 @@ class Ear(asyncio.Protocol):
         while True:
             self._heard = False
             try:
-                async with asyncio.timeout(self._silence_s):
+                async with asyncio.timeout(self._reply_s):
                     await self._lost.wait()
                     return
             except TimeoutError:

@@ -15,9 +15,10 @@ LEASE_MS = 15_000
 """How long a reader that died without a word keeps its queues, unless it died on the machine that asks."""
 
 
-def my_token() -> str:
-    """A new token for this process."""
-    return "|".join((new_token(), machine(), process_name(os.getpid()), process_name(os.getppid())))
+def my_token(*, with_parent: bool = False) -> str:
+    """A new token for this process; ``with_parent``: one that lives no longer than the process that started it."""
+    processes = (os.getpid(), os.getppid()) if with_parent else (os.getpid(),)
+    return "|".join((new_token(), machine(), *map(process_name, processes)))
 
 
 def is_dead(token: str) -> bool:

@@ -9,6 +9,7 @@ from busmq_spark.topology.async_cluster_link import AsyncClusterLink
 from busmq_spark.topology.async_link import AsyncLink
 from busmq_spark.topology.cluster import Cluster
 from busmq_spark.topology.cluster_link import ClusterLink
+from busmq_spark.topology.connect import REPLY_TIMEOUT_S
 from busmq_spark.topology.link import SyncLink
 
 Link: TypeAlias = SyncLink | ClusterLink
@@ -22,8 +23,8 @@ def sync_links(address: Address, patience_s: float | None = None) -> list[Link]:
     return [SyncLink(endpoint, patience_s) for endpoint in address.endpoints]
 
 
-def async_links(address: Address, patience_s: float | None = None) -> list[AnyAsyncLink]:
-    """The same for asyncio."""
+def async_links(address: Address, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
+    """The same for asyncio. ``reply_s``: a server that owes a reply for so long is gone."""
     if address.cluster:
-        return [AsyncClusterLink(Cluster(address.servers), patience_s)]
-    return [AsyncLink(endpoint, patience_s) for endpoint in address.endpoints]
+        return [AsyncClusterLink(Cluster(address.servers), patience_s, reply_s)]
+    return [AsyncLink(endpoint, patience_s, reply_s) for endpoint in address.endpoints]

@@ -20,6 +20,7 @@ from busmq_spark.topology.connect import REPLY_TIMEOUT_S
 from busmq_spark.topology.wire import pack
 
 _WATCH_S = 1.0
+"""How often silence is looked at, at most."""
 
 
 def _reply_error(text: str) -> Exception:
@@ -44,7 +45,7 @@ class WireProtocol(asyncio.Protocol):
         self.lost = asyncio.Event()
         """Set once the connection is gone."""
         self._transport.set_protocol(self)
-        self._watch = self._loop.call_later(_WATCH_S, self._look)
+        self._watch = self._loop.call_later(min(_WATCH_S, reply_s), self._look)
 
     @property
     def open(self) -> bool:
@@ -108,7 +109,7 @@ class WireProtocol(asyncio.Protocol):
             self._transport.abort()
             self._fail(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
             return
-        self._watch = self._loop.call_later(_WATCH_S, self._look)
+        self._watch = self._loop.call_later(min(_WATCH_S, self._reply_s), self._look)
 
     def _fail(self, error: Exception) -> None:
         self.lost.set()

@@ -1,18 +1,24 @@
 -- Take messages from the head into a record, so that a reply that was lost can be had again (protocol 1.4 POP, in batches).
--- KEYS messages record
--- ARGV after most most_bytes ttl_s drop
+-- KEYS messages record [lease]
+-- ARGV after most most_bytes ttl_s token
 -- after: the id the consumer received last (0: none). What the record holds behind it was taken and never arrived: that comes first.
--- drop 1: the record is the consumer's own, and what it has received leaves it. 0: the record is toack, where messages stay until acked.
--- Result flat pairs id, value; empty when there is nothing.
+-- With a lease the record is toack, where messages stay until acked, and the taker must hold the lease. Without one the record is the taker's own:
+-- it holds the last batch only.
+-- Result flat pairs id, value; empty when there is nothing; -1 when the lease is not the taker's.
 local after, most, room, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local size = redis.call('LLEN', KEYS[2])
-if size > 0 and redis.call('LINDEX', KEYS[2], -2) ~= after then
-  local at = size
-  while at > 0 and redis.call('LINDEX', KEYS[2], at - 2) ~= after do at = at - 2 end
+if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[5] then return -1 end
+local tail = redis.call('LINDEX', KEYS[2], -2)
+if tail == 'ended' then return {} end -- a late packet: the consumer has given everything back
+if tail and tail ~= after then
+  local at = 0
+  if KEYS[3] then
+    at = redis.call('LLEN', KEYS[2])
+    while at > 0 and redis.call('LINDEX', KEYS[2], at - 2) ~= after do at = at - 2 end
+  end
   redis.call('EXPIRE', KEYS[2], ttl)
   return redis.call('LRANGE', KEYS[2], at, -1)
 end
-if size > 0 and ARGV[5] == '1' then redis.call('DEL', KEYS[2]) end
+if tail and not KEYS[3] then redis.call('DEL', KEYS[2]) end
 local taken, step = {}, 1
 while #taken < 2 * most and room > 0 do
   local some = redis.call('LPOP', KEYS[1], 2 * math.min(step, most - #taken / 2))

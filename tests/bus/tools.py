@@ -1,0 +1,44 @@
+"""What several files of these tests need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from busmq_spark.bus.queue import Queue
+from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.message import Message
+
+UNTIL_S = 30.0
+
+
+async def until(predicate: Callable[[], object], timeout_s: float = UNTIL_S) -> None:
+    """Returns as soon as it is true; TimeoutError at the deadline."""
+    async with asyncio.timeout(timeout_s):
+        while not predicate():  # noqa: ASYNC110  # any condition, also one that no event tells of
+            await asyncio.sleep(0.005)
+
+
+def ids(messages: Iterable[Message]) -> list[int]:
+    return [message.id for message in messages]
+
+
+async def stored(queue: Queue) -> list[int]:
+    """The ids of what the queue holds, in its order."""
+    flat: list[bytes] = await redis(queue, "LRANGE", queue.keys.messages, 0, -1)
+    return [int(id) for id in flat[0::2]]
+
+
+async def redis(queue: Queue, *words: str | int | bytes) -> Any:
+    """The reply to a command at the queue's server."""
+
+    def flow() -> Flow[Any]:
+        return (yield command(*words))
+
+    return await queue.run(flow())
+
+
+async def forget_lease(queue: Queue) -> None:
+    """As a Redis that lost its data would."""
+    await redis(queue, "DEL", queue.keys.lease(""))
