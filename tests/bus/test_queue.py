@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from busmq_spark.core import queue as flows
+from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
 from tests.bus.conftest import OpenBus
+from tests.bus.tools import gone, redis, stored, until
 from tests.conftest import Fresh
 
 
@@ -27,3 +32,202 @@ async def test_a_message_of_a_new_life_is_heard_though_its_id_is_that_of_the_las
             message = await coming
             assert (message.id, message.json()) == (1, life)
             await queue.run(flows.close(queue.keys))
+
+
+# Attaching and keeping alive
+
+
+async def test_attaching_creates_the_queue_or_joins_it_as_it_is(open_bus: OpenBus, fresh: Fresh) -> None:
+    name = fresh()
+    async with open_bus() as bus, open_bus() as other:
+        queue, there = bus.queue(name), other.queue(name)
+        seen: list[Any] = []
+        for event in ("attaching", "attached", "detaching", "detached"):
+            queue.on(event, lambda *args, event=event: seen.append((event, *args)))
+        assert not await queue.exists()
+        assert (await queue.ttl(), await queue.maxsize(), await queue.find()) == (None, 0, None)
+        assert not await queue.attach(ttl_s=7, maxsize=3)
+        assert await there.attach(ttl_s=99, maxsize=0)
+        assert (there.ttl_s, await there.ttl(), await there.maxsize(), await there.find()) == (7, 7, 3, "local")
+        await queue.detach()
+        await queue.detach()
+        assert seen == [("attaching",), ("attached", False), ("detaching",), ("detached",)]
+        assert await queue.exists()
+
+
+async def test_an_attached_queue_lives_on_and_one_that_nobody_attaches_ends(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        kept, left = bus.queue(fresh()), bus.queue(fresh())
+        await kept.attach(ttl_s=1)
+        await left.attach(ttl_s=1)
+        for queue in (kept, left):
+            await queue.push("x")
+        await left.detach()
+        await gone(left)
+        assert await stored(kept) == [1]
+        consumption = kept.consume(reliable=True)
+        assert (await anext(consumption)).id == 1
+        await left.attach(ttl_s=1)
+        await left.detach()
+        await gone(left)
+        assert await kept.exists()
+        assert await redis(kept, "LLEN", kept.keys.toack) == 2
+
+
+async def test_what_a_consumer_holds_lives_as_long_as_the_queue(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        kept, left = bus.queue(fresh()), bus.queue(fresh())
+        await kept.attach(ttl_s=1)
+        await kept.push_many("abc")
+        consumption = kept.consume()
+        assert (await anext(consumption)).id == 1
+        for _ in range(2):  # longer than the record would live
+            await left.attach(ttl_s=1)
+            await left.detach()
+            await gone(left)
+        await kept.stop()
+        assert await stored(kept) == [2, 3]
+
+
+async def test_a_queue_that_vanished_is_made_anew_by_whoever_is_attached(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, open_bus() as other:
+        queue, there = bus.queue(fresh()), other.queue(fresh())
+        await queue.attach(ttl_s=1, maxsize=5)
+        await queue.push("x")
+        there = other.queue(queue.name)
+        closed: list[str] = []
+        there.on("closed", lambda: closed.append("closed"))
+        await there.attach()
+        await there.close()
+        assert closed == ["closed"]
+        assert await queue.push("first of a new life") == 1
+        assert await queue.maxsize() == 5
+        await there.close()
+        while not await there.exists():  # noqa: ASYNC110  # the keep-alive notices
+            await asyncio.sleep(0.02)
+
+
+async def test_calls_at_the_wrong_time_say_so(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        queue = bus.queue(fresh())
+        for call in (lambda: queue.push(1), lambda: queue.push_many([1]), queue.consume):
+            with pytest.raises(StateError, match=r"not attached\. Call attach"):
+                call()
+        with pytest.raises(StateError):
+            await queue.ack(1)
+        with pytest.raises(StateError):
+            await queue.set_metadata({"a": 1})
+        await queue.attach()
+        with pytest.raises(StateError, match="attached already"):
+            await queue.attach()
+        with pytest.raises(ConfigError, match="id to ack"):
+            await queue.ack("3")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="belongs to the bus"):
+            await queue.set_metadata({"ttl": 3})
+        with pytest.raises(ConfigError, match="emits no event"):
+            queue.on("mesage", print)
+    with pytest.raises(ConfigError, match="ttl is 0"):
+        async with open_bus() as bus:
+            await bus.queue(fresh()).attach(ttl_s=0)
+
+
+# Pushing
+
+
+async def test_values_are_stored_as_npm_busmq_stores_them(open_bus: OpenBus, fresh: Fresh) -> None:
+    values = ["text", "", "héllo 😀", b"\x00\xff", {"b": 1, "a": [None, True]}, [1, 2], None, 42, True]
+    kept = [b"text", b"", "héllo 😀".encode(), b"\x00\xff", b'{"b":1,"a":[null,true]}', b"[1,2]", b"null", b"42", b"true"]
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        for value in values:
+            await queue.push(value)
+        assert [message.value async for message in queue.consume(max=len(values))] == kept
+        with pytest.raises(MessageRefused):
+            queue.push(object())
+
+
+async def test_many_messages_and_single_ones_keep_the_order_of_the_calls(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        queue.push(0)
+        many = queue.push_many(range(1, 2501))
+        last = queue.push(2501)
+        assert list(await many) == list(range(2, 2502))
+        assert await last == 2502
+        assert queue.pushed == 2502
+        assert [message.json() async for message in queue.consume(max=2502)] == list(range(2502))
+        assert list(await queue.push_many([])) == []
+
+
+async def test_ids_of_many_messages_are_right_although_others_push_in_between(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue, other.queue(queue.name) as there:
+        mine, theirs = await asyncio.gather(queue.push_many(["m"] * 5000), there.push_many(["t"] * 5000))
+        values = {message.id: message.value async for message in queue.consume(max=10_000)}
+        assert [values[id] for id in mine] == [b"m"] * 5000
+        assert [values[id] for id in theirs] == [b"t"] * 5000
+
+
+async def test_a_full_queue_takes_what_fits_and_says_what_is_left(open_bus: OpenBus, fresh: Fresh) -> None:
+    name = fresh()
+    async with open_bus() as bus, open_bus() as other:
+        queue, there = bus.queue(name), other.queue(name)
+        await queue.attach(maxsize=3)
+        await there.attach()  # what counts is what is stored, not what this one wishes
+        with pytest.raises(QueueFull) as raised:
+            await there.push_many("abcde")
+        assert (raised.value.details["left"], raised.value.details["maxsize"]) == (2, 3)
+        with pytest.raises(QueueFull):
+            await queue.push("f")
+        assert [message.text async for message in queue.consume(max=3)] == ["a", "b", "c"]
+        assert await queue.push("g") == 4
+
+
+async def test_the_result_of_a_push_may_be_ignored_and_detaching_waits_for_it(open_bus: OpenBus, fresh: Fresh) -> None:
+    name = fresh()
+    async with open_bus() as bus, bus.queue(name) as queue:
+        for n in range(3000):
+            queue.push(n)
+    async with open_bus() as bus, bus.queue(name) as queue:
+        assert await queue.count() == 3000
+
+
+# Asking
+
+
+async def test_flush_empties_the_queue_and_ids_go_on(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        assert not await queue.flush()
+        await queue.push_many("abc")
+        assert await queue.flush()
+        assert await queue.count() == 0
+        assert await queue.push("d") == 4
+
+
+async def test_close_removes_everything(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        queue = bus.queue(fresh())
+        await queue.attach()
+        await queue.push("a")
+        await queue.close()
+        assert not queue.attached
+        assert not await queue.exists()
+        assert await redis(queue, "EXISTS", *queue.keys.all) == 0
+        await queue.attach()
+        assert await queue.push("b") == 1
+
+
+async def test_metadata_of_ones_own_stands_beside_that_of_the_bus(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        await queue.set_metadata({"owner": "me", "level": 3})
+        found = await queue.metadata()
+        assert (found["owner"], found["level"], found["source"], found["ttl"]) == ("me", "3", "local", "30")
+        assert await bus.queue(fresh()).metadata() == {}
+
+
+async def test_a_discoverable_queue_is_announced_when_attached_and_at_every_touch(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        said: list[bytes | None] = []
+        queue = bus.queue(fresh("é"))
+        await bus.servers.ears[0].add("bus:pubsub:bus:notifications", said.append)
+        await queue.attach(ttl_s=1, discoverable=True)
+        mine = f'{{"event":"queue","key":"{queue.keys.metadata}","ttl":1}}'.encode()
+        await until(lambda: said.count(mine) >= 3)
+        assert (await queue.metadata())["discover"] == "true"

@@ -42,3 +42,10 @@ async def redis(queue: Queue, *words: str | int | bytes) -> Any:
 async def forget_lease(queue: Queue) -> None:
     """As a Redis that lost its data would."""
     await redis(queue, "DEL", queue.keys.lease(""))
+
+
+async def gone(queue: Queue) -> None:
+    """Returns when the queue has expired."""
+    async with asyncio.timeout(UNTIL_S):
+        while await queue.exists():  # noqa: ASYNC110  # nobody tells of it
+            await asyncio.sleep(0.02)
