@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.persistable import PersistedDict
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
@@ -144,7 +145,28 @@ class Face:
             return _iterate(found, self._portal)
         if isinstance(found, asyncio.Task):
             return _Running(found, self._portal)
+        if isinstance(found, PersistedDict):
+            return _DictFace(found, self._portal)
         return Face(found, self._portal) if type(found).__module__.startswith("busmq_spark.bus.") else found
+
+
+class _DictFace(Face):
+    """A persisted dictionary: what is read and written by ``[]`` is so on the loop, too."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self._ask(self._thing.__getitem__, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._ask(self._thing.__setitem__, name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return bool(self._ask(self._thing.__contains__, name))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ask(lambda: list(self._thing)))
+
+    def __len__(self) -> int:
+        return int(self._ask(self._thing.__len__))
 
 
 class SyncBus(Face):

@@ -86,3 +86,19 @@ def test_a_handler_that_is_taken_off_hears_nothing(redis_url: str, fresh: Fresh)
         queue.push("x")
         queue.each(max=1).result()
     assert heard == []
+
+
+def test_persisted_objects_and_pubsub_without_a_loop(redis_url: str, fresh: Fresh) -> None:
+    name = fresh()
+    with Bus.sync(redis_url) as bus:
+        with bus.persist(name) as settings:
+            settings["theme"] = {"dark": True}
+            settings["size"] = 3
+            assert "theme" in settings
+            assert len(settings) == 2
+        with bus.persist(name) as again:
+            assert again.existed
+            assert dict(again) == {"theme": {"dark": True}, "size": 3}
+        with bus.pubsub(name) as pubsub:
+            pubsub.publish("x")
+            assert next(iter(pubsub)).text == "x"

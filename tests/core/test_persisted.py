@@ -141,6 +141,15 @@ def test_a_change_made_during_a_save_is_for_the_next_one() -> None:
     assert saved(fields, redis).fields == {"a": b"2"}
 
 
+def test_what_a_failed_save_sent_is_still_to_be_saved_even_if_it_was_the_value_known() -> None:
+    redis, fields = Hash(), Fields({})
+    redis.stored = {"a": b"1"}
+    loaded(fields, redis)
+    fields.assign("a", 1)
+    fields.failed(fields.send())
+    assert saved(fields, redis).fields == {"a": b"1"}
+
+
 def test_a_change_inside_a_value_is_found_also_during_a_save_and_before_a_load() -> None:
     redis, fields = Hash(), Fields({"list": []})
     fields.values["list"].append(1)
