@@ -60,6 +60,7 @@ class TlsProxy:
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._ended = False
+        self._clients: list[socket.socket] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -69,6 +70,9 @@ class TlsProxy:
         self._ended = True
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
             pass
+        for client in self._clients:  # else their threads would wait for clients that outlive this
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
 
@@ -90,6 +94,7 @@ class TlsProxy:
         except OSError:
             client.close()
             return
+        self._clients.append(secured)
         with secured, socket.create_connection(("127.0.0.1", self._target)) as plain:
             back = threading.Thread(target=_copy, args=(plain, secured), daemon=True)
             back.start()

@@ -46,14 +46,14 @@ class Split:
         replica.resume()
 
 
-@pytest.fixture(params=["sentinel", "cluster"])
-def split(request: pytest.FixtureRequest) -> Iterator[Split]:
+@pytest.fixture
+def split(layout: str) -> Iterator[Split]:
     # Long enough that a replica which is stopped for a moment is neither missed nor too old to be chosen.
-    with SentinelGroup(down_after_ms=1500) if request.param == "sentinel" else ClusterGroup(node_timeout_ms=3000) as group:
+    with SentinelGroup(down_after_ms=1500) if layout == "sentinel" else ClusterGroup(node_timeout_ms=3000) as group:
         yield Split(group)
 
 
-@pytest.mark.parametrize(("again", "error"), [(1, RedisRolledBack), (5, IdsReissued)])
+@pytest.mark.parametrize(("layout", "again", "error"), [("sentinel", 1, RedisRolledBack), ("sentinel", 5, IdsReissued), ("cluster", 5, IdsReissued)])
 def test_ids_that_a_failover_gave_to_other_messages_stop_the_query(split: Split, again: int, error: type[DataLoss]) -> None:
     engine = Engine({**split.bus.where, "subscribe": "q"})
     split.bus.push("q", [b"kept-%d" % n for n in range(5)])

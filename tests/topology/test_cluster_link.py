@@ -17,6 +17,7 @@ from busmq_spark.topology.async_cluster_link import AsyncClusterLink
 from busmq_spark.topology.cluster import Cluster
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import NobodyAnswers
+from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import Server, parse
 from tests.conftest import Fresh
 from tests.moves import Move
@@ -193,6 +194,7 @@ def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_gr
     link.close()
 
 
+@pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_a_dead_master_to_its_successor(driver: Driver, fresh: Fresh) -> None:
     with ClusterGroup() as group:
         made, keys = driver(seeds(group), patience_s=60), [fresh() for _ in range(20)]
@@ -217,3 +219,16 @@ def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_
         await link.close()
 
     asyncio.run(many())
+
+
+def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(cluster_group: ClusterGroup) -> None:
+    link, asked = ClusterLink(seeds(cluster_group)), []
+
+    def ask(node: SyncLink) -> int:
+        asked.append(node)
+        if len(asked) == 2:
+            raise LinkLost(url=node.endpoint.masked, reason="gone")
+        return len(asked)
+
+    assert link.each(ask) == [3, 4, 5]
+    link.close()

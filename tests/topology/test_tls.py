@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis.exceptions as rx
 
 from busmq_spark.core import queue
 from busmq_spark.core.flow import command
@@ -16,6 +17,8 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.topology.address import address
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.range_link import RangeLink
+from busmq_spark.topology.translate import translate
+from busmq_spark.topology.urls import parse
 from tests.conftest import FreshKeys
 from tests.tls import Authority, TlsProxy
 from tests.topology.conftest import Driver
@@ -103,10 +106,11 @@ def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checke
         assert driver(to(proxy, tls_ca=str(authority.file), tls_check_hostname=False)).execute(command("PING")) == b"PONG"
 
 
-def test_a_port_without_tls_that_says_nothing_is_hinted_at(driver: Driver, redis_server: RedisServer) -> None:
-    [endpoint] = address(RedisOptions(url=f"rediss://127.0.0.1:{redis_server.port}")).endpoints
-    with pytest.raises(LinkLost, match="a port that speaks no TLS"):
-        driver(endpoint, patience_s=0.1).execute(command("PING"))
+@pytest.mark.parametrize(("url", "hint"), [("rediss://h", True), ("redis://h", False)])
+def test_a_handshake_that_nobody_answers_hints_at_a_port_without_tls(url: str, hint: bool) -> None:
+    error = translate(rx.TimeoutError("Timeout connecting to server"), parse(url)[0])
+    assert isinstance(error, LinkLost)
+    assert ("a port that speaks no TLS" in str(error)) == hint
 
 
 # Before any connection

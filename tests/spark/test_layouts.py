@@ -1,0 +1,126 @@
+"""What a source and a sink ask of a store, on every layout: patterns, subscriptions, caps, batch reads, staged and plain writes. Without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from busmq_spark.core import queue as core
+from busmq_spark.errors import QueueBusy, QueueFlushed
+from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
+from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.spark.redis_store import open_store
+from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.store import Creation
+from busmq_spark.spark.writer import Committer, TaskWriter
+from tests.conftest import Fresh
+from tests.spark.engine import SCHEMA, Engine, rows_of
+
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+
+
+class Servers:
+    """A layout, and what a producer does there."""
+
+    def __init__(self, url: str, layout: str) -> None:
+        self.where = {"redis.url": url, "redis.layout": layout}
+        self.options = {"url": url, "layout": layout}
+        self.store = open_store(RedisOptions(**self.options))  # type: ignore[arg-type]
+
+    def push(self, queue: str, *values: bytes) -> None:
+        self.store.attach([queue], Creation(allowed=True, ttl_s=60))
+        assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
+
+    def stored(self, queue: str) -> list[bytes]:
+        return [message.value for message in self.store._run(queue, core.index(self.store.keys(queue), 0, 1000))]
+
+
+@pytest.fixture(params=["three", "sentinel", "cluster"])
+def servers(request: pytest.FixtureRequest) -> Any:
+    layout = request.param
+    group = request.getfixturevalue({"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[layout])
+    made = Servers(",".join(group.urls), "direct" if layout == "three" else layout)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def queues(servers: Servers, fresh: Fresh) -> list[str]:
+    """Enough of them to be on every server."""
+    hint = fresh("layout")
+    made = [f"{hint}-{n}" for n in range(12)]
+    for queue in made:
+        servers.push(queue, *(b"%s %d" % (queue.encode(), n) for n in range(1, 6)))
+    return made
+
+
+def expected(queues: list[str]) -> set[tuple[str, int, bytes]]:
+    return {(queue, n, b"%s %d" % (queue.encode(), n)) for queue in queues for n in range(1, 6)}
+
+
+def test_a_pattern_finds_queues_on_every_server_and_everything_read_is_acked(servers: Servers, queues: list[str]) -> None:
+    engine = Engine({**servers.where, "subscribePattern": queues[0].removesuffix("-0") + "-.*", "maxMessagesPerTrigger": "25"})
+    batches = engine.drain()
+    assert [len(batch) for batch in batches] == [25, 25, 10]
+    assert {row for batch in batches for row in batch} == expected(queues)
+    engine.reader.commit(engine.planned[-1])
+    assert [servers.stored(queue) for queue in queues] == [[]] * 12
+    engine.kill()
+
+
+def test_a_queue_that_is_read_is_not_given_to_another_reader(servers: Servers, queues: list[str]) -> None:
+    engine = Engine({**servers.where, "subscribe": queues[0]})
+    engine.step()
+    other = Engine({**servers.where, "subscribe": queues[0], "subscription": "other"})
+    with pytest.raises(QueueBusy, match="is read by a query without a subscription"):
+        other.step()
+    other.reader.stop()
+    engine.kill()
+
+
+def test_subscriptions_keep_messages_until_each_has_acked(servers: Servers, queues: list[str]) -> None:
+    names = ",".join(queues)
+    one, two = (Engine({**servers.where, "subscribe": names, "subscription": name, "maxBytesPerTrigger": "400"}) for name in ("one", "two"))
+    two.step()
+    assert {row for batch in one.drain() for row in batch} == expected(queues)
+    one.reader.commit(one.planned[-1])
+    assert sum(len(servers.stored(queue)) for queue in queues) > 0
+    two.drain()
+    two.reader.commit(two.planned[-1])
+    assert [servers.stored(queue) for queue in queues] == [[]] * 12
+    one.kill()
+    two.kill()
+
+
+def test_a_batch_read_sees_all_and_removes_nothing(servers: Servers, queues: list[str]) -> None:
+    reader = BatchReader(ReadOptions(**servers.options, subscribe=tuple(queues)), SCHEMA)  # type: ignore[arg-type]
+    assert {row for part in reader.partitions() for row in rows_of(reader, part)} == expected(queues)  # type: ignore[arg-type]
+    assert {len(servers.stored(queue)) for queue in queues} == {5}
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_rows_of_a_task_reach_queues_on_every_server_once(servers: Servers, queues: list[str], delivery: str) -> None:
+    options = WriteOptions(**servers.options, delivery=delivery)  # type: ignore[arg-type]
+    task = TaskWriter(options, SinkColumns("value", "queue", None))
+    rows = [(queue, b"new %d" % n) for n in range(3) for queue in queues]
+    batch = pa.RecordBatch.from_arrays([pa.array([q for q, _ in rows]), pa.array([v for _, v in rows], pa.binary())], ["queue", "value"])
+    outcomes = [task.write(iter([batch])) for _ in range(2)]
+    if delivery == "exactly-once":
+        committer = Committer(options, servers.store)
+        for outcome in outcomes:  # the second as after a restart, which computes the batch again
+            committer.commit(f"sink-{queues[0]}", 0, outcome.staged)
+    times = 1 if delivery == "exactly-once" else 2
+    for queue in queues:
+        assert servers.stored(queue)[5:] == [b"new 0", b"new 1", b"new 2"] * times
+
+
+def test_messages_that_are_gone_are_told_apart(servers: Servers, queues: list[str]) -> None:
+    engine = Engine({**servers.where, "subscribe": queues[0]})
+    engine.drain()
+    servers.push(queues[0], b"6")
+    servers.store.truncate([queues[0]])
+    with pytest.raises(QueueFlushed):
+        engine.drain()
+    engine.kill()
