@@ -16,6 +16,7 @@
     ├── RequestTimeout   retriable nobody answered a request to a service in time
     ├── MessagesMissed             a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused             a row or message that cannot be stored
+    ├── ProtocolError              a peer sent what the protocol does not know
     ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
     │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
     │   ├── QueueFlushed           kind ``flushed``: somebody deleted its messages
@@ -174,6 +175,13 @@ class MessageRefused(BusError):
     """A row or message that cannot be stored as it is."""
 
     code = "BUSMQ_MESSAGE_REFUSED"
+
+
+class ProtocolError(BusError):
+    """A peer sent what the protocol does not know. It is skipped."""
+
+    code = "BUSMQ_PROTOCOL"
+    template = "message {id} of queue {queue!r} begins with {found}; expected {expected}. It is skipped. See which program pushes to this queue"
 
 
 class DataLoss(BusError):

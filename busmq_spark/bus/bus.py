@@ -18,6 +18,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
+from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.keeper import Keeper
 from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
@@ -123,6 +124,10 @@ class Bus(Emitter):
     def queue(self, name: str) -> Queue:
         """The queue with this name; nothing is sent before it is attached or asked."""
         return Queue(self, name)
+
+    def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
+        """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""
+        return Channel(self, name, local, remote)
 
     def service(self, name: str) -> Service:
         """The service with this name, to serve or to ask."""

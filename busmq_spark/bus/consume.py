@@ -361,8 +361,11 @@ class Consumption:
         return ears[self._queue.server]
 
     def _notified(self, id: bytes | None) -> None:
-        """What was received already needs no look, once: in another life of the queue the same id means another message."""
-        known = self._received and id == b"%d" % self._received and id != self._noted
+        """What was received already needs no look, once: in another life of the queue the same id means another message.
+
+        The first word is always followed: nobody knows whether the message received was said before.
+        """
+        known = self._noted is not None and self._received and id == b"%d" % self._received and id != self._noted
         self._noted = id
         if not known:
             self._wake.set()

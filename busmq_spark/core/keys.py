@@ -97,6 +97,11 @@ def metadata_pattern(*, cluster: bool = False) -> str:
     return f"{{{QUEUE_PREFIX}*}}{METADATA_SUFFIX}" if cluster else f"{QUEUE_PREFIX}*{METADATA_SUFFIX}"
 
 
+def channel_queue(role: str, name: str) -> str:
+    """The queue that whoever has this role in a channel reads (protocol chapter 3)."""
+    return f"channel:{role}:{name}"
+
+
 def pubsub_channel(name: str) -> str:
     """The Redis channel of a pubsub object, in every layout (protocol 4.1)."""
     return f"bus:pubsub:{name}"

@@ -111,7 +111,7 @@ def after(keys: QueueKeys, last: int, position: int, most: int) -> Flow[list[Mes
 
 def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:
     """Acknowledge everything up to ``last`` that a reliable consumer took; ``restore`` puts the rest back at the head, ids kept."""
-    _check_id(last)
+    check_id(last)
     _check_ttl(ttl_s)
     names = (keys.toack, keys.messages) if restore else (keys.toack,)
     while (yield script("ack", names, (last, ttl_s, ACK_MOST))) == ACK_MOST:
@@ -166,7 +166,8 @@ def close(keys: QueueKeys) -> Flow[None]:
     yield command("DEL", *keys.all)
 
 
-def _check_id(last: object) -> None:
+def check_id(last: object) -> None:
+    """Raise ConfigError for what is no id to ack."""
     # An id that is no number makes npm's script lose a message (protocol Q26).
     if not isinstance(last, int) or not 0 <= last <= MAX_ID:
         raise ConfigError(reason=f"the id to ack is {last!r}; expected a whole number from 0 to {MAX_ID}")

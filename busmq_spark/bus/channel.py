@@ -1,0 +1,248 @@
+"""A channel: two peers that talk to each other through two queues, each at its own time (protocol chapter 3).
+
+async with await bus.channel("chat").listen() as channel:        # the peer: bus.channel("chat").connect()
+    channel.send("hello")
+    async for message in channel:
+        print(message.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+
+from busmq_spark.bus.events import Emitter, Handler
+from busmq_spark.bus.inbox import Inbox
+from busmq_spark.bus.queue import TTL_S, Queue
+from busmq_spark.core.channel import Kind, frame
+from busmq_spark.core.keys import channel_queue
+from busmq_spark.core.message import Message, encode
+from busmq_spark.errors import BusError, QueueFull, StateError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+
+class ConnectKeywords(TypedDict, total=False):
+    """The options of ``connect`` and ``listen``; see ConnectOptions."""
+
+    ttl_s: int
+    maxsize: int
+    reliable: bool
+    last: int
+    wait: bool
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOptions:
+    """``ttl_s`` and ``maxsize`` as for Queue.attach, the others as for Queue.consume."""
+
+    ttl_s: int = TTL_S
+    maxsize: int = 0
+    reliable: bool = False
+    last: int = 0
+    wait: bool = True
+    prefetch: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    incoming: Queue
+    outgoing: Queue
+    inbox: Inbox
+
+
+class Channel(Emitter):
+    """One side of a channel. What is sent while the other side is away waits for it, as long as the queue's ttl allows.
+
+    Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
+    (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that dies without a word does not disconnect.
+
+    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun. Those that nobody takes
+    wait, and everything that came behind them waits, too: whoever only sends adds a handler that does nothing.
+    """
+
+    events = ("connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error")
+
+    def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
+        super().__init__(bus.spawn)
+        self.bus, self.name = bus, name
+        self.local, self.remote = local, remote
+        self._connection: _Connection | None = None
+        """The present connection, or the last one: its messages may still be acked."""
+        self._state = "away"
+        self._busy = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Channel({self.name!r}, {self.local!r}, {self.remote!r})"
+
+    # -- life -------------------------------------------------------------------------------------------------------------------------------
+
+    async def connect(self, **options: Unpack[ConnectKeywords]) -> Self:
+        """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for ``async with await channel.connect(...)``.
+
+        ``reliable=True`` keeps each message until it is acked; at the start everything up to the id ``last`` is acked, and the rest comes again.
+        One reader at a time may be reliable; with ``wait`` (default true) connecting waits for the other to end, else it raises QueueBusy.
+        """
+        return await self._open(self.local, self.remote, ConnectOptions(**options))
+
+    async def listen(self, **options: Unpack[ConnectKeywords]) -> Self:
+        """Connect with the roles swapped: a peer that made the same channel and connects is the other side. The object keeps its roles."""
+        return await self._open(self.remote, self.local, ConnectOptions(**options))
+
+    async def disconnect(self) -> None:
+        """Tell the peer and leave; the channel stays, with what is stored for us. No error when not connected."""
+        await self._leave(Kind.LEAVING)
+
+    async def end(self) -> None:
+        """Leave and end the channel for the peer, too. Raises when the peer could not be told; this side has left then, too."""
+        await self._leave(Kind.END)
+
+    attach, detach = connect, disconnect
+
+    async def __aenter__(self) -> Self:
+        return self if self.connected else await self.connect()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.disconnect()
+
+    @property
+    def connected(self) -> bool:
+        """Whether this side is connected; the peer may be away."""
+        return self._state == "connected"
+
+    # -- sending ----------------------------------------------------------------------------------------------------------------------------
+
+    def send(self, value: object) -> asyncio.Future[int]:
+        """Send to the peer; the result is the id, once stored. Values, order and errors as for Queue.push."""
+        if self._connection is None or not self.connected:
+            raise self._not_connected("send on")
+        return self._connection.outgoing.push(frame(Kind.MESSAGE, encode(value)))
+
+    async def send_to(self, endpoint: str, value: object) -> int:
+        """Send to whoever reads as the role ``endpoint``, now or later; the result is the id. Needs no connection."""
+        message = frame(Kind.MESSAGE, encode(value))
+        async with Queue(self.bus, channel_queue(endpoint, self.name)) as queue:
+            return await queue.push(message)
+
+    # -- receiving --------------------------------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Messages:
+        return self.messages()
+
+    def messages(self) -> Messages:
+        """The messages, as an iterator of its own; several share them, each message going to one."""
+        return Messages(self)
+
+    async def ack(self, id: int) -> None:
+        """Acknowledge every message up to this id that a reliable connection has handed over: the present one, or the one that ended last."""
+        if self._connection is None:
+            raise self._not_connected("ack on")
+        if not self._connection.inbox.reliable:
+            remedy = "Connect with reliable=True, or do not ack: the others are removed when they are taken"
+            raise StateError(event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy)
+        await self._connection.inbox.ack(id)
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _open(self, local: str, remote: str, options: ConnectOptions) -> Self:
+        async with self._busy:
+            if self._state != "away":
+                raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
+            incoming, outgoing = Queue(self.bus, channel_queue(local, self.name)), Queue(self.bus, channel_queue(remote, self.name))
+            try:
+                for queue in (incoming, outgoing):
+                    await queue.attach(ttl_s=options.ttl_s, maxsize=options.maxsize)
+                inbox = await self._begin(incoming, options)
+                await self._announce(outgoing)
+            except BaseException:
+                for queue in (incoming, outgoing):
+                    with suppress(BusError):
+                        await queue.detach()
+                raise
+            self._connection, self._state = _Connection(incoming, outgoing, inbox), "connected"
+            self.bus.adopt(self)
+        self._emit("connect")
+        self.bus.spawn(inbox.run(), f"reading channel {self.name}")
+        return self
+
+    async def _begin(self, incoming: Queue, options: ConnectOptions) -> Inbox:
+        consumption = incoming.consume(reliable=options.reliable, last=options.last, wait=options.wait, prefetch=options.prefetch)
+        await consumption.begin()
+        return Inbox(self, incoming, consumption, reliable=options.reliable)
+
+    async def _announce(self, outgoing: Queue) -> None:
+        try:
+            await outgoing.push(frame(Kind.HERE))
+        except QueueFull as error:
+            self._report(error)  # the peer has much to read before it would learn of us; we read all the same
+
+    async def _leave(self, word: Kind | None) -> None:
+        """Disconnect, with a last word to the peer. What fails does not keep us from leaving."""
+        failed: list[BusError] = []
+        async with self._busy:
+            if self._state == "away" or (connection := self._connection) is None:
+                return
+            told, self._state = self._state == "leaving", "leaving"  # leaving already: cancelled on the way
+            steps = [connection.incoming.detach, connection.outgoing.detach]
+            if word is not None and not told:
+                steps.insert(0, lambda: _last_word(connection.outgoing, word))
+            for step in steps:
+                try:
+                    await step()
+                except BusError as error:
+                    failed.append(error)
+            connection.inbox.look()
+            self._state = "away"
+            self.bus.release(self)
+        self._emit("disconnect")
+        if failed and word is Kind.END:
+            raise failed[0]
+        for trouble in failed:
+            self._report(trouble)
+
+    async def _say(self, kind: Kind) -> None:
+        """Send a control frame unless we are leaving; failing is an event, since no call waits for it."""
+        if self._connection is not None and self.connected:
+            try:
+                await self._connection.outgoing.push(frame(kind))
+            except BusError as error:
+                self._report(error)
+
+    @property
+    def _heard(self) -> bool:
+        """Whether a handler takes messages."""
+        return bool(self._handlers.get("message"))
+
+    def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
+        added = super()._add(event, handler, once=once)
+        if self._connection is not None:
+            self._connection.inbox.look()
+        return added
+
+    def _not_connected(self, what: str) -> StateError:
+        return StateError(event=what, what=f"channel {self.name!r}", state="not connected", remedy="Call connect() or listen() first")
+
+
+class Messages:
+    """The messages of a channel. Ends when its side has disconnected; cancelling a wait for the next one loses none."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        channel = self._channel
+        if channel._connection is None:
+            raise channel._not_connected("read")
+        return await channel._connection.inbox.next()
+
+
+async def _last_word(queue: Queue, word: Kind) -> None:
+    await queue.push(frame(word))

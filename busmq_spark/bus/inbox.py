@@ -1,0 +1,136 @@
+"""What comes in during one connection of a channel.
+
+Rule 1. Frames are handled in order. A message that nobody takes yet holds up what came behind it.
+Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``. What nobody took goes back to the queue at the end.
+Rule 3. A control frame is acked as soon as every message before it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from busmq_spark.core import queue as flows
+from busmq_spark.core.channel import Acks, Kind, for_application, kind_of, unwrap
+from busmq_spark.core.message import Message
+from busmq_spark.errors import BusError, ProtocolError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.channel import Channel
+    from busmq_spark.bus.consume import Consumption
+    from busmq_spark.bus.queue import Queue
+
+
+class Inbox:
+    """The reading side of a channel, from connect to disconnect; acks work also afterwards."""
+
+    def __init__(self, channel: Channel, queue: Queue, consumption: Consumption, *, reliable: bool) -> None:
+        self._channel, self._queue, self._consumption = channel, queue, consumption
+        self.reliable = reliable
+        self._ttl_s = queue.ttl_s
+        self._acks = Acks()
+        self._remote = False
+        self._iterated = self._over = False
+        self._offered, self._look = asyncio.Event(), asyncio.Event()
+        self._failed: BusError | None = None
+
+    async def run(self) -> None:
+        """Handle frames until the consumption ends."""
+        try:
+            while True:
+                await self._consumption.filled()
+                if await self._offer() and (message := self._consumption.next_stored()) is not None:
+                    await self._control(message)
+        except StopAsyncIteration:
+            return
+        except BusError as error:
+            self._failed = error
+            self._channel._report(error)
+            await self._channel._leave(None)
+        finally:
+            self._over = True
+            self._offered.set()
+
+    async def next(self) -> Message:
+        """The next message. Cancelling it loses none. Raises StopAsyncIteration when the connection has ended."""
+        self._iterated = True
+        while (message := self._take()) is None:
+            if self._over:
+                raise self._failed or StopAsyncIteration
+            self._offered.clear()
+            await self._offered.wait()
+        return message
+
+    def look(self) -> None:
+        """Something has changed: a handler was added, or the consumption has ended."""
+        self._look.set()
+
+    async def ack(self, id: int) -> None:
+        """The application acks its messages up to this id."""
+        self._acks.ack(id)
+        await self._settle()
+
+    # -- messages ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _offer(self) -> bool:
+        """Let the messages at the head be taken; True when a control frame is there."""
+        if (head := self._consumption.head) is None:
+            return False
+        if not for_application(head):
+            return True
+        if not self._iterated and self._channel._heard:
+            self._take()
+            return False
+        self._look.clear()
+        self._offered.set()
+        await self._look.wait()
+        return False
+
+    def _take(self) -> Message | None:
+        """Hand over the message at the head, if there is one."""
+        if not self._at_message or (stored := self._consumption.next_stored()) is None:
+            return None
+        message = unwrap(stored)
+        if self.reliable:
+            self._acks.seen(message.id, waits=True)
+        if not self._at_message:
+            self._look.set()
+        self._channel._emit("message", message)
+        return message
+
+    @property
+    def _at_message(self) -> bool:
+        head = self._consumption.head
+        return head is not None and for_application(head)
+
+    # -- control frames ---------------------------------------------------------------------------------------------------------------------
+
+    async def _control(self, message: Message) -> None:
+        self._acks.seen(message.id, waits=False)
+        kind = None
+        try:
+            kind = kind_of(message, self._queue.name)
+        except ProtocolError as error:
+            self._channel._report(error)
+        if kind is Kind.LEAVING:
+            await self._channel._say(Kind.HERE)  # whoever comes next learns that we are here
+        try:
+            await self._settle()
+        except BusError as error:
+            self._channel._report(error)  # the next ack covers this one
+        if kind is not None:
+            await self._react(kind)
+
+    async def _react(self, kind: Kind) -> None:
+        if kind is Kind.END:
+            await self._channel._leave(None)
+            self._channel._emit("end")
+        elif self._remote != (kind is Kind.HERE):
+            self._remote = kind is Kind.HERE
+            self._channel._emit("remote_connect" if self._remote else "remote_disconnect")
+
+    async def _settle(self) -> None:
+        """Tell Redis what may be acked; what fails is due again the next time."""
+        while self.reliable and (due := self._acks.due):
+            await self._queue.run(flows.ack(self._queue.keys, due, ttl_s=self._ttl_s))
+            self._acks.told(due)

@@ -1,0 +1,86 @@
+"""The frames of a channel, and which of them may be acked (protocol chapter 3)."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+
+from busmq_spark.core.message import Message
+from busmq_spark.core.queue import check_id
+from busmq_spark.errors import ProtocolError
+
+
+class Kind(IntEnum):
+    """What a frame says: the digit between its colons."""
+
+    HERE = 1
+    """The sender is connected."""
+    MESSAGE = 2
+    """What follows is a message of the application."""
+    LEAVING = 3
+    """The sender disconnects; the channel stays."""
+    END = 4
+    """The channel ends, for both."""
+
+
+_HEADS = {b":%d:" % kind: kind for kind in Kind}
+
+
+def frame(kind: Kind, body: bytes = b"") -> bytes:
+    """The message that carries a frame through a queue."""
+    return b":%d:%b" % (kind, body)
+
+
+def kind_of(message: Message, queue: str) -> Kind:
+    """What the frame says. Raises ProtocolError when it is none, or of a kind nobody knows."""
+    found = message.value[:3]
+    if (kind := _HEADS.get(found)) is None:
+        raise ProtocolError(id=message.id, queue=queue, found=repr(found)[1:], expected="':1:' to ':4:', as the frames of a channel do")
+    return kind
+
+
+def for_application(message: Message) -> bool:
+    """Whether the frame carries a message of the application."""
+    return message.value.startswith(b":2:")
+
+
+def unwrap(message: Message) -> Message:
+    """What the application sent, with the id of its frame."""
+    return Message(message.id, message.value[3:])
+
+
+class Acks:
+    """Which frames of a reliable channel may be acked: acks are cumulative, so none goes beyond a message that the application has not acked.
+
+    npm busmq acks each control frame at once, and with it every message before it (protocol Q11).
+    """
+
+    def __init__(self) -> None:
+        self._open: deque[int] = deque()
+        self._seen = self._done = 0
+
+    def seen(self, id: int, *, waits: bool) -> None:
+        """A frame was handed over; ``waits`` for the application's ack."""
+        if id <= self._seen or not self._seen:  # the first, or a new life of the queue: its ids began again at 1
+            self._open.clear()
+            self._done = id - 1
+        self._seen = id
+        if waits:
+            self._open.append(id)
+
+    def ack(self, id: int) -> None:
+        """The application acks its messages up to this id. Those it has not been handed yet are not among them."""
+        check_id(id)
+        while self._open and self._open[0] <= id:
+            self._open.popleft()
+
+    @property
+    def due(self) -> int:
+        """The id that Redis is to be told now; 0 when it knows everything."""
+        last = self._open[0] - 1 if self._open else self._seen
+        return last if last > self._done else 0
+
+    def told(self, id: int) -> None:
+        """Redis knows; until then the same id stays due."""
+        if id <= self._seen:
+            self._done = max(self._done, id)

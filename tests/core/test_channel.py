@@ -1,0 +1,103 @@
+"""Frames of a channel and the acks of a reliable one: no server, no loop."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busmq_spark.core.channel import Acks, Kind, for_application, frame, kind_of, unwrap
+from busmq_spark.core.message import Message
+from busmq_spark.errors import ConfigError, ProtocolError
+
+kinds = st.sampled_from(Kind)
+# What was handed over, one id after the other: whether it waits for an ack, and the acks of the application in between.
+steps = st.lists(st.one_of(st.booleans(), st.integers(0, 30)), max_size=40)
+
+
+@given(kinds, st.binary(max_size=20))
+def test_a_frame_is_read_as_it_was_written(kind: Kind, body: bytes) -> None:
+    message = Message(7, frame(kind, body))
+    assert kind_of(message, "q") is kind
+    assert for_application(message) == (kind is Kind.MESSAGE)
+    assert unwrap(message) == Message(7, body)
+
+
+@pytest.mark.parametrize(("kind", "written"), [(Kind.HERE, b":1:"), (Kind.MESSAGE, b":2:a:b"), (Kind.LEAVING, b":3:"), (Kind.END, b":4:")], ids=str)
+def test_frames_are_those_of_npm_busmq(kind: Kind, written: bytes) -> None:
+    assert frame(kind, written[3:]) == written
+
+
+@given(st.binary(max_size=6))
+def test_whatever_is_no_frame_is_an_error_that_names_queue_and_id(value: bytes) -> None:
+    message = Message(12, value)
+    if value[:3] in (b":1:", b":2:", b":3:", b":4:"):
+        return
+    assert not for_application(message)
+    with pytest.raises(ProtocolError, match=r"message 12 of queue 'channel:local:c' begins with ") as caught:
+        kind_of(message, "channel:local:c")
+    assert caught.value.details["found"] == repr(value[:3])[1:]  # three bytes at most: the rest may be a secret
+
+
+@given(steps)
+def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: list[bool | int]) -> None:
+    acks, open_, told = Acks(), set(), 0
+    id = 0
+    for step in steps:
+        if isinstance(step, bool):
+            id += 1
+            acks.seen(id, waits=step)
+            open_ |= {id} if step else set()
+        else:
+            acks.ack(step)
+            open_ -= set(range(step + 1))
+        if due := acks.due:
+            assert due > told
+            acks.told(due)
+            told = due
+        assert told == min(open_, default=id + 1) - 1  # and none that is allowed is held back
+
+
+def test_what_redis_was_not_told_stays_due() -> None:
+    acks = Acks()
+    acks.seen(1, waits=True)
+    acks.ack(1)
+    assert (acks.due, acks.due) == (1, 1)
+    acks.ack(1)
+    assert acks.due == 1
+    acks.told(1)
+    assert acks.due == 0
+
+
+def test_nothing_is_due_before_the_first_frame_whatever_its_id() -> None:
+    acks = Acks()
+    assert acks.due == 0
+    acks.seen(5, waits=True)
+    assert acks.due == 0
+
+
+def test_a_message_that_was_not_handed_over_is_not_acked() -> None:
+    acks = Acks()
+    acks.ack(100)
+    acks.seen(1, waits=True)
+    assert acks.due == 0
+
+
+def test_a_new_life_of_the_queue_begins_anew() -> None:
+    acks = Acks()
+    acks.seen(8, waits=False)
+    acks.seen(9, waits=True)
+    acks.seen(1, waits=False)
+    assert acks.due == 1
+    acks.told(8)  # an ack of the earlier life comes home late
+    assert acks.due == 1
+    acks.told(1)
+    acks.seen(2, waits=True)
+    acks.ack(2)
+    assert acks.due == 2
+
+
+@pytest.mark.parametrize("id", [-1, "3", None, 2**53, 1.0])
+def test_what_is_no_id_is_refused(id: object) -> None:
+    with pytest.raises(ConfigError, match="the id to ack"):
+        Acks().ack(id)  # type: ignore[arg-type]  # that is the point
