@@ -190,7 +190,8 @@ class Channel(Emitter):
             told, self._state = self._state == "leaving", "leaving"  # leaving already: cancelled on the way
             steps = [connection.incoming.detach, connection.outgoing.detach]
             if word is not None and not told:
-                steps.insert(0, lambda: _last_word(connection.outgoing, word))
+                # After reading has ended: the peer answers that it is here, and that is for whoever connects next.
+                steps.insert(1, lambda: _last_word(connection.outgoing, word))
             for step in steps:
                 try:
                     await step()

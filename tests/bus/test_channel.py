@@ -110,6 +110,19 @@ async def test_what_is_sent_while_the_peer_is_away_waits_for_it(open_bus: OpenBu
         await seen_one.exactly("remote_connect")
 
 
+async def test_coming_and_going_is_seen_every_time(open_bus: OpenBus, fresh: Fresh) -> None:
+    """The peer's answer to leaving is for the next connection, not for the one that just ends."""
+    async with open_bus() as bus:
+        one, two, seen_one, seen_two = pair(bus, fresh())
+        await one.connect()
+        for _ in range(30):
+            await two.listen()
+            await seen_two.until("connect", "remote_connect")
+            await two.disconnect()
+            await seen_two.exactly("disconnect")
+            await seen_one.until("remote_connect", "remote_disconnect")
+
+
 async def test_listening_again_reads_the_same_queue(open_bus: OpenBus, fresh: Fresh) -> None:
     """npm busmq swaps the roles at every call (Q9)."""
     async with open_bus() as bus:
