@@ -321,3 +321,16 @@ async def test_a_lease_that_redis_forgot_is_had_again(open_bus: OpenBus, fresh: 
         await forget_lease(queue)
         assert (await anext(consumption)).id == 2
         assert await redis(queue, "EXISTS", queue.keys.lease("")) == 1
+
+
+async def test_the_first_message_of_a_new_life_is_heard_by_who_had_its_id_without_hearing_it(open_bus: OpenBus, fresh: Fresh) -> None:
+    name = fresh()
+    async with open_bus() as bus, bus.queue(name) as queue, open_bus() as other, other.queue(name) as pusher, asyncio.timeout(8):
+        await pusher.push("one")
+        messages = queue.consume()
+        assert (await anext(messages)).id == 1
+        waiting = asyncio.ensure_future(anext(messages))
+        await other.queue(name).close()
+        await pusher.push("another")
+        message = await waiting
+        assert (message.id, message.text) == (1, "another")
