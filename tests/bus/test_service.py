@@ -145,6 +145,14 @@ async def test_partial_replies_come_as_a_stream(open_bus: OpenBus, fresh: Fresh)
         assert await service.request(3) == 0
 
 
+async def test_partial_replies_may_be_all_there_is(open_bus: OpenBus, fresh: Fresh) -> None:
+    async def handler(data: Any, request: Request) -> None:
+        await request.partial(data)
+
+    async with open_bus() as bus, pair(bus, fresh("svc"), handler) as service:
+        assert [part async for part in service.stream(1)] == [1]
+
+
 async def test_a_generator_streams_its_items_and_the_end_is_no_item(open_bus: OpenBus, fresh: Fresh) -> None:
     async def handler(data: int) -> AsyncIterator[int | None]:
         for n in range(data):

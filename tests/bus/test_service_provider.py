@@ -13,6 +13,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.request import Request
+from busmq_spark.bus.service import Service
 from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.core.service import RequestFrame
@@ -277,6 +278,16 @@ async def test_disconnecting_lets_handlers_end_and_takes_nothing_new(open_bus: O
         assert await stored(bus, name) == ["afterwards"]
         await provider.serve(gate)  # and again
         assert await service.request("again") == "again"
+
+
+async def test_a_provider_that_has_left_keeps_no_queue_alive(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, pair(bus, fresh("svc"), lambda data: data) as service:
+        await service.request(1)
+        assert len(bus._objects) == 6  # two ends, each with the request queue and the reply queue
+        await service.disconnect()
+        [provider] = [thing for thing in bus._objects if isinstance(thing, Service)]
+        await provider.disconnect()
+        assert not bus._objects
 
 
 async def test_a_streamed_reply_does_not_keep_a_provider_from_leaving(open_bus: OpenBus, fresh: Fresh) -> None:

@@ -37,6 +37,15 @@ async def test_more_than_the_bound_may_be_used_at_once_and_none_is_left_meanwhil
         assert len(replies) == 0
 
 
+async def test_one_that_is_used_stays_when_another_comes_later(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        replies = ReplyQueues(bus, 1)
+        async with replies.use(fresh("reply")) as held:
+            async with replies.use(fresh("reply")) as other:
+                pass
+            assert (held.attached, other.attached) == (True, False)
+
+
 async def test_users_at_once_share_one_attachment(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
         replies, name = ReplyQueues(bus, 1), fresh("reply")
