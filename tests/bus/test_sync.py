@@ -102,3 +102,23 @@ def test_persisted_objects_and_pubsub_without_a_loop(redis_url: str, fresh: Fres
         with bus.pubsub(name) as pubsub:
             pubsub.publish("x")
             assert next(iter(pubsub)).text == "x"
+
+
+def test_every_object_of_the_bus_works_without_a_loop(redis_url: str, fresh: Fresh) -> None:
+    name = fresh()
+    with Bus.sync(redis_url) as here, Bus.sync(redis_url) as there:
+        with here.service(name) as provider, there.service(name) as asker:
+            provider.serve(lambda numbers: sum(numbers))
+            asker.connect()
+            assert asker.request([1, 2, 3]) == 6
+            assert list(asker.stream([4, 5])) == [9]
+        with here.channel(name).listen() as left, there.channel(name).connect() as right:
+            assert left.send("hello") > 0
+            assert next(iter(right)).text == "hello"
+        with here.pubsub(name) as news:
+            there.pubsub(name).publish({"n": 1})
+            assert next(iter(news)).json() == {"n": 1}
+        with here.persist(name) as record:
+            record["color"] = "blue"
+        with there.persist(name) as record:
+            assert record["color"] == "blue"
