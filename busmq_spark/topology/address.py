@@ -79,6 +79,8 @@ def _check_tls(options: RedisOptions, servers: Sequence[Server]) -> None:
     for name, path in files.items():
         if path and not Path(path).is_file():
             raise ConfigError(reason=f"{name} is {path!r}, which is no file on this machine; every driver and executor needs it at that path")
+    if not given:
+        return
     try:
         context = ssl.create_default_context(cafile=options.tls_ca)
     except (ssl.SSLError, OSError) as error:

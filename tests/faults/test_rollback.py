@@ -64,6 +64,6 @@ def test_ids_that_a_failover_gave_to_other_messages_stop_the_query(split: Split,
     split.fail_over_to(replica)
     split.bus.push("q", [b"other-%d" % n for n in range(again)])
     with pytest.raises(error, match="queue 'q'"):
-        engine.drain()
+        wait_until(lambda: engine.drain() is None, 20, "the next poll sees it")
     engine.kill()
     engine.reader.stop()

@@ -17,6 +17,7 @@ from busmq_spark.spark.store import Creation
 from busmq_spark.spark.writer import Committer, TaskWriter
 from tests.conftest import Fresh
 from tests.spark.engine import SCHEMA, Engine, rows_of
+from tests.support import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 
@@ -122,5 +123,5 @@ def test_messages_that_are_gone_are_told_apart(servers: Servers, queues: list[st
     servers.push(queues[0], b"6")
     servers.store.truncate([queues[0]])
     with pytest.raises(QueueFlushed):
-        engine.drain()
+        wait_until(lambda: engine.drain() is None, 20, "the next poll sees it")
     engine.kill()
