@@ -108,7 +108,7 @@ def test_every_object_of_the_bus_works_without_a_loop(redis_url: str, fresh: Fre
     name = fresh()
     with Bus.sync(redis_url) as here, Bus.sync(redis_url) as there:
         with here.service(name) as provider, there.service(name) as asker:
-            provider.serve(lambda numbers: sum(numbers))
+            provider.serve(sum)
             asker.connect()
             assert asker.request([1, 2, 3]) == 6
             assert list(asker.stream([4, 5])) == [9]

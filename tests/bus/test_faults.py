@@ -1,0 +1,147 @@
+"""What breaks is mended without a word of the program: consuming goes on, what was stored comes once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
+from busmq_spark.errors import BusError, LinkLost, Unauthorized
+from tests.bus.tools import until
+from tests.bus.traffic import Traffic
+from tests.conftest import Fresh
+from tests.faults.proxy import Proxy
+from tests.moves import Move
+from tests.support import wait_until
+
+pytestmark = pytest.mark.fault
+both = pytest.mark.parametrize("reliable", [False, True], ids=["unreliable", "reliable"])
+QUICK = 400
+"""A reply that takes longer, in ms, means that the server is gone."""
+
+
+@pytest.fixture(scope="module")
+def durable() -> Iterator[RedisServer]:
+    with RedisServer(aof=True) as server:
+        yield server
+
+
+@both
+async def test_a_redis_killed_and_restarted_with_its_data_costs_a_pause(durable: RedisServer, fresh: Fresh, reliable: bool) -> None:
+    async with Traffic(Bus(durable.url), Bus(durable.url), fresh(), reliable=reliable) as traffic:
+        for _ in range(2):
+            await asyncio.to_thread(durable.kill)
+            await asyncio.to_thread(durable.restart)
+            await traffic.flows()
+        await traffic.finish()
+
+
+@both
+async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: Fresh, reliable: bool) -> None:
+    with RedisServer() as server:
+        async with Traffic(Bus(server.url), Bus(server.url), fresh(), reliable=reliable) as traffic:
+            await asyncio.to_thread(server.kill)
+            before = traffic.sent
+            await asyncio.to_thread(server.restart)
+            await traffic.flows()
+            await traffic.finish(since=before)
+
+
+@both
+async def test_scripts_flushed_all_the_time_change_nothing(redis_server: RedisServer, fresh: Fresh, reliable: bool) -> None:
+    async with Traffic(Bus(redis_server.url), Bus(redis_server.url), fresh(), reliable=reliable) as traffic:
+        for _ in range(50):
+            await asyncio.to_thread(redis_server.command, "SCRIPT", "FLUSH")
+        await traffic.flows(300)
+        await traffic.finish()
+
+
+@both
+async def test_late_packets_of_a_link_that_went_silent_do_no_harm(redis_server: RedisServer, fresh: Fresh, reliable: bool) -> None:
+    with Proxy(redis_server.port) as proxy:
+        there = Bus(proxy.url, reply_timeout_ms=QUICK)
+        offline: list[BusError | None] = []
+        there.on("offline", offline.append)
+        async with Traffic(Bus(redis_server.url), there, fresh(), reliable=reliable) as traffic:
+            for replies in (False, True):  # requests first, then replies
+                gate = proxy.hold(lambda command: True, reply=replies)
+                await until(lambda: not there.online)
+                gate.open()
+                await traffic.flows()
+                await until(lambda: there.online)
+            await traffic.finish()
+        assert [type(error) for error in offline] == [LinkLost, LinkLost, type(None)]
+
+
+@both
+async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(redis_server: RedisServer, fresh: Fresh, reliable: bool) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Traffic(Bus(proxy.url, reply_timeout_ms=QUICK), Bus(redis_server.url), fresh(), reliable=reliable) as traffic:
+            gate = proxy.hold(lambda command: command.name == "push", reply=True)
+            await until(lambda: traffic.doubtful)
+            gate.open()
+            await traffic.flows()
+            await traffic.finish()
+
+
+@pytest.fixture(params=["sentinel", "cluster"])
+def fails_over(request: pytest.FixtureRequest) -> SentinelGroup | ClusterGroup:
+    return request.getfixturevalue(f"{request.param}_group")  # type: ignore[no-any-return]
+
+
+async def test_a_fail_over_costs_a_pause(fails_over: SentinelGroup | ClusterGroup, fresh: Fresh) -> None:
+    group, layout = fails_over, "cluster" if isinstance(fails_over, ClusterGroup) else "sentinel"
+
+    def traffic(reliable: bool, name: str) -> Traffic:
+        buses = [Bus(",".join(group.urls), layout=layout) for _ in range(2)]
+        return Traffic(buses[0], buses[1], name, reliable=reliable)
+
+    def owner(name: str) -> RedisServer:
+        return group.owner(QueueKeys(name, True).metadata) if isinstance(group, ClusterGroup) else group.master
+
+    name = fresh()
+    beside = next(each for each in iter(fresh, "") if owner(each) is owner(name))
+    async with traffic(True, name) as reliable, traffic(False, beside) as unreliable:
+        dead = await asyncio.to_thread(kill_in_sync, owner(name))
+        for each in (reliable, unreliable):
+            await each.flows()
+            await each.finish()
+    await asyncio.to_thread(dead.restart)  # wait_healthy() is for the next who breaks it
+
+
+@both
+async def test_slots_that_move_under_load_cost_nothing(cluster_group: ClusterGroup, fresh: Fresh, reliable: bool) -> None:
+    name, url = fresh(), cluster_group.urls[0]
+    async with Traffic(Bus(url, layout="cluster"), Bus(url, layout="cluster"), name, reliable=reliable) as traffic:
+        for _ in range(3):
+            await asyncio.to_thread(Move(cluster_group, traffic.producer.keys.metadata).whole)
+            await traffic.flows()
+        await traffic.finish()
+
+
+def kill_in_sync(master: RedisServer) -> RedisServer:
+    """SIGKILL once its replica has everything that anybody was told is stored: what Redis itself loses is not ours to find."""
+    master.command("CLIENT", "PAUSE", 20_000, "WRITE")
+    wait_until(lambda: master.command("WAIT", 1, 1000) == 1, 20, "the replica is in sync")
+    master.kill()
+    return master
+
+
+@both
+async def test_rights_taken_away_end_the_scope_with_a_clear_error(fresh: Fresh, reliable: bool) -> None:
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "app", "on", ">pass-of-app", "~*", "&*", "+@all")
+        offline: list[BusError | None] = []
+        bus = Bus(server.url, user="app", password="pass-of-app")
+        bus.on("offline", offline.append)
+        with pytest.raises(Unauthorized) as raised:  # noqa: PT012  # a scope ends with it
+            async with Traffic(Bus(server.url), bus, fresh(), reliable=reliable):
+                server.command("ACL", "SETUSER", "app", "off")
+                server.command("CLIENT", "KILL", "USER", "app")
+                await asyncio.Event().wait()
+        assert "pass-of-app" not in str(raised.value)
+        assert [type(error) for error in offline] == [Unauthorized]

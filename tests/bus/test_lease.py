@@ -1,0 +1,89 @@
+"""One reliable consumer at a time, over processes: who takes over, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.errors import QueueBusy
+from tests.bus.tools import redis, until
+from tests.conftest import Fresh
+
+ROOT = Path(__file__).parents[2]
+ONE = ["-m", "tests.bus.holder"]
+# A process that leaves at once what it started, as a shell with nohup does.
+ORPHAN = [
+    "-c",
+    "import sys, subprocess as s; print(s.Popen([sys.executable, '-m', 'tests.bus.holder', *sys.argv[1:]], stdout=s.DEVNULL).pid, flush=True)",
+]
+
+
+async def run(*words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+
+
+async def lines(process: asyncio.subprocess.Process, many: int) -> list[int]:
+    assert process.stdout is not None
+    return [int(await process.stdout.readline()) for _ in range(many)]
+
+
+async def test_who_waits_takes_over_at_once_when_the_holder_is_killed(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        await queue.push_many("abcd")
+        holder = await run(*ONE, redis_url, queue.name)
+        assert await lines(holder, 4) == [1, 2, 3, 4]
+        with pytest.raises(QueueBusy):
+            await anext(queue.consume(reliable=True, wait=False))
+        consumption = queue.consume(reliable=True)
+        waiting = asyncio.ensure_future(anext(consumption))
+        await queue.ack(1)
+        assert not waiting.done()
+        holder.kill()
+        await holder.wait()
+        async with asyncio.timeout(10):  # its lease has 15 s to run
+            assert (await waiting).id == 2
+        assert [(await anext(consumption)).id for _ in range(2)] == [3, 4]
+
+
+async def test_a_holder_outlives_the_process_that_started_it(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        await queue.push("a")
+        parent = await run(*ORPHAN, redis_url, queue.name)
+        [orphan] = await lines(parent, 1)
+        await parent.wait()
+        try:
+            async with asyncio.timeout(30):
+                while not await redis(queue, "LLEN", queue.keys.toack):  # noqa: ASYNC110  # until it has it
+                    await asyncio.sleep(0.02)
+            with pytest.raises(QueueBusy):
+                await anext(queue.consume(reliable=True, wait=False))
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+        assert (await asyncio.wait_for(anext(queue.consume(reliable=True)), 10)).id == 1
+
+
+async def test_the_lease_is_renewed_while_the_consumer_lives(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        await queue.push("a")
+        await anext(queue.consume(reliable=True))
+        key = queue.keys.lease("")
+        await redis(queue, "PEXPIRE", key, 9_000)
+        longest = []
+
+        async def renewed() -> None:
+            while not longest:
+                left = await redis(queue, "PTTL", key)
+                if left > 9_000:
+                    longest.append(left)
+                await asyncio.sleep(0.05)
+
+        await asyncio.wait_for(renewed(), 10)
+        await queue.stop()
+        assert await redis(queue, "EXISTS", key) == 0
+        await until(lambda: not queue.leased)
