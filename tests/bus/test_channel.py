@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.queue import Queue
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError, QueueFull, StateError
 from tests.bus.channels import TEXTS, Seen, pair
-from tests.bus.conftest import OpenBus
+from tests.bus.conftest import OpenBus, where
+from tests.bus.tools import until
 from tests.conftest import Fresh
 
 
@@ -68,11 +73,14 @@ async def test_messages_wait_for_whoever_takes_them(open_bus: OpenBus, fresh: Fr
         for text in "abcd":
             one.send(text)
         await seen.exactly("remote_connect")
+        assert two._connection is not None
+        await until(two._connection.inbox._offered.is_set)
         taken: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         two.once("message", taken.set_result)
         assert (await taken).text == "a"
         assert [(await anext(two.messages())).text for _ in range(2)] == ["b", "c"]
         await two.disconnect()
+        await until(lambda: len([task for task in asyncio.all_tasks() if "reading channel" in task.get_name()]) == 1)  # the reader of the other side
         async with await bus.channel(name).listen() as three:
             assert (await anext(three.messages())).text == "d"
 
@@ -110,17 +118,26 @@ async def test_what_is_sent_while_the_peer_is_away_waits_for_it(open_bus: OpenBu
         await seen_one.exactly("remote_connect")
 
 
-async def test_coming_and_going_is_seen_every_time(open_bus: OpenBus, fresh: Fresh) -> None:
-    """The peer's answer to leaving is for the next connection, not for the one that just ends."""
+async def test_coming_and_going_is_seen_every_time(open_bus: OpenBus, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer's answer to leaving is for the next connection, not for the one that just ends, however long that takes."""
     async with open_bus() as bus:
         one, two, seen_one, seen_two = pair(bus, fresh())
         await one.connect()
-        for _ in range(30):
+        for _ in range(5):
             await two.listen()
             await seen_two.until("connect", "remote_connect")
+            assert two._connection is not None
+            slow = two._connection.incoming
+            monkeypatch.setattr(slow, "detach", partial(slowly, slow, slow.detach))
             await two.disconnect()
             await seen_two.exactly("disconnect")
             await seen_one.until("remote_connect", "remote_disconnect")
+
+
+async def slowly(queue: Queue, detach: Callable[[], Awaitable[None]]) -> None:
+    for _ in range(30):
+        await queue.count()
+    await detach()
 
 
 async def test_listening_again_reads_the_same_queue(open_bus: OpenBus, fresh: Fresh) -> None:
@@ -191,7 +208,11 @@ async def test_a_full_peer_refuses_messages_and_learns_of_us_all_the_same_later(
         with pytest.raises(QueueFull):
             await one.send("b")
         await one.disconnect()
-        await seen_one.until("connect", "disconnect")
+        await one.connect()
+        connect, disconnect, untold, unannounced, again = await seen_one.some(5)
+        assert (connect, disconnect, again) == ("connect", "disconnect", "connect")
+        assert isinstance(untold, QueueFull)
+        assert isinstance(unannounced, QueueFull)
         await two.listen()
         await seen_two.exactly("connect", "remote_connect", (2, "a"))
 
@@ -236,3 +257,16 @@ async def test_leaving_the_bus_disconnects_and_leaves_no_task(open_bus: OpenBus,
         server = await bus.servers.locate(queue.metadata)
         stored = await bus.servers.commands[server].run(flows.index(queue, 0, 99))
         assert b":3:" in [message.value for message in stored]  # one had nobody to read it any more
+
+
+def test_without_a_loop_it_is_the_same(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
+    name = fresh()
+    with Bus.sync(**where(layout, request.getfixturevalue)) as bus, bus.channel(name) as one, bus.channel(name).listen(reliable=True) as two:
+        assert (one.connected, two.connected, one.name) == (True, True, name)
+        assert [one.send(text) for text in "ab"] == [2, 3]
+        assert one.send_to("local", "to myself") > 1
+        messages = iter(two)
+        assert [next(messages).text for _ in "ab"] == ["a", "b"]
+        two.ack(3)
+        one.end()
+        assert list(two) == []

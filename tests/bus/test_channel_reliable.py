@@ -111,6 +111,7 @@ async def test_one_side_has_one_reliable_reader_and_the_next_one_waits(open_bus:
         with pytest.raises(QueueBusy):
             await second.listen(reliable=True, wait=False)
         assert not second.connected
+        assert not other._objects  # nothing stays attached
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await second.listen(reliable=True)
