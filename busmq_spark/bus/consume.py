@@ -251,6 +251,7 @@ class Consumption:
         self._doubt, self._failures = False, 0
         if batch is None:
             await self._regain()
+            self._empty = False  # nothing was looked at
             return
         self._out = bool(batch) and self._options.remove
         # A batch that is found in the record does not say how much the queue holds.

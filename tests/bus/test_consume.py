@@ -323,6 +323,20 @@ async def test_a_lease_that_redis_forgot_is_had_again(open_bus: OpenBus, fresh: 
         assert await redis(queue, "EXISTS", queue.keys.lease("")) == 1
 
 
+async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_once(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        consumption = queue.consume(reliable=True)
+        await queue.push("a")
+        assert (await anext(consumption)).id == 1
+        waiting = asyncio.ensure_future(anext(consumption))
+        await asyncio.sleep(0)  # it has nothing to take, and waits
+        await forget_lease(queue)
+        bus.keeper.remove(queue)  # who would wake it in the end
+        await queue.push("b")
+        async with asyncio.timeout(10):
+            assert (await waiting).id == 2
+
+
 async def test_the_first_message_of_a_new_life_is_heard_by_who_had_its_id_without_hearing_it(open_bus: OpenBus, fresh: Fresh) -> None:
     name = fresh()
     async with open_bus() as bus, bus.queue(name) as queue, open_bus() as other, other.queue(name) as pusher, asyncio.timeout(8):
