@@ -20,13 +20,13 @@ REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone."""
 
 
-def settings(server: Server, reply_s: float = REPLY_TIMEOUT_S, connect_s: float = CONNECT_TIMEOUT_S) -> dict[str, Any]:
+def settings(server: Server, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
     """Constructor arguments of a redis-py connection."""
     common: dict[str, Any] = {
         "username": server.user,
         "password": server.password,
-        "socket_timeout": reply_s,
-        "socket_connect_timeout": connect_s,
+        "socket_timeout": REPLY_TIMEOUT_S if reply_s is None else reply_s,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S if connect_s is None else connect_s,
         "protocol": 2,  # RESP3 brings nothing here and is parsed slower
         "health_check_interval": 0,
         "client_name": "busmq_spark",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.flow import Flow, Step
+from busmq_spark.topology import connect
 from busmq_spark.topology.async_cluster_link import AsyncClusterLink
 from busmq_spark.topology.async_link import AsyncLink
 from busmq_spark.topology.cluster import Cluster
@@ -32,7 +33,9 @@ class Driver:
     def __call__(self, server: Endpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
         endpoint = parse(server)[0] if isinstance(server, str) else server
         kinds: tuple[type[Any], type[Any]] = (ClusterLink, AsyncClusterLink) if isinstance(endpoint, Cluster) else (SyncLink, AsyncLink)
-        self._links.append(kinds[self._runner is not None](endpoint, patience_s))
+        # Looked up now: a test may have made the timeout shorter.
+        timeout = (connect.REPLY_TIMEOUT_S,) if self._runner else ()
+        self._links.append(kinds[self._runner is not None](endpoint, patience_s, *timeout))
         return self
 
     def execute(self, step: Step) -> Any:
