@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.peers.node import missing
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+WITH_PEER = ROOT / "notebooks" / "02_bus_and_peers.ipynb"
+NODE_IS_THERE, NODE_IS_NOT = "this is npm busmq 3.1.0", "No Node.js on PATH"
 PATHS = re.compile(r"(?<![\w:/])/(?:root|home|Users|tmp|var|opt|usr|mnt|private|work|workspace|builds?)/\w|[A-Z]:\\\\|site-packages|file://")
 # A process of its own: the kernel's client has threads and sockets that pytest should not have to judge.
 EXECUTE = """
@@ -22,6 +27,7 @@ from nbclient import NotebookClient
 
 notebook = nbformat.read(sys.argv[1], as_version=4)
 NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
+print(*(output.text for cell in notebook.cells for output in cell.get("outputs", []) if output.output_type == "stream"))
 """
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -35,6 +41,16 @@ def outputs(path: Path) -> list[dict[str, Any]]:
     return [output for cell in cells(path) for output in cell["outputs"]]
 
 
+def run(path: Path, folder: Path, **more: str) -> str:
+    """What it prints. ``more``: environment variables."""
+    variables = {name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"} | more
+    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", EXECUTE, str(path), str(folder)]
+    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=290, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
@@ -45,11 +61,24 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.timeout(300)
 @each_notebook
 def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
-    variables = {name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"}
-    variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-c", EXECUTE, str(path), str(tmp_path)]
-    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=290, check=False)
-    assert done.returncode == 0, done.stderr
+    printed = run(path, tmp_path)
+    if path == WITH_PEER and (os.environ.get("CI") == "true" or not missing()):
+        assert NODE_IS_THERE in printed, missing()
+
+
+@pytest.mark.redis
+@pytest.mark.timeout(300)
+def test_without_node_the_peer_is_a_second_python(tmp_path: Path) -> None:
+    (bare := tmp_path / "bin").mkdir()
+    if redis_server := shutil.which("redis-server"):
+        (bare / "redis-server").symlink_to(redis_server)
+    printed = run(WITH_PEER, tmp_path, PATH=str(bare))
+    assert NODE_IS_NOT in printed
+    assert NODE_IS_THERE not in printed
+
+
+def test_a_reader_sees_what_node_said() -> None:
+    assert NODE_IS_THERE in json.dumps(outputs(WITH_PEER))
 
 
 @each_notebook
