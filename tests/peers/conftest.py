@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.bus.conftest import where
 from tests.peers.node import Peer, missing
 
 
@@ -22,5 +24,26 @@ def npm() -> None:
 def peer(npm: None, redis_url: str) -> Iterator[Peer]:
     """A Node process that the tests of a file share; whoever kills one starts one of his own."""
     with Peer([redis_url]) as made:
+        yield made
+        assert made.errors == []
+
+
+@pytest.fixture(scope="module", params=["direct", "three", "sentinel"])
+def layout(request: pytest.FixtureRequest) -> str:
+    """Those in which npm busmq works (protocol Q8)."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The arguments of Bus for the layout."""
+    return where(layout, request.getfixturevalue)
+
+
+@pytest.fixture(scope="module")
+def node(npm: None, layout: str, place: dict[str, Any]) -> Iterator[Peer]:
+    """A Node process on the servers of the layout."""
+    options = {"layout": "sentinels", "driver": "ioredis"} if layout == "sentinel" else {}
+    with Peer(place["url"].split(","), **options) as made:
         yield made
         assert made.errors == []

@@ -50,17 +50,23 @@ class NodeSide:
         return [tuple(await self.sees("message")) for _ in range(many)]
 
 
+@pytest.fixture
+def peer(node: Peer) -> Peer:
+    """On every layout; ``node`` is npm's channel here."""
+    return node
+
+
 @asynccontextmanager
-async def both(peer: Peer, redis_url: str, name: str) -> AsyncIterator[tuple[Bus, NodeSide]]:
-    async with Bus(redis_url) as bus:
+async def both(peer: Peer, place: dict[str, Any], name: str) -> AsyncIterator[tuple[Bus, NodeSide]]:
+    async with Bus(**place) as bus:
         yield bus, await NodeSide(peer, name).made()
 
 
 @pytest.mark.parametrize("ours", ["connect", "listen"])
 @pytest.mark.parametrize("first", ["we", "node"])
-async def test_both_see_each_other_and_talk_whoever_comes_first(peer: Peer, redis_url: str, fresh: Fresh, first: str, ours: str) -> None:
+async def test_both_see_each_other_and_talk_whoever_comes_first(peer: Peer, place: dict[str, Any], fresh: Fresh, first: str, ours: str) -> None:
     theirs = "listen" if ours == "connect" else "connect"
-    async with both(peer, redis_url, fresh()) as (bus, node):
+    async with both(peer, place, fresh()) as (bus, node):
         channel = bus.channel(node.name)
         seen = Seen(channel)
         if first == "node":
@@ -79,8 +85,8 @@ async def test_both_see_each_other_and_talk_whoever_comes_first(peer: Peer, redi
         await node.sees("end")
 
 
-async def test_each_sees_the_other_leave_and_come_back(peer: Peer, redis_url: str, fresh: Fresh) -> None:
-    async with both(peer, redis_url, fresh()) as (bus, node):
+async def test_each_sees_the_other_leave_and_come_back(peer: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+    async with both(peer, place, fresh()) as (bus, node):
         channel = bus.channel(node.name)
         seen = Seen(channel)
         await channel.connect()
@@ -107,8 +113,8 @@ async def test_each_sees_the_other_leave_and_come_back(peer: Peer, redis_url: st
         assert not channel.connected
 
 
-async def test_sending_to_a_role_works_both_ways(peer: Peer, redis_url: str, fresh: Fresh) -> None:
-    async with both(peer, redis_url, fresh()) as (bus, node):
+async def test_sending_to_a_role_works_both_ways(peer: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+    async with both(peer, place, fresh()) as (bus, node):
         assert await node.ask("channelSendTo", endpoint="server", message="from node") == 1
         channel = bus.channel(node.name, "server", "client")
         seen = Seen(channel)

@@ -39,64 +39,67 @@ async def call(peer: Peer, op: str, **arguments: Any) -> Any:
     return await asyncio.to_thread(peer.call, op, **arguments)
 
 
-async def test_what_node_saves_we_load(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+async def execute(bus: Bus, word: str, key: str, *rest: str) -> Any:
+    """A command on the server that has the key."""
+    return await bus.servers.commands[await bus.servers.locate(key)].execute(command(word, key, *rest))
+
+
+async def test_what_node_saves_we_load(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh()
-    await call(peer, "persistMake", name=name, attributes=list(VALUES))
-    await call(peer, "persistSet", name=name, values=VALUES)
-    await call(peer, "persistSave", name=name)
-    async with Bus(redis_url) as bus:
+    await call(node, "persistMake", name=name, attributes=list(VALUES))
+    await call(node, "persistSet", name=name, values=VALUES)
+    await call(node, "persistSave", name=name)
+    async with Bus(**place) as bus:
         thing = bus.persist(name)
         assert await thing.load()
         assert dict(thing) == VALUES
 
 
-async def test_what_we_save_node_loads_and_our_bytes_are_its_bytes(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+async def test_what_we_save_node_loads_and_our_bytes_are_its_bytes(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     ours, theirs = fresh(), fresh()
-    async with Bus(redis_url) as bus:
+    async with Bus(**place) as bus:
         thing, other = bus.persist(ours), bus.persist(theirs)
         thing.update(VALUES)
         await thing.save()
         for name in (ours, theirs):
-            await call(peer, "persistMake", name=name, attributes=list(VALUES))
-        assert await call(peer, "persistLoad", name=ours) is True
-        assert await call(peer, "persistGet", name=ours, attributes=list(VALUES)) == list(VALUES.values())
-        await call(peer, "persistSet", name=theirs, values=VALUES)
-        await call(peer, "persistSave", name=theirs)
-        [link] = bus.servers.commands
-        stored = [await link.execute(command("HGETALL", each.key)) for each in (thing, other)]
+            await call(node, "persistMake", name=name, attributes=list(VALUES))
+        assert await call(node, "persistLoad", name=ours) is True
+        assert await call(node, "persistGet", name=ours, attributes=list(VALUES)) == list(VALUES.values())
+        await call(node, "persistSet", name=theirs, values=VALUES)
+        await call(node, "persistSave", name=theirs)
+        stored = [await execute(bus, "HGETALL", each.key) for each in (thing, other)]
         mine, his = (dict(zip(reply[0::2], reply[1::2], strict=True)) for reply in stored)
         assert mine == his
 
 
-async def test_both_change_different_fields_of_one_object(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+async def test_both_change_different_fields_of_one_object(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh()
-    await call(peer, "persistMake", name=name, attributes=["status", "share", "mine"])
-    async with Bus(redis_url) as bus:
+    await call(node, "persistMake", name=name, attributes=["status", "share", "mine"])
+    async with Bus(**place) as bus:
         job = bus.persist(name, Job("ready"))
         await job.save()
-        await call(peer, "persistSet", name=name, values={"share": 1, "mine": "only Node knows it"})
-        await call(peer, "persistSave", name=name)
+        await call(node, "persistSet", name=name, values={"share": 1, "mine": "only Node knows it"})
+        await call(node, "persistSave", name=name)
         job.value.tags.append("ours")
         assert await job.load()
         await job.save()
         assert job.value == Job("ready", 1.0, ["ours"])
-        await call(peer, "persistLoad", name=name)
-        assert await call(peer, "persistGet", name=name, attributes=["status", "share", "mine"]) == ["ready", 1, "only Node knows it"]
+        await call(node, "persistLoad", name=name)
+        assert await call(node, "persistGet", name=name, attributes=["status", "share", "mine"]) == ["ready", 1, "only Node knows it"]
 
 
-async def test_what_node_breaks_with_undefined_we_load_and_mend(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+async def test_what_node_breaks_with_undefined_we_load_and_mend(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh()
-    async with Bus(redis_url) as bus:
+    async with Bus(**place) as bus:
         thing = bus.persist(name)
-        [link] = bus.servers.commands
-        await link.execute(command("HSET", thing.key, "good", "1", "bad", "undefined"))  # as npm busmq writes it (protocol Q14)
+        await execute(bus, "HSET", thing.key, "good", "1", "bad", "undefined")  # as npm busmq writes it (protocol Q14)
         assert await thing.load()
         assert (dict(thing), dict(thing.misfits)) == ({"good": 1}, {"bad": "undefined"})
         thing["bad"] = None
         await thing.save()
-        await call(peer, "persistMake", name=name, attributes=["good", "bad"])
-        assert await call(peer, "persistLoad", name=name) is True
-        assert await call(peer, "persistGet", name=name, attributes=["good", "bad"]) == [1, None]
+        await call(node, "persistMake", name=name, attributes=["good", "bad"])
+        assert await call(node, "persistLoad", name=name) is True
+        assert await call(node, "persistGet", name=name, attributes=["good", "bad"]) == [1, None]
 
 
 async def test_with_three_servers_both_find_the_same_one(npm: None, three_servers: DirectGroup, fresh: Fresh) -> None:

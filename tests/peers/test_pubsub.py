@@ -16,27 +16,27 @@ TEXTS = ["plain", "", "héllo 世 😀", "line\nbreak\r\n\0 zero", "x" * 1_000_0
 VALUES: list[tuple[Any, str]] = [({"a": [1, None]}, '{"a":[1,null]}'), ([], "[]"), (None, "null"), (7, "7"), (True, "true")]
 
 
-async def test_what_node_publishes_we_hear(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+async def test_what_node_publishes_we_hear(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh()
-    async with Bus(redis_url) as bus, bus.pubsub(name) as pubsub:
+    async with Bus(**place) as bus, bus.pubsub(name) as pubsub:
         messages = aiter(pubsub)
         for value, text in [*((text, text) for text in TEXTS), *VALUES]:
-            await asyncio.to_thread(peer.call, "pubsubPublish", name=name, message=value)
+            await asyncio.to_thread(node.call, "pubsubPublish", name=name, message=value)
             assert (await anext(messages)).text == text
 
 
-async def test_what_we_publish_node_hears_until_it_unsubscribes(peer: Peer, redis_url: str, fresh: Fresh) -> None:
+async def test_what_we_publish_node_hears_until_it_unsubscribes(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh()
-    await asyncio.to_thread(peer.call, "pubsubSubscribe", name=name)
-    async with Bus(redis_url) as bus:
+    await asyncio.to_thread(node.call, "pubsubSubscribe", name=name)
+    async with Bus(**place) as bus:
         pubsub = bus.pubsub(name)
         for value, text in [*((text, text) for text in TEXTS), *VALUES]:
             await pubsub.publish(value)
-            assert await asyncio.to_thread(peer.event, name, "message") == [text]
-        await asyncio.to_thread(peer.call, "pubsubUnsubscribe", name=name)
+            assert await asyncio.to_thread(node.event, name, "message") == [text]
+        await asyncio.to_thread(node.call, "pubsubUnsubscribe", name=name)
         await pubsub.publish("nobody")
-        await asyncio.to_thread(peer.call, "pubsubPublish", name=fresh(), message="a way back")
-        assert peer.no_event(name, "message")
+        await asyncio.to_thread(node.call, "pubsubPublish", name=fresh(), message="a way back")
+        assert node.no_event(name, "message")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,30 +12,10 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
-from tests.bus.conftest import where
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 
 LONG_MS = 20_000
-
-
-@pytest.fixture(scope="module", params=["direct", "three", "sentinel"])
-def layout(request: pytest.FixtureRequest) -> str:
-    """Those in which npm busmq works (protocol Q8)."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    return where(layout, request.getfixturevalue)
-
-
-@pytest.fixture(scope="module")
-def node(npm: None, layout: str, place: dict[str, Any]) -> Iterator[Peer]:
-    options = {"layout": "sentinels", "driver": "ioredis"} if layout == "sentinel" else {}
-    with Peer(place["url"].split(","), **options) as made:
-        yield made
-        assert made.errors == []
 
 
 async def away(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
