@@ -282,12 +282,13 @@ class Consumption:
                 queue.leased = True
                 queue.bus.keeper.add(queue)
                 return
+            dead = holder if holder != self._token and is_dead(holder) else ""
+            if dead:
+                continue  # replaced at once, also by those who do not wait
             if not self._options.wait:
                 remedy = "Stop that one, or consume with wait=True to take over when it ends"
                 raise QueueBusy(queue=queue.name, found="has a reliable consumer already", remedy=remedy)
-            dead = holder if holder != self._token and is_dead(holder) else ""
-            if not dead:
-                await self._nap(LEASE_POLL_S)
+            await self._nap(LEASE_POLL_S)
 
     async def _regain(self) -> None:
         """The lease has run out, or Redis has forgotten it."""

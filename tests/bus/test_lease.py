@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,12 @@ from tests.conftest import Fresh
 
 ROOT = Path(__file__).parents[2]
 ONE = ["-m", "tests.bus.holder"]
-# A process that leaves at once what it started, as a shell with nohup does.
-ORPHAN = [
-    "-c",
-    "import sys, subprocess as s; print(s.Popen([sys.executable, '-m', 'tests.bus.holder', *sys.argv[1:]], stdout=s.DEVNULL).pid, flush=True)",
-]
+# A process that leaves what it started when its input ends, as a shell with nohup does.
+ORPHAN = ["-c", "from tests.bus.holder import leave; leave()"]
 
 
 async def run(*words: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    return await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT, stdin=PIPE, stdout=PIPE)
 
 
 async def lines(process: asyncio.subprocess.Process, many: int) -> list[int]:
@@ -51,16 +49,26 @@ async def test_who_waits_takes_over_at_once_when_the_holder_is_killed(redis_url:
         assert [(await anext(consumption)).id for _ in range(2)] == [3, 4]
 
 
+async def test_who_does_not_wait_replaces_a_dead_holder_too(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        await queue.push("a")
+        holder = await run(*ONE, redis_url, queue.name)
+        assert await lines(holder, 1) == [1]
+        holder.kill()
+        await holder.wait()
+        assert (await anext(queue.consume(reliable=True, wait=False))).id == 1
+
+
 async def test_a_holder_outlives_the_process_that_started_it(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         await queue.push("a")
         parent = await run(*ORPHAN, redis_url, queue.name)
         [orphan] = await lines(parent, 1)
-        await parent.wait()
         try:
             async with asyncio.timeout(30):
                 while not await redis(queue, "LLEN", queue.keys.toack):  # noqa: ASYNC110  # until it has it
                     await asyncio.sleep(0.02)
+            await parent.communicate(b"")
             with pytest.raises(QueueBusy):
                 await anext(queue.consume(reliable=True, wait=False))
         finally:
