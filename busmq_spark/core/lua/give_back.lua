@@ -6,39 +6,48 @@
 local handed, ttl = ARGV[1], ARGV[3]
 if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[4] then return -1 end
 if redis.call('LINDEX', KEYS[2], -2) == 'ended' then return 0 end
-local function pop_newest(key)
-  local pair = redis.call('RPOP', key, 2)
-  return pair and pair[2], pair and pair[1]
-end
-local back = {} -- the newest first, as value and id: how LPUSH wants them
-local id, value = pop_newest(KEYS[2])
-while id and id ~= handed do
-  back[#back + 1], back[#back + 2] = value, id
-  id, value = pop_newest(KEYS[2])
-end
-if id then redis.call('RPUSH', KEYS[2], id, value) end
-if not KEYS[3] then
-  redis.call('DEL', KEYS[2])
-  redis.call('RPUSH', KEYS[2], 'ended', '')
-  redis.call('EXPIRE', KEYS[2], ttl)
-end
-if #back == 0 then return 0 end
-local older, newest = {}, tonumber(back[2]) -- given back by another consumer, and older than some of ours
-local head = redis.call('LINDEX', KEYS[1], 0)
-while head and tonumber(head) < newest and #older < 4000 do
-  local pair = redis.call('LPOP', KEYS[1], 2)
-  older[#older + 1], older[#older + 2] = pair[1], pair[2]
-  head = redis.call('LINDEX', KEYS[1], 0)
-end
-local at = #older
-for i = 1, #back, 2 do
-  while at > 0 and tonumber(older[at - 1]) > tonumber(back[i + 1]) do
-    redis.call('LPUSH', KEYS[1], older[at], older[at - 1])
-    at = at - 2
+local all, keep = redis.call('LRANGE', KEYS[2], 0, -1), 0
+for i = #all - 1, 1, -2 do
+  if all[i] == handed then
+    keep = i + 1
+    break
   end
-  redis.call('LPUSH', KEYS[1], back[i], back[i + 1])
 end
-for i = at, 1, -2 do redis.call('LPUSH', KEYS[1], older[i], older[i - 1]) end
+local count = (#all - keep) / 2
+-- While a slot moves, a script that comes back to a key it has emptied dies half way: so no key is emptied before the last command on it.
+local function end_record()
+  if KEYS[3] then
+    if count > 0 then redis.call('LTRIM', KEYS[2], keep == 0 and 1 or 0, keep == 0 and 0 or keep - 1) end
+  else
+    redis.call('RPUSH', KEYS[2], 'ended', '')
+    redis.call('LTRIM', KEYS[2], -2, -1)
+    redis.call('EXPIRE', KEYS[2], ttl)
+  end
+end
+if count == 0 then
+  end_record()
+  return 0
+end
+-- Others may have given back messages that are older than some of ours.
+local newest, older = tonumber(all[#all - 1]), 0
+local head = redis.call('LINDEX', KEYS[1], 0)
+while head and tonumber(head) < newest and older < 4000 do
+  older = older + 2
+  head = redis.call('LINDEX', KEYS[1], older)
+end
+local heads = older > 0 and redis.call('LRANGE', KEYS[1], 0, older - 1) or {}
+local merged, at, from = {}, 1, keep + 1
+while at < older or from < #all do
+  local source, i = all, from
+  if from > #all or (at < older and tonumber(heads[at]) < tonumber(all[from])) then source, i = heads, at end
+  if source == all then from = from + 2 else at = at + 2 end
+  merged[#merged + 1], merged[#merged + 2] = source[i], source[i + 1]
+end
+local whole = older > 0 and older == redis.call('LLEN', KEYS[1])
+if older > 0 and not whole then redis.call('LTRIM', KEYS[1], older, -1) end
+for i = #merged, 1, -2 do redis.call('LPUSH', KEYS[1], merged[i], merged[i - 1]) end
+if whole then redis.call('LTRIM', KEYS[1], 0, #merged - 1) end
 redis.call('EXPIRE', KEYS[1], ttl)
+end_record()
 redis.call('PUBLISH', ARGV[2], '0') -- no id that a consumer could take for one it has
-return #back / 2
+return count

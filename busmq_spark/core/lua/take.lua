@@ -18,20 +18,24 @@ if tail and tail ~= after then
   redis.call('EXPIRE', KEYS[2], ttl)
   return redis.call('LRANGE', KEYS[2], at, -1)
 end
-if tail and not KEYS[3] then redis.call('DEL', KEYS[2]) end
 local taken, step = {}, 1
 while #taken < 2 * most and room > 0 do
-  local some = redis.call('LPOP', KEYS[1], 2 * math.min(step, most - #taken / 2))
-  if not some or #some < 2 then break end
+  local some = redis.call('LRANGE', KEYS[1], #taken, #taken + 2 * math.min(step, most - #taken / 2) - 1)
+  if #some < 2 then break end
   local longest = 1
-  for i = 1, #some, 2 do
+  for i = 1, #some - 1, 2 do
     taken[#taken + 1], taken[#taken + 2] = some[i], some[i + 1]
     room, longest = room - #some[i + 1], math.max(longest, #some[i + 1])
   end
   step = math.max(1, math.min(64, math.floor(room / (4 * longest))))
 end
+-- While a slot moves, a script that comes back to a key it has emptied dies half way: so what may empty a key comes last.
 if #taken > 0 then
   redis.call('RPUSH', KEYS[2], unpack(taken))
   redis.call('EXPIRE', KEYS[2], ttl)
+  if not KEYS[3] then redis.call('LTRIM', KEYS[2], -#taken, -1) end
+  redis.call('LTRIM', KEYS[1], #taken, -1)
+elseif tail and not KEYS[3] then
+  redis.call('DEL', KEYS[2])
 end
 return taken
