@@ -123,9 +123,12 @@ async def test_our_operations_leave_redis_as_those_of_npm_busmq_do(redis_url: st
     theirs, ours = f"{fresh('npm')}-", f"{fresh('we')}-"
     async with Bus(redis_url) as bus:
         side = {name: bus.channel(ours + of[0], *of[1:]) for name, of in OBJECTS.items()}
-        for channel in side.values():
-            channel.on("message", lambda _: None)
+        seen: dict[str, list[Any]] = {name: [] for name in side}
+        for name, channel in side.items():
+            channel.on("message", seen[name].append)
         for operation in OPERATIONS:
+            if operation["op"] == "r2 disconnects without ack":
+                await until(lambda: len(seen["r2"]) == 2, 10)  # taken is not yet handed over, and what is not goes back
             replay(link, operation["commands"], theirs)
             await PERFORM[operation["op"]](side)
             expected = holds(link, theirs)
