@@ -129,13 +129,13 @@ class QueueBusy(BusError):
 
 
 class QueueFull(BusError):
-    """The queue stayed at its ``maxsize`` until the deadline. What was not stored can be pushed again."""
+    """The queue is at its ``maxsize`` (a sink: it stayed so until the deadline). The last ``details["left"]`` values were not stored."""
 
     code = "BUSMQ_QUEUE_FULL"
     retriable = True
     template = (
-        "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} rows are not stored. "
-        "Let a consumer drain it, raise fullTimeoutMs, or attach it with a larger maxsize"
+        "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} are not stored. "
+        "Let a consumer drain it, or create it anew with a larger maxsize (an existing queue keeps its own); a sink waits longer with fullTimeoutMs"
     )
 
 

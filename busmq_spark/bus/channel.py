@@ -62,8 +62,9 @@ class Channel(Emitter):
     Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
     (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that dies without a word does not disconnect.
 
-    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun. Those that nobody takes
-    wait, and everything that came behind them waits, too: whoever only sends adds a handler that does nothing.
+    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers hear also what
+    an iteration takes. Those that nobody takes wait, and everything that came behind them waits, too: whoever only sends adds a handler that does
+    nothing.
     """
 
     events = ("connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error")
@@ -166,8 +167,8 @@ class Channel(Emitter):
                 raise
             self._connection, self._state = _Connection(incoming, outgoing, inbox), "connected"
             self.bus.adopt(self)
+        self.bus.spawn(inbox.run(), f"reading channel {self.name}")  # before the event: its handler may raise
         self._emit("connect")
-        self.bus.spawn(inbox.run(), f"reading channel {self.name}")
         return self
 
     async def _begin(self, incoming: Queue, options: ConnectOptions) -> Inbox:

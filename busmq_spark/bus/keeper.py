@@ -11,7 +11,7 @@ from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import NOTIFICATIONS, pubsub_channel
 from busmq_spark.core.persisted import touch
 from busmq_spark.core.state import keep_alive
-from busmq_spark.errors import BusError
+from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.holder import LEASE_MS
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ class Keeper:
                 found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
                 await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.kept])
         except (BusError, TimeoutError) as error:
+            away = error if isinstance(error, BusError) else LinkLost(url=link.endpoint.masked, reason="no answer in good time")
             for queue in queues:
-                queue.not_touched(error)
+                queue.not_touched(away)
             return
         for queue, status in zip(queues, found, strict=True):
             if queue in self._due:

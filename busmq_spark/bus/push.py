@@ -117,8 +117,7 @@ class Pump:
                 found = await self._queue.push_call(self._values)
             first, count = found
             missing = len(self._values) - count
-            full = QueueFull(queue=self._queue.name, maxsize=await self._queue.maxsize(), left=missing, waited="") if missing else None
-            self._stored(first, count, full)
+            self._stored(first, count, await self._queue.maxsize() if missing else 0)
         except BusError as error:
             self._lost(error)
         except asyncio.CancelledError:
@@ -126,7 +125,8 @@ class Pump:
             raise
         self._next()
 
-    def _stored(self, first: int, count: int, full: QueueFull | None = None) -> None:
+    def _stored(self, first: int, count: int, maxsize: int = 0) -> None:
+        """The first ``count`` values of the chunk have ids from ``first`` on; the others had no room below ``maxsize``."""
         self._queue.pushed += count
         for order, size in self._chunk:
             fitting = min(size, count)
@@ -134,7 +134,8 @@ class Pump:
                 order.stored(first, fitting)
             first, count = first + fitting, count - fitting
             if fitting < size:
-                order.failed(full)
+                left = len(order.values) - len(order.ids)
+                order.failed(QueueFull(queue=self._queue.name, maxsize=maxsize, left=left, waited=""))
 
     def _lost(self, error: BusError) -> None:
         for order, _ in self._chunk:

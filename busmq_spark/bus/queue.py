@@ -31,7 +31,7 @@ class Queue(Emitter):
     """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,
-    ``error(error)``.
+    ``error(error)`` when the server is away while nobody waits for it (told once, until it is back).
     """
 
     events = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
@@ -53,6 +53,7 @@ class Queue(Emitter):
         """Messages handed over by this object."""
         self._wanted = (TTL_S, 0)
         self._servers: Servers | None = None
+        self._away = False
         self._pump = Pump(self)
         self._consumption: Consumption | None = None
         self._busy = asyncio.Lock()
@@ -128,7 +129,7 @@ class Queue(Emitter):
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """Append messages in order, in few round trips; the result are their ids. What others push meanwhile may come in between.
 
-        The future fails with QueueFull when there is no room for the last ``details["left"]`` of a chunk: nothing after those is stored.
+        The future fails with QueueFull when there is no room for the last ``details["left"]`` of them; those before are stored.
         """
         self._need_attached("push to")
         encoded = [encode(value) for value in values]
@@ -246,6 +247,7 @@ class Queue(Emitter):
 
     def touched(self, status: int) -> None:
         """What the keeper found: 1 alive, 0 gone, -1 the lease is somebody else's. A consumer looks for itself then: pub/sub may lose a word."""
+        self._away = False
         if self._consumption is not None:
             self._consumption.look()
         if status == 0 and self.attached:
@@ -253,9 +255,12 @@ class Queue(Emitter):
         if status < 0 and self._consumption is not None:
             self._consumption.lease_lost()
 
-    def not_touched(self, error: Exception) -> None:
+    def not_touched(self, error: BusError) -> None:
         """The server could not be reached, in good time; keeper and consumer go on trying."""
         log.debug("queue %r was not touched: %s", self.name, error)
+        if not self._away and self._handlers.get("error"):
+            self._emit("error", error)
+        self._away = True
 
     async def _rejoin(self) -> None:
         try:

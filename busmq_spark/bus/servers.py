@@ -29,7 +29,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class Servers:
-    """Opens nothing until ``start``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
+    """Opens nothing until ``first_contact``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
 
     def __init__(self, address: Address, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
         self.address = address

@@ -2,6 +2,7 @@
 
 async with bus.service("sum") as service:              # here
     await service.serve(lambda data: sum(data))
+    await asyncio.Event().wait()                       # it serves until this block is left; leaving gives no grace
 
 async with bus.service("sum") as service:              # there
     await service.connect()

@@ -1,4 +1,4 @@
-"""The same bus for notebooks and scripts without a loop: every name of the asyncio objects, called plainly.
+"""The same bus for notebooks and scripts without a loop: the names of the asyncio objects, called plainly.
 
     with Bus.sync("redis://localhost") as bus, bus.queue("orders") as orders:
         orders.push({"n": 1})
@@ -7,13 +7,16 @@
 
 Rule 1. Not a second implementation: a loop in a thread of its own runs the bus, and a Face hands calls over to it and waits.
 Rule 2. What is awaited there returns its result here, what is iterated there is iterated here, and an object of the bus comes as a Face.
-Rule 3. Handlers of events run in a thread of their own, so they may call the bus themselves.
+Rule 3. Handlers of events (plain functions) run one after the other in a thread of their own, so they may call the bus; what they raise is logged.
+        Functions given to ``queue.each`` and ``service.serve`` run on the loop: they must not block or call the bus.
+Rule 4. A consumption is a plain iterator here; ``queue.stop()`` ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +31,8 @@ from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+
+log = logging.getLogger("busmq_spark")
 
 
 class Portal:
@@ -134,7 +139,7 @@ class Face:
             found = handlers.pop(key, None)
         else:
             assert self._portal.handlers is not None
-            found = handlers[key] = partial(self._portal.handlers.submit, handler)
+            found = handlers[key] = partial(self._portal.handlers.submit, _logged, handler, event)
         if found is not None:
             self._ask(method, event, found)
         return handler
@@ -200,6 +205,15 @@ class _Running:
             return await asyncio.shield(self._task)
 
         return self._portal.call(work())
+
+
+def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
+    """Nobody waits for a handler here, so what it raises goes to the log."""
+    try:
+        handler(*args)
+    except Exception:
+        log.exception("a handler of %r failed", event)
+        raise
 
 
 def _bare(value: Any) -> Any:

@@ -10,7 +10,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.urls import Server
 
 PATIENCE_S = 8.0
-"""How long one step is tried when nobody answers. A Redis that is not there ends the call with LinkLost in under 10 s."""
+"""How long one step is tried anew when nobody answers. Refused connections end the call in about 8 s; a last try that hangs adds its own time-out."""
 FAILOVER_PATIENCE_S = 60.0
 """How long one step is tried while somebody answers but nobody is master: Sentinel and Cluster as they come need up to 35 s for a fail-over."""
 

@@ -160,6 +160,21 @@ def three() -> Any:
         yield group
 
 
+async def test_a_queue_tells_once_that_its_server_is_away(fresh: Fresh) -> None:
+    heard: list[Exception] = []
+    with RedisServer() as server:
+        async with Bus(server.url) as bus, bus.queue(fresh()) as queue:
+            await queue.close()
+            await queue.attach(ttl_s=1)
+            queue.on("error", heard.append)
+            server.kill()
+            await until(lambda: heard, 20)
+            server.restart()
+            await until(lambda: bus.online, 20)
+            await queue.push("x")
+    assert [type(error) for error in heard] == [LinkLost]
+
+
 async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_resumes(
     three: DirectGroup, fresh: Fresh, caplog: pytest.LogCaptureFixture
 ) -> None:
