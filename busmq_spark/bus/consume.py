@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
-from busmq_spark.core.message import CHUNK_BYTES, Message
+from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
 from busmq_spark.topology.endpoint import patience, pause
 from busmq_spark.topology.holder import LEASE_MS, is_dead
@@ -87,6 +87,7 @@ class Consumption:
         self._token = queue.bus.token if options.reliable else ""
         self._buffer: deque[Message] = deque()
         self._received = self._handed = self._failures = 0
+        self._ttl_s = 0  # the queue's, also once it is detached: an end that failed may be tried again
         self._noted: bytes | None = None  # the notification heard last
         self._wake = asyncio.Event()
         self._taking = asyncio.Lock()
@@ -135,7 +136,7 @@ class Consumption:
                 outcome = handler(message)
                 if inspect.isawaitable(outcome):
                     await outcome
-            self._queue._emit("message", message)
+            await self._queue._emit_in_turn("message", message)
 
     async def stop(self) -> None:
         """End; what was not handed over goes back to the head of the queue. The task that iterates sees the end.
@@ -203,7 +204,12 @@ class Consumption:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         while True:
             if self._stopping or (self._left == 0 and not self._buffer):
-                await self.stop()
+                asked = self._stopping
+                try:
+                    await self.stop()
+                except LinkLost:
+                    if not asked:  # else whoever asked for the end is told
+                        raise
                 failed, self._failed = self._failed, None
                 raise failed or StopAsyncIteration
             if self._buffer:
@@ -239,8 +245,10 @@ class Consumption:
                 await self._take()
 
     async def _take(self) -> None:
-        most = self.prefetch if self._left is None else min(self.prefetch, self._left)
+        most = min(self.prefetch, CHUNK_MESSAGES, self.prefetch if self._left is None else self._left)
         queue, again = self._queue, self._doubt
+        self._ttl_s = queue.ttl_s
+        self._empty = False  # cancelled from here on, it looks again
         self._doubt = self._out = self._options.remove
         try:
             batch = await queue.bus.servers.takes[queue.server].run(self._flow(most))
@@ -276,8 +284,8 @@ class Consumption:
         self._leasing = True
         while not self._stopping:
             holder = await self._ask_lease(dead)
-            if holder is None:
-                return
+            if holder is None or self._stopping:
+                return  # ending releases it
             if holder == self._token and queue.bus.hold(queue.name, self):
                 queue.leased = True
                 queue.bus.keeper.add(queue)
@@ -318,9 +326,13 @@ class Consumption:
         queue = self._queue
         self._ear.remove(queue.keys.available, self._notified)
         self._buffer.clear()
-        if self._out:
-            await self._give_back()
-            self._out = False
+        if self._out and (not self._token or queue.bus.hold(queue.name, self)):
+            try:
+                await self._give_back()
+            except BaseException:
+                queue.bus.unhold(queue.name, self)  # a later consumption of this bus need not wait: it restores what this one leaves
+                raise
+        self._out = False
         if self._leasing:
             await self._unlease()
         self._ended = True
@@ -334,7 +346,7 @@ class Consumption:
         link, began = queue.bus.servers.takes[queue.server], clock()
         for attempt in count():
             try:
-                await link.run(flows.give_back(queue.keys, self._record, self._handed, ttl_s=queue.ttl_s, token=self._token))
+                await link.run(flows.give_back(queue.keys, self._record, self._handed, ttl_s=self._ttl_s, token=self._token))
                 return
             except LinkLost as error:
                 await asyncio.sleep(pause(error, attempt, clock() - began, patience(link.endpoint, error)))

@@ -88,7 +88,10 @@ class Inbox:
 
     def _take(self) -> Message | None:
         """Hand over the message at the head, if there is one."""
-        if not self._at_message or (stored := self._consumption.next_stored()) is None:
+        if not self._at_message:
+            return None
+        if (stored := self._consumption.next_stored()) is None:
+            self._look.set()  # it is ending: ``run`` finds out why
             return None
         message = unwrap(stored)
         if self.reliable:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.persistable import Persistable
     from busmq_spark.bus.queue import Queue
+    from busmq_spark.topology.links import AnyAsyncLink
 
 TRY_S = 1.0
 """Shortest time given to a server that should touch queues."""
@@ -79,11 +80,14 @@ class Keeper:
             task.add_done_callback(lambda _: self._under_way.discard(group))
 
     async def _touch_objects(self, server: int, things: Sequence[Persistable], _: bool) -> None:
+        link = self._bus.servers.commands[server]
         try:
-            found = await self._bus.servers.commands[server].run(touch([(thing.key, thing.ttl_s) for thing in things]))
-        except BusError as error:
+            async with asyncio.timeout(max(TRY_S, min(thing.ttl_s for thing in things) / 3)):
+                found = await link.run(touch([(thing.key, thing.ttl_s) for thing in things]))
+        except (BusError, TimeoutError) as error:
+            away = _away(error, link)
             for thing in things:
-                thing.not_touched(error)
+                thing.not_touched(away)
             return
         for thing, alive in zip(things, found, strict=True):
             if thing in self._objects_due:
@@ -99,7 +103,7 @@ class Keeper:
                 found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
                 await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.kept])
         except (BusError, TimeoutError) as error:
-            away = error if isinstance(error, BusError) else LinkLost(url=link.endpoint.masked, reason="no answer in good time")
+            away = _away(error, link)
             for queue in queues:
                 queue.not_touched(away)
             return
@@ -133,3 +137,7 @@ def _now() -> float:
 def _interval_s(queue: Queue) -> float:
     third = queue.ttl_s / 3
     return min(third, LEASE_MS / 3000) if queue.leased else third
+
+
+def _away(error: Exception, link: AnyAsyncLink) -> BusError:
+    return error if isinstance(error, BusError) else LinkLost(url=link.endpoint.masked, reason="no answer in good time")

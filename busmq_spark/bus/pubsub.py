@@ -99,7 +99,7 @@ class Pubsub(Emitter):
             self._dropped += hearing.dropped
             self.bus.servers.ears[0].remove(self.channel, hearing.heard)
             self.bus.release(self)
-            await hearing.end()
+        await hearing.end()  # with the door open: a handler under way may unsubscribe, too
         self._emit("unsubscribed")
 
     async def detach(self) -> None:

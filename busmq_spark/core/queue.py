@@ -97,6 +97,7 @@ def give_back(keys: QueueKeys, record: str, handed: int, *, ttl_s: int, token: s
 
     Safe to repeat. -1 when somebody else has the lease.
     """
+    _check_ttl(ttl_s)
     return int((yield script("give_back", _recording(keys, record, token), (handed, keys.available, ttl_s, token))))
 
 

@@ -41,6 +41,7 @@ class Ear(asyncio.Protocol):
         self._writer: Any = None
         self._lost = asyncio.Event()
         self._heard = False
+        self._refused: Exception | None = None
         self._reader = hiredis.Reader()
 
     async def add(self, channel: str, listener: Listener) -> None:
@@ -81,6 +82,10 @@ class Ear(asyncio.Protocol):
                     continue
                 pause_s = 0.05
                 await self._watch()
+                if self._refused is not None:
+                    refused, self._refused = translate(self._refused, self.endpoint), None
+                    if not isinstance(refused, LinkLost):
+                        raise refused  # waiting in silence would hide it
         finally:
             self.drop()
 
@@ -132,6 +137,10 @@ class Ear(asyncio.Protocol):
         self._heard = True
         self._reader.feed(data)
         while (said := self._reader.gets()) is not False:
+            if isinstance(said, Exception) and "unsubscribe" not in str(said):
+                self._refused = said
+                self.drop()
+                return
             if not isinstance(said, list) or len(said) < 3:
                 continue  # the answer to a PING
             kind, name, payload = said

@@ -3,6 +3,7 @@
 -- ARGV handed available ttl_s token
 -- handed: the id handed over last (0: none). Lease: see take. A record of the taker's own ends here and is marked for late packets.
 -- Result how many messages went back; -1 when the lease is not the taker's: then whoever has it restores them.
+-- @include find
 local handed, ttl = ARGV[1], ARGV[3]
 if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[4] then return -1 end
 if redis.call('LINDEX', KEYS[2], -2) == 'ended' then return 0 end
@@ -31,10 +32,7 @@ end
 -- Others may have given back messages that are older than some of ours.
 local newest, older = tonumber(all[#all - 1]), 0
 local head = redis.call('LINDEX', KEYS[1], 0)
-while head and tonumber(head) < newest and older < 4000 do
-  older = older + 2
-  head = redis.call('LINDEX', KEYS[1], older)
-end
+if head and tonumber(head) < newest then older = 2 * (find(KEYS[1], newest) + 1) end
 local heads = older > 0 and redis.call('LRANGE', KEYS[1], 0, older - 1) or {}
 local merged, at, from = {}, 1, keep + 1
 while at < older or from < #all do

@@ -1,0 +1,142 @@
+"""Consumptions that end badly, or are cut off in the middle: nothing is lost, nobody hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.pubsub import Published
+from busmq_spark.core import queue as flows
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import BusError, QueueBusy, Unauthorized
+from tests.bus.tools import ids, stored, until
+from tests.conftest import Fresh
+
+LONG_S = 3600
+"""A ttl whose keeper does not come by while a test runs: a consumer that sleeps would sleep on."""
+
+
+async def test_an_end_that_failed_may_be_tried_again_and_the_queue_lives_on(fresh: Fresh) -> None:
+    with RedisServer(aof=True) as server:
+        async with Bus(server.url) as bus:
+            queue = bus.queue(fresh())
+            await queue.attach()
+            await queue.push_many(range(100))
+            consumption = queue.consume()
+            assert ids([await anext(consumption) for _ in range(3)]) == [1, 2, 3]
+            server.kill()
+            with pytest.raises((BusError, TimeoutError)):
+                async with asyncio.timeout(0.5):
+                    await queue.detach()
+            server.restart()
+            await consumption.stop()
+            assert await stored(queue) == list(range(4, 101))
+
+
+async def test_a_take_that_is_cancelled_is_looked_into_by_the_next(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus:
+        queue, never = bus.queue(fresh()), asyncio.Event()
+        await queue.attach(ttl_s=LONG_S)
+        consumption = queue.consume()
+        waiting = asyncio.ensure_future(anext(consumption))
+        await until(lambda: consumption.running)
+        link: Any = bus.servers.takes[0]
+        real, taken = link.run, asyncio.Event()
+
+        async def lost(flow: Any) -> Any:
+            found = await real(flow)
+            if not found:
+                return found
+            taken.set()
+            await never.wait()
+            return None
+
+        link.run = lost
+        await queue.push("x")
+        await taken.wait()
+        waiting.cancel()
+        link.run = real
+        async with asyncio.timeout(20):
+            assert (await anext(consumption)).text == "x"
+
+
+async def test_more_than_one_call_may_bring_can_be_prefetched(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus:
+        queue = bus.queue(fresh())
+        await queue.attach(ttl_s=LONG_S)
+        await queue.push_many(range(3500))
+        async with asyncio.timeout(20):
+            assert ids([message async for message in queue.consume(prefetch=5000, max=3500)]) == list(range(1, 3501))
+
+
+async def test_a_lease_that_comes_while_its_consumer_is_stopped_is_given_up(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, Bus(redis_url) as other:
+        name = fresh()
+        async with bus.queue(name) as queue, other.queue(name) as there:
+            for _ in range(20):  # every order of lease and release on the wire
+                beginning = asyncio.ensure_future(queue.consume(reliable=True).begin())
+                await asyncio.sleep(0)
+                await queue.stop()
+                await beginning
+                assert not queue.leased
+            await there.push("x")
+            async with asyncio.timeout(20):
+                assert (await anext(there.consume(reliable=True, wait=False))).text == "x"
+
+
+async def test_a_channel_that_lost_its_lease_in_the_middle_of_messages_says_so(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, Bus(redis_url) as other:
+        name = fresh()
+        here, there = bus.channel(name), other.channel(name)
+        await there.connect()
+        for n in range(5):
+            await there.send(n)
+        await here.listen(reliable=True)  # now: so that they come in one batch
+        messages = here.messages()
+        assert (await anext(messages)).text == "0"
+        connection = here._connection
+        assert connection is not None
+        connection.inbox._consumption.lease_lost()  # as the keeper does when it finds out
+        async with asyncio.timeout(20):
+            with pytest.raises(QueueBusy):
+                await anext(messages)
+
+
+async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: Fresh) -> None:
+    async with asyncio.timeout(30), Bus(redis_url) as bus:
+        pubsub, handling = bus.pubsub(fresh()), asyncio.Event()
+
+        async def handle(_: Published) -> None:
+            handling.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await pubsub.unsubscribe()
+
+        pubsub.on("message", handle)
+        async with pubsub:
+            await pubsub.publish("x")
+            await handling.wait()
+
+
+async def test_who_may_not_listen_hears_so_and_does_not_wait_for_ever(fresh: Fresh) -> None:
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
+        with pytest.raises(Unauthorized):
+            async with asyncio.timeout(30), Bus(server.url, user="deaf", password="secret") as bus, bus.pubsub(fresh()):
+                pass
+
+
+async def test_what_is_given_back_behind_much_else_is_in_order(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus:
+        queue = bus.queue(fresh())
+        await queue.attach()
+        await queue.push_many(range(4200))
+        records = [queue.keys.hand(fresh("hand")) for _ in range(4)]
+        for record in records:
+            await queue.run(flows.take(queue.keys, record, 0, most=1000, ttl_s=60))
+        for record in records:
+            await queue.run(flows.give_back(queue.keys, record, 0, ttl_s=60))
+        assert await stored(queue) == list(range(1, 4201))
