@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import itertools
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,12 @@ MARKERS = {"contract": "redis", "topology": "redis", "bus": "redis", "peers": "p
 # No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples, since names are fresh in each.
 settings.register_profile("busmq", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 settings.load_profile("busmq")
+
+
+def pytest_configure() -> None:
+    # Whoever runs this in the background of a script may have Ctrl-C ignored, and every process started here would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

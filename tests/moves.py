@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from busmq_spark.embedded import ClusterGroup, RedisServer
+from tests.support import wait_until
 
 
 @dataclass
@@ -33,11 +35,18 @@ class Move:
     def end(self) -> None:
         for node in (self.target, self.source, *self.group.masters):
             self._set(node, "NODE", _id(self.target))
+        # A word of the old owner that was under way may still turn a node round, until it hears of the new one's later epoch.
+        wait_until(lambda: all(self._arrived(node) for node in self.group.nodes if node.running), 30, "every node knows where the slot is")
 
     def whole(self) -> None:
         self.begin()
         self.migrate()
         self.end()
+
+    def _arrived(self, node: RedisServer) -> bool:
+        """Whether this node names the target as the owner."""
+        ranges: Any = node.command("CLUSTER", "SLOTS")
+        return any(first <= self.slot <= last and master[1] == self.target.port for first, last, master, *_ in ranges)
 
     def _set(self, node: RedisServer, *words: str) -> None:
         assert isinstance(self.slot, int)
