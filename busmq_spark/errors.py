@@ -134,7 +134,7 @@ class QueueFull(BusError):
     code = "BUSMQ_QUEUE_FULL"
     retriable = True
     template = (
-        "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} are not stored. "
+        "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} rows are not stored. "
         "Let a consumer drain it, or create it anew with a larger maxsize (an existing queue keeps its own); a sink waits longer with fullTimeoutMs"
     )
 
