@@ -211,7 +211,7 @@ def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
     """Nobody waits for a handler here, so what it raises goes to the log."""
     try:
         handler(*args)
-    except Exception:
+    except Exception:  # whatever it is: the executor would keep it to itself
         log.exception("a handler of %r failed", event)
         raise
 

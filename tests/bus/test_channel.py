@@ -110,7 +110,7 @@ async def test_a_wait_for_a_message_that_is_cancelled_loses_none(open_bus: OpenB
         waiting = asyncio.create_task(anext(two.messages()))
         for n in range(200):
             one.send(str(n))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, no time
             waiting.cancel()  # at any moment of the way
             await asyncio.wait([waiting])
             received += [] if waiting.cancelled() else [waiting.result()]

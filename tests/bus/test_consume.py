@@ -20,7 +20,7 @@ async def test_the_next_messages_are_waited_for(open_bus: OpenBus, fresh: Fresh)
         consumption = queue.consume()
         for n in range(1, 4):
             waiting = asyncio.ensure_future(anext(consumption))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop, no time: it waits now
             assert await there.push(f"m{n}") == n
             assert await waiting == Message(n, b"m%d" % n)
 

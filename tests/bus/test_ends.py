@@ -111,8 +111,8 @@ async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: 
 
         async def handle(_: Published) -> None:
             handling.set()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            for _ in range(2):  # turns of the loop, no time: the owner shall be in the middle of leaving
+                await asyncio.sleep(0)
             await pubsub.unsubscribe()
 
         pubsub.on("message", handle)
@@ -140,3 +140,40 @@ async def test_what_is_given_back_behind_much_else_is_in_order(redis_url: str, f
         for record in records:
             await queue.run(flows.give_back(queue.keys, record, 0, ttl_s=60))
         assert await stored(queue) == list(range(1, 4201))
+
+
+async def test_handlers_of_messages_are_waited_for_so_that_the_rest_stays_in_redis(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        handling, go_on, most = asyncio.Event(), asyncio.Event(), 10
+
+        async def handle(_: object) -> None:
+            handling.set()
+            await go_on.wait()
+
+        queue.on("message", handle)
+        await queue.push_many(range(50))
+        delivering = queue.each(max=50, prefetch=most)
+        await handling.wait()
+        assert (queue.consumed, await queue.count()) == (1, 50 - most)
+        go_on.set()
+        await delivering
+        assert queue.consumed == 50
+
+
+async def test_a_reliable_end_that_failed_does_not_lock_the_next_consumer_out(fresh: Fresh) -> None:
+    with RedisServer(aof=True) as server:
+        async with Bus(server.url) as bus:
+            first = bus.queue(fresh())
+            await first.attach()
+            await first.push_many(range(10))
+            assert (await anext(first.consume(reliable=True))).id == 1
+            server.kill()
+            with pytest.raises((BusError, TimeoutError)):
+                async with asyncio.timeout(0.5):
+                    await first.detach()
+            server.restart()
+            await until(lambda: bus.online)
+            second = bus.queue(first.name)
+            await second.attach()
+            async with asyncio.timeout(20):
+                assert ids([message async for message in second.consume(reliable=True, max=10)]) == list(range(1, 11))

@@ -121,3 +121,14 @@ def test_every_object_of_the_bus_works_without_a_loop(redis_url: str, fresh: Fre
             record["color"] = "blue"
         with there.persist(name) as record:
             assert record["color"] == "blue"
+
+
+def test_what_a_handler_raises_is_logged(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("no")
+
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+        queue.on("message", fail)
+        queue.push("x")
+        queue.each(max=1).result()
+    assert [(record.message, str(record.exc_info and record.exc_info[1])) for record in caplog.records] == [("a handler of 'message' failed", "no")]
