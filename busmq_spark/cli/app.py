@@ -74,15 +74,19 @@ for title, commands in (
         app.command(rich_help_panel=title)(_piped(reaching(command)))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the result is its exit code."""
+def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
+    """Run one command line; the result is its exit code. With ``interrupts``, Ctrl-C is an exception from here on."""
     signal.signal(signal.SIGTERM, _terminate)
     sys.stdout, sys.stderr = _usable(sys.stdout), _usable(sys.stderr)
     out = Output(as_json="--json" in arguments)
     logging.basicConfig(handlers=[LogNotes(out)])
     try:
+        if interrupts:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _invoke(out, list(arguments))
         sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except (BrokenPipeError, _ReaderGone):
         _close_stdout()
         return OK
@@ -100,7 +104,7 @@ def _invoke(out: Output, arguments: list[str]) -> int:
     except BusError as error:
         out.fail_with(error)
         return FAILED
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return INTERRUPTED
     except OSError as error:
         out.fail("BUSMQ_SYSTEM", f"{error.filename or 'the system'}: {error.strerror or error}")
