@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "busmq_spark"
 
 # A room (module or package) may import from rooms to its left. __init__ (lazy names) and __main__ (the command) belong to no room.
-ORDER = ["errors", "metrics", "options", "embedded", "core", "topology", "bus", "federation", "patterns", "spark", "cli"]
+ORDER = ["errors", "metrics", "options", "embedded", "core", "topology", "store", "bus", "federation", "patterns", "spark", "cli"]
 NO_ROOM = {"__init__", "__main__"}
-# Left of it, but not for it: Spark's own processes are synchronous, the bus is asyncio.
-SKIPS = {("spark", "bus")}
+# Left of it, but not for it: the store is synchronous and for batches; Spark's own processes are synchronous, the bus is asyncio.
+SKIPS = {("spark", "bus"), ("bus", "store")}
 HOME = {"redis": "topology", "websockets": "federation", "pyspark": "spark", "typer": "cli", "rich": "cli"}
 # Decisions and formats: they run without a server, a clock or a loop, so their tests do too.
 PURE = {
@@ -24,7 +24,6 @@ PURE = {
     ("federation", "mux"),
     ("federation", "dnode"),
     ("federation", "bulk"),
-    ("federation", "session"),
     ("spark", "offsets"),
     ("spark", "plan"),
 }

@@ -11,11 +11,11 @@ from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
-from busmq_spark.spark.loss import loss_error
-from busmq_spark.spark.offsets import Position
-from busmq_spark.spark.plan import Loss, lost
-from busmq_spark.spark.redis_store import RedisStore, open_store
-from busmq_spark.spark.store import Creation
+from busmq_spark.spark.plan import lost
+from busmq_spark.store.loss import Loss, loss_error
+from busmq_spark.store.position import Position
+from busmq_spark.store.protocol import Creation
+from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.holder import is_dead, my_token
 from busmq_spark.topology.listen import Bell
 

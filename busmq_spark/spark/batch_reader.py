@@ -11,11 +11,12 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.plan import Range, tasks
+from busmq_spark.spark.plan import tasks
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import Partition, read_ranges
-from busmq_spark.spark.redis_store import open_store
-from busmq_spark.spark.store import Creation
+from busmq_spark.store.position import Range
+from busmq_spark.store.protocol import Creation
+from busmq_spark.store.redis_store import open_store
 
 
 class BatchReader(DataSourceReader):

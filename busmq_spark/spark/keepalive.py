@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from busmq_spark.errors import BusError
-from busmq_spark.spark.store import ReadStore
+from busmq_spark.store.protocol import ReadStore
 from busmq_spark.topology.holder import LEASE_MS
 
 log = logging.getLogger("busmq_spark")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from busmq_spark.errors import QueueBusy
-from busmq_spark.spark.store import ReadStore
+from busmq_spark.store.protocol import ReadStore
 from busmq_spark.topology.holder import LEASE_MS, is_dead, machine
 
 GRACE_S = 3.0

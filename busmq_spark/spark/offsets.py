@@ -10,33 +10,13 @@ batch before said. ``lost`` counts the ids skipped with failOnDataLoss=false. Ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.store.position import Position
 
 VERSION = 1
 INITIAL = {"v": VERSION}
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Everything up to and including ``last`` is done, in the queue life named ``born``."""
-
-    born: str
-    last: int
-    mark: str = ""
-    start: int | None = None
-    lost: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON object of one queue."""
-        found: dict[str, Any] = {"born": self.born, "last": self.last, "mark": self.mark}
-        if self.start is not None:
-            found["from"] = self.start
-        if self.lost:
-            found["lost"] = self.lost
-        return found
 
 
 Positions = Mapping[str, Position]

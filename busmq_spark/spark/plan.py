@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from busmq_spark.core.state import QueueState
-from busmq_spark.spark.offsets import Position
+from busmq_spark.store.loss import Loss
+from busmq_spark.store.position import Position, Range
 
 PACK_OVER = 32
 """With more ranges than this, small ones share a task: a Python task costs milliseconds, however little it reads."""
 PACK_ROWS = 1000
 """A shared task is full when it reads so many messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Ids first..last (inclusive) of one life of one queue, on the server with this index."""
-
-    queue: str
-    born: str
-    first: int
-    last: int
-    server: int = 0
-
-    @property
-    def rows(self) -> int:
-        """How many messages it holds."""
-        return self.last - self.first + 1
 
 
 def share(available: Mapping[str, int], most: int) -> dict[str, int]:
@@ -88,17 +72,6 @@ def _pack(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
     if shared:
         packed.append(tuple(shared))
     return packed
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Messages that were planned and are gone. ``kind`` as in errors.DataLoss, or ``removed`` when the state alone cannot tell by whom."""
-
-    kind: str
-    expected: str
-    found: str
-    ids: int = 0
-    """How many ids are known to be missing; 0 when nobody can know."""
 
 
 def lost(at: Position, now: QueueState) -> Loss | None:

@@ -21,11 +21,11 @@ from busmq_spark.core.state import QueueState
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
 from busmq_spark.spark.attach import Attachment
-from busmq_spark.spark.offsets import Position
-from busmq_spark.spark.plan import Range, share, tasks
+from busmq_spark.spark.plan import share, tasks
 from busmq_spark.spark.process import freeze
-from busmq_spark.spark.redis_store import bells, open_store, shared_store
 from busmq_spark.spark.schema import ArrowRows
+from busmq_spark.store.position import Position, Range
+from busmq_spark.store.redis_store import bells, open_store, shared_store
 
 DISCOVERY_S = 2.0
 """How often an idle query looks for new queues that match its pattern."""

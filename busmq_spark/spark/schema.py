@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from busmq_spark.core.once import Remembered
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.store import Rows
+from busmq_spark.store.protocol import Rows
 
 SOURCE_SCHEMA = "queue string, id long, value binary"
 _TYPES: dict[str, tuple[type[DataType], ...]] = {"queue": (StringType,), "id": (LongType,), "value": (BinaryType, StringType)}

@@ -17,9 +17,9 @@ from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueMissi
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.process import freeze
-from busmq_spark.spark.redis_store import RedisStore, shared_store
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.store import Creation, FullPolicy
+from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.redis_store import RedisStore, shared_store
 from busmq_spark.topology.place import new_token
 
 ROWS_AT_ONCE = 10_000

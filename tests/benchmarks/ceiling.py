@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import BATCH_ROWS, SOURCE_SCHEMA, ArrowRows
-from busmq_spark.spark.store import Rows
+from busmq_spark.store.protocol import Rows
 
 
 @lru_cache(maxsize=1)

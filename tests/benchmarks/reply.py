@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from busmq_spark.core.pairs import HeaderScan, Pairs, PairScanner
 from busmq_spark.core.ranges import TARGET_BYTES, Slice
-from busmq_spark.spark.redis_range import _values
+from busmq_spark.store.redis_range import _values
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios
 
 SIZES = (32, 100, 1024, 10_240)

@@ -15,8 +15,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from busmq_spark.core.flow import command
 from busmq_spark.spark import compat
 from busmq_spark.spark.reader import StreamReader
-from busmq_spark.spark.redis_store import open_store
 from busmq_spark.spark.source import BusmqDataSource
+from busmq_spark.store.redis_store import open_store
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from busmq_spark.errors import QueueFull
-from busmq_spark.spark import store
-from busmq_spark.spark.store import FullPolicy
+from busmq_spark.store import protocol
+from busmq_spark.store.protocol import FullPolicy
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(store, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
+    monkeypatch.setattr(protocol, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
     return made
 
 

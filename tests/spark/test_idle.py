@@ -10,8 +10,8 @@ import pytest
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.plan import Range
-from busmq_spark.spark.redis_store import open_store
+from busmq_spark.store.position import Range
+from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import Engine

@@ -11,10 +11,10 @@ from busmq_spark.core import queue as core
 from busmq_spark.errors import QueueBusy, QueueFlushed
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
 from busmq_spark.spark.batch_reader import BatchReader
-from busmq_spark.spark.redis_store import open_store
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.store import Creation
 from busmq_spark.spark.writer import Committer, TaskWriter
+from busmq_spark.store.protocol import Creation
+from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.spark.engine import SCHEMA, Engine, rows_of
 from tests.support import wait_until

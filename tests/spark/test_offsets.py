@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.offsets import INITIAL, Memory, Position, begin, decode, encode
+from busmq_spark.spark.offsets import INITIAL, Memory, begin, decode, encode
+from busmq_spark.store.position import Position
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))["vectors"]
 

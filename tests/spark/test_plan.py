@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.state import QueueState
-from busmq_spark.spark.offsets import Position
-from busmq_spark.spark.plan import PACK_OVER, PACK_ROWS, Range, lost, share, split, tasks
+from busmq_spark.spark.plan import PACK_OVER, PACK_ROWS, lost, share, split, tasks
+from busmq_spark.store.position import Position, Range
 
 queues = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(0, 1000), max_size=12)
 

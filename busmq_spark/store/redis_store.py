@@ -18,11 +18,10 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.options import RedisOptions, redis_options
-from busmq_spark.spark.offsets import Position
-from busmq_spark.spark.plan import Range
-from busmq_spark.spark.redis_append import RedisAppender
-from busmq_spark.spark.redis_range import RangeLinks, range_link, read_range
-from busmq_spark.spark.store import Creation, Rows, Traces
+from busmq_spark.store.position import Position, Range
+from busmq_spark.store.protocol import Creation, Rows, Traces
+from busmq_spark.store.redis_append import RedisAppender
+from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import Endpoint

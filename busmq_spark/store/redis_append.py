@@ -16,7 +16,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.sink import STAGE_AGAIN, Staged, discard, encode_runs, stage
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
-from busmq_spark.spark.store import FullPolicy
+from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.topology.links import Link
 
 DEPTH = 3

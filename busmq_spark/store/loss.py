@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NoReturn
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
-from busmq_spark.spark.plan import Loss
-from busmq_spark.spark.store import Traces
+from busmq_spark.store.protocol import Traces
 from busmq_spark.topology.links import Link
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
 _BY_KIND = {error.kind: error for error in _ERRORS}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages that were planned and are gone. ``kind`` as in errors.DataLoss, or ``removed`` when the state alone cannot tell by whom."""
+
+    kind: str
+    expected: str
+    found: str
+    ids: int = 0
+    """How many ids are known to be missing; 0 when nobody can know."""
 
 
 def loss_error(queue: str, loss: Loss, traces: Traces, *, own_listeners: int = 0) -> DataLoss:

@@ -17,9 +17,9 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import Pairs
 from busmq_spark.core.ranges import RangeCursor, Slice, probe, seek
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
-from busmq_spark.spark.loss import raise_removed
-from busmq_spark.spark.plan import Range
-from busmq_spark.spark.store import Rows
+from busmq_spark.store.loss import raise_removed
+from busmq_spark.store.position import Range
+from busmq_spark.store.protocol import Rows
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.cluster_range import ClusterRangeLink
 from busmq_spark.topology.endpoint import patience

@@ -16,8 +16,7 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull
-from busmq_spark.spark.offsets import Position
-from busmq_spark.spark.plan import Range
+from busmq_spark.store.position import Position, Range
 
 
 @dataclass(frozen=True, slots=True)

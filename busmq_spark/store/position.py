@@ -1,0 +1,42 @@
+"""Places in a queue: how far somebody has read, and what to read next. Ids are inclusive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything up to and including ``last`` is done, in the queue life named ``born``."""
+
+    born: str
+    last: int
+    mark: str = ""
+    start: int | None = None
+    lost: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of one queue."""
+        found: dict[str, Any] = {"born": self.born, "last": self.last, "mark": self.mark}
+        if self.start is not None:
+            found["from"] = self.start
+        if self.lost:
+            found["lost"] = self.lost
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Ids first..last (inclusive) of one life of one queue, on the server with this index."""
+
+    queue: str
+    born: str
+    first: int
+    last: int
+    server: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many messages it holds."""
+        return self.last - self.first + 1
