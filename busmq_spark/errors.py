@@ -3,6 +3,9 @@
     BusError                       .code  stable, for programs;  .details  what was found;  .retriable
     ├── ConfigError                bad option or argument; raised before any connection is made
     ├── LinkLost         retriable Redis cannot be reached, timed out or is still loading
+    │   └── FederationLost retriable a federation server cannot be reached
+    ├── FederationRefused          a federation server does not know the secret, or it may not do this
+    ├── RemoteError                a federation server answered with an error that this version does not know
     ├── Unauthorized               wrong password, or the ACL user may not do this
     ├── TlsFailed                  one side does not trust the other's certificate, or one of them speaks no TLS
     ├── ServerRefused              Redis answered with an error of its own
@@ -71,6 +74,27 @@ class LinkLost(BusError):
     code = "BUSMQ_LINK_LOST"
     retriable = True
     template = "cannot reach Redis at {url}: {reason}. Check that the server runs and that this address is reachable from here"
+
+
+class FederationLost(LinkLost):
+    """A federation server cannot be reached, or did not answer in time."""
+
+    code = "BUSMQ_FEDERATION_LOST"
+    template = "cannot reach the federation server at {url}: {reason}. Check that it runs and that this address is reachable from here"
+
+
+class FederationRefused(BusError):
+    """A federation server refused the secret, or what was asked goes beyond what the secret may do."""
+
+    code = "BUSMQ_FEDERATION_REFUSED"
+    template = "the federation server at {url} refused: {reason}. Check the secret, and what its name may do there"
+
+
+class RemoteError(BusError):
+    """A federation server answered with an error that this version has no class for; ``details["remote"]`` is its code."""
+
+    code = "BUSMQ_REMOTE"
+    template = "the federation server answered with {remote}: {reason}"
 
 
 class Unauthorized(BusError):
