@@ -20,6 +20,7 @@
     ├── MessagesMissed             a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused             a row or message that cannot be stored
     ├── ProtocolError              a peer sent what the protocol does not know
+    │   └── WireError              a federation peer sent what cannot be read; its channel ends
     ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
     │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
     │   ├── QueueFlushed           kind ``flushed``: somebody deleted its messages
@@ -206,6 +207,13 @@ class ProtocolError(BusError):
 
     code = "BUSMQ_PROTOCOL"
     template = "message {id} of queue {queue!r} begins with {found}; expected {expected}. It is skipped. See which program pushes to this queue"
+
+
+class WireError(ProtocolError):
+    """A federation peer sent bytes that are no packet, creation message or RPC line. Its channel ends."""
+
+    code = "BUSMQ_WIRE"
+    template = "a federation peer sent {found}; expected {expected}. Its channel is closed. See which program connects here"
 
 
 class DataLoss(BusError):

@@ -1,0 +1,115 @@
+"""The first message of a channel: which object the client wants, and the methods it will call (protocol 5.4)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from busmq_spark.errors import WireError
+from busmq_spark.federation.dnode import UNSAFE, decode_json, encode_json
+
+Type = Literal["queue", "channel", "pubsub", "persistify", "service"]
+CREATION_BYTES = 64 * 1024
+NAME_CHARACTERS = 1024
+ROLES = ("local", "remote")
+
+# Type -> its methods in the order of npm busmq 3.1.0. Old clients send some of them; the order in the message counts, not this one.
+_NAMES: dict[Type, str] = {
+    "queue": "on once find isAttached attach detach ttl maxsize metadata close exists count flush push pushed consumed stop isConsuming consume ack "
+    "promisify",
+    "channel": "on once connect attach listen send sendTo disconnect detach end isAttached ack promisify",
+    "pubsub": "on once subscribe attach unsubscribe isSubscribed publish detach promisify",
+    "persistify": "pread pwrite ptouch",
+    "service": "on once serve connect disconnected disconnecting disconnect isServing isConnected request promisify",
+}
+METHODS: dict[Type, tuple[str, ...]] = {kind: tuple(names.split()) for kind, names in _NAMES.items()}
+MOST_METHODS = 64
+_METHOD = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """An object of a bus: its type, the methods in the order that gives them numbers, and its arguments as they travel.
+
+    A service of an npm client comes without arguments, so without a name (protocol Q17); ours sends ``[name]``.
+    """
+
+    type: Type
+    methods: tuple[str, ...]
+    args: list[Any] | None = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """The body of the packet; no line feed."""
+        members = {"type": self.type, "methods": self.methods}
+        return encode_json(members if self.args is None else {**members, "args": self.args})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Creation:
+        """Read the body. Raises WireError for anything but one of the five types with sound arguments.
+
+        Methods that nobody knows are kept, since the numbers depend on them; calling them does nothing.
+        """
+        if len(body) > CREATION_BYTES:
+            raise WireError(found=f"a creation message of {len(body)} bytes", expected=f"at most {CREATION_BYTES}")
+        members = decode_json(body, "a creation message")
+        if not isinstance(members, dict) or members.get("type") not in get_args(Type):
+            raise WireError(found="a creation message of no known type", expected=", ".join(get_args(Type)))
+        made = cls(members["type"], _methods(members.get("methods")), members.get("args"))
+        made._check()
+        return made
+
+    @property
+    def name(self) -> str:
+        """The name of the object; empty for a service of an npm client."""
+        return str(self.args[0]) if self.args else ""
+
+    @property
+    def roles(self) -> tuple[str, str]:
+        """Of a channel: whom it reads as, and whom it sends to."""
+        given = [str(role) for role in (self.args or [])[1:3]]
+        local, remote, *_ = [*given, *ROLES[len(given) :]]
+        return local, remote
+
+    def _check(self) -> None:
+        args = self.args
+        if args is None and self.type == "service":
+            return
+        if not isinstance(args, list) or not args or len(args) > 3 or not _is_name(args[0]):
+            raise WireError(found=f"a creation message for a {self.type} without a name", expected="args that begin with a name")
+        if self.type == "channel" and not all(map(_is_role, args[1:])):
+            raise WireError(found="a channel whose roles are no names", expected="two names without a colon")
+        if self.type == "persistify" and not _is_attributes(args[1:]):
+            raise WireError(found="a persisted object whose attributes are no names", expected="[name, {}, [attribute, …]]")
+
+
+def creation(kind: Type, name: str, *more: Any) -> Creation:
+    """What an npm client of 3.1.0 sends for this object."""
+    return Creation(kind, METHODS[kind], [name, *more])
+
+
+def _methods(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, list) or len(found) > MOST_METHODS or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found):
+        raise WireError(found="a creation message whose methods are no list of names", expected=f"at most {MOST_METHODS} names")
+    if len({*found}) < len(found) or UNSAFE & {*found}:
+        raise WireError(found="a creation message that names a method twice, or one that no object has", expected="each method once")
+    return tuple(found)
+
+
+def _is_name(found: Any) -> bool:
+    """Text that can be part of a key."""
+    return isinstance(found, str) and 0 < len(found) <= NAME_CHARACTERS and not any("\ud800" <= letter <= "\udfff" for letter in found)
+
+
+def _is_role(found: Any) -> bool:
+    """A role ends at the colon before the name in its queue's key: one with a colon would reach the queues of other channels."""
+    return _is_name(found) and ":" not in found
+
+
+def _is_attributes(rest: list[Any]) -> bool:
+    match rest:
+        case [] | [dict()]:
+            return True
+        case [dict(), list() as names]:
+            return all(isinstance(name, str) for name in names)
+    return False

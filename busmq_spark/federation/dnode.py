@@ -1,0 +1,318 @@
+"""The lines of remote calls, and the functions that travel in them as numbers (protocol 5.5).
+
+Rule 1. A line is one JSON object and a line feed. Nothing a peer sends raises anything but WireError.
+Rule 2. Each side numbers the functions it hands out from 0 upwards, per channel, and never uses a number twice.
+Rule 3. A client's call carries all its arguments in one object keyed by place; whatever else is invoked gets a plain list.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring as quoted
+from typing import Any
+
+from busmq_spark.errors import WireError
+
+LINE_BYTES = 16 * 1024 * 1024
+DEPTH = 100
+"""Deepest nesting that is read: far below Python's own limit of recursion, so that what was read can be walked and written again."""
+FUNCTIONS = 10_000
+HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+UNSAFE = {"__proto__", "constructor", "prototype"}
+UNDEFINED = object()
+"""An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A function of the peer, as found in the arguments of a line: invoke it by its number."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One call, word by word as it travels: ``arguments`` hold ``[Function]`` where ``callbacks`` says which one belongs there."""
+
+    method: int | str
+    arguments: list[Any]
+    callbacks: dict[str, Path] = field(default_factory=dict)
+    links: tuple[tuple[Path, Path], ...] = ()
+
+    def encode(self) -> bytes:
+        """The bytes, byte by byte those of Node. Raises WireError for what JSON cannot express."""
+        members: dict[str, Any] = {"method": self.method, "arguments": self.arguments}
+        if self.method != "cull":
+            members |= {"callbacks": self.callbacks, "links": [{"from": from_, "to": to} for from_, to in self.links]}
+        return encode_json(members) + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Line:
+        """Read one line, with or without its line feed. Raises WireError."""
+        members = decode_json(line, "a line")
+        if not isinstance(members, dict):
+            raise WireError(found="a line that is no object", expected="method, arguments, callbacks and links")
+        return cls(
+            _method(members.get("method")),
+            _list(members.get("arguments"), "arguments"),
+            _callbacks(members.get("callbacks")),
+            _links(members.get("links")),
+        )
+
+    def values(self) -> list[Any]:
+        """The arguments with a Remote in the place of each function. Raises WireError when a path leads nowhere.
+
+        Of a circular value the place where it would begin anew keeps the text ``[Circular]``: no message can be circular.
+        """
+        return _placed(self.arguments, self.callbacks) if self.callbacks else self.arguments
+
+    def call_values(self) -> list[Any]:
+        """The arguments of a client's call: those of its object in the order of their places, gaps ignored."""
+        values = self.values()
+        if not values:
+            return []
+        given = values[0]
+        if isinstance(given, list):
+            return given
+        if not isinstance(given, dict) or not all(place.isdecimal() and place.isascii() and len(place) < 5 for place in given):
+            raise WireError(found="a call whose arguments are not in one object", expected='places as keys: {"0":…,"1":…}')
+        return list(given.values()) if len(given) < 2 else [given[place] for place in sorted(given, key=int)]
+
+
+class Functions:
+    """The functions that this side has handed out on one channel."""
+
+    def __init__(self, most: int = FUNCTIONS) -> None:
+        self._most, self._next = most, 0
+        self._by_id: dict[int, Callable[..., Any]] = {}
+        self._ids: dict[Callable[..., Any], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, id: int) -> Callable[..., Any] | None:
+        """The function with this number; None when there never was one, or it is forgotten."""
+        return self._by_id.get(id)
+
+    def hand_out(self, function: Callable[..., Any], *, anew: bool = False) -> int:
+        """Its number: the one it has, unless ``anew``, else the next. Raises WireError when too many are kept."""
+        if not anew and (known := self._ids.get(function)) is not None:
+            return known
+        if len(self._by_id) >= self._most:
+            raise WireError(found=f"more than {self._most} functions in use on one channel", expected="fewer: use the same function again")
+        id = self._next
+        self._next += 1
+        self._by_id[id] = function
+        self._ids.setdefault(function, id)
+        return id
+
+    def forget(self, id: int) -> None:
+        """Let go of a function; its number is not used again. Unknown numbers are ignored."""
+        function = self._by_id.pop(id, None)
+        if function is not None and self._ids.get(function) == id:
+            del self._ids[function]
+
+
+def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> Line:
+    """The line that invokes a peer's function with ``arguments``: a plain list, functions in it handed out."""
+    return _pack(method, list(arguments), functions)
+
+
+def pack_call(method: int | str, arguments: Iterable[Any], functions: Functions) -> Line:
+    """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
+    return _pack(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
+
+
+def methods_line(methods: Iterable[str]) -> Line:
+    """What a server says after ``ready``: the methods get the numbers 0, 1, … in the order in which they were asked for."""
+    names = list(methods)
+    return Line("methods", [dict.fromkeys(names, "[Function]")], {str(id): ("0", name) for id, name in enumerate(names)})
+
+
+def message_line(id: int, text: str, number: int) -> bytes:
+    """The bytes of an invocation with a text and a number: the shortest way, since each message of a queue takes it."""
+    return b'{"method":%d,"arguments":[%b,%d],"callbacks":{},"links":[]}\n' % (id, utf8(quoted(text)), number)
+
+
+class Lines:
+    """Cuts what comes in packets into lines. Raises WireError when one gets too long."""
+
+    def __init__(self, most: int = LINE_BYTES) -> None:
+        self._most = most
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    def feed(self, body: bytes) -> Iterator[bytes]:
+        """The lines that are complete now; the rest waits for more."""
+        *whole, rest = body.split(b"\n")
+        for line in whole:
+            complete = b"".join([*self._parts, line]) if self._parts else line
+            self._parts.clear()
+            self._held = 0
+            self._check(len(complete))
+            if complete:
+                yield complete
+        if rest:
+            self._held += len(rest)
+            self._check(self._held)
+            self._parts.append(rest)
+            if len(self._parts) > 100:  # one byte a packet must not cost an object each
+                self._parts = [b"".join(self._parts)]
+
+    def _check(self, size: int) -> None:
+        if size > self._most:
+            raise WireError(found=f"a line of more than {self._most} bytes", expected="a shorter one")
+
+
+# -- JSON as Node writes it ------------------------------------------------------------------------------------------------------------------
+
+
+def encode_json(value: Any) -> bytes:
+    """Compact, in the order of insertion, characters as they are; half a surrogate pair as ``\\udxxx``. Raises WireError."""
+    try:
+        return utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WireError(found=f"a value that is no JSON ({error})", expected="what JSON can express") from None
+
+
+def decode_json(data: bytes, what: str) -> Any:
+    """What the text says. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for nesting beyond DEPTH."""
+    try:
+        value = json.loads(data.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
+        raise WireError(found=f"{what} of {len(data)} bytes that is no JSON ({reason})", expected="compact JSON in UTF-8") from None
+    if data.count(b"[") + data.count(b"{") > DEPTH and _depth(value) > DEPTH:
+        raise WireError(found=f"{what} that is nested more than {DEPTH} deep", expected="a flatter one")
+    return value
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a JSON text."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return HALF_A_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _depth(value: Any) -> int:
+    """How deep the lists and objects are nested, found without recursion."""
+    depth, level = 0, [value]
+    while level := [part for part in level if isinstance(part, list | dict)]:
+        depth += 1
+        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part)]
+    return depth
+
+
+# -- the members of a line -------------------------------------------------------------------------------------------------------------------
+
+
+def _method(found: Any) -> int | str:
+    if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**53:
+        return found
+    if isinstance(found, str) and found not in UNSAFE:
+        return found
+    raise WireError(found="a line whose method is neither a number nor a name", expected="the number of a function")
+
+
+def _list(found: Any, what: str) -> list[Any]:
+    if not isinstance(found, list):
+        raise WireError(found=f"a line whose {what} are no list", expected="a list")
+    return found
+
+
+def _callbacks(found: Any) -> dict[str, Path]:
+    if found is None or found == {}:
+        return {}
+    if not isinstance(found, dict):
+        raise WireError(found="a line whose callbacks are no object", expected="numbers with their paths")
+    return {_number(id): _path(path) for id, path in found.items()}
+
+
+def _links(found: Any) -> tuple[tuple[Path, Path], ...]:
+    if found is None or found == []:
+        return ()
+    links = _list(found, "links")
+    if not all(isinstance(link, dict) for link in links):
+        raise WireError(found="a link that is no object", expected="from and to")
+    return tuple((_path(link.get("from")), _path(link.get("to"))) for link in links)
+
+
+def _number(id: str) -> str:
+    if id.isascii() and id.isdecimal() and len(id) <= 15:
+        return id
+    raise WireError(found="a callback without a number", expected="a decimal number")
+
+
+def _path(found: Any) -> Path:
+    if not isinstance(found, list) or not 0 < len(found) <= DEPTH or not all(isinstance(step, str) for step in found) or UNSAFE & {*found}:
+        raise WireError(found="a path that is no list of names", expected='steps as text: ["0","1"]')
+    return tuple(found)
+
+
+# -- functions in their places ---------------------------------------------------------------------------------------------------------------
+
+
+def _placed(arguments: list[Any], callbacks: Mapping[str, Path]) -> list[Any]:
+    """A copy, as deep as the paths go, with a Remote at the end of each."""
+    root = list(arguments)
+    copied: dict[Path, Any] = {(): root}
+    for id, path in callbacks.items():
+        for length in range(1, len(path)):
+            if path[:length] not in copied:
+                whole, step = copied[path[: length - 1]], path[length - 1]
+                copied[path[:length]] = inner = copy.copy(_at(whole, step))
+                whole[_key(whole, step)] = inner
+        whole, step = copied[path[:-1]], path[-1]
+        _at(whole, step)
+        whole[_key(whole, step)] = Remote(int(id))
+    return root
+
+
+def _key(whole: Any, step: str) -> Any:
+    return int(step) if isinstance(whole, list) else step
+
+
+def _at(whole: Any, step: str) -> Any:
+    if isinstance(whole, dict) and step in whole:
+        return whole[step]
+    if isinstance(whole, list) and step.isascii() and step.isdecimal() and len(step) < 10 and int(step) < len(whole):
+        return whole[int(step)]
+    raise WireError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
+
+
+def _pack(method: int | str, arguments: list[Any], functions: Functions) -> Line:
+    callbacks: dict[str, Path] = {}
+    links: list[tuple[Path, Path]] = []
+
+    def walk(value: Any, path: Path, above: dict[int, Path]) -> Any:
+        if isinstance(value, dict | list):
+            if (start := above.get(id(value))) is not None:
+                links.append((start, path))
+                return "[Circular]"
+            inner = {**above, id(value): path}
+            if isinstance(value, dict):
+                return {str(name): walk(part, (*path, str(name)), inner) for name, part in value.items() if part is not UNDEFINED}
+            return [walk(part, (*path, str(place)), inner) for place, part in enumerate(value)]
+        if callable(value):
+            number = functions.hand_out(value)
+            if str(number) in callbacks:
+                number = functions.hand_out(value, anew=True)
+            callbacks[str(number)] = path
+            return "[Function]"
+        return value
+
+    try:
+        packed = walk(arguments, (), {})
+    except RecursionError:
+        raise WireError(found="arguments nested too deeply", expected=f"at most {DEPTH} levels") from None
+    return Line(method, packed, dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))), tuple(links))

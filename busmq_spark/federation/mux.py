@@ -1,0 +1,40 @@
+"""The packets that carry many channels over one web socket (protocol 5.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from busmq_spark.errors import WireError
+
+CHANNEL_BYTES = 16
+HEAD_BYTES = CHANNEL_BYTES + 1
+DATA, CLOSE = ord("1"), ord("2")
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """Sixteen ASCII characters of channel id, one digit, the body. Without a body (None) it closes the channel."""
+
+    channel: str
+    body: bytes | None
+
+    def encode(self) -> bytes:
+        """The bytes of one web socket message."""
+        if self.body is None:
+            return self.channel.encode("ascii") + b"2"
+        return b"%b1%b" % (self.channel.encode("ascii"), self.body)
+
+    @classmethod
+    def decode(cls, message: bytes) -> Packet:
+        """Read one web socket message. Raises WireError; what a close packet carries behind its digit is ignored, as by Node."""
+        head = message[:CHANNEL_BYTES]
+        if len(message) < HEAD_BYTES or not head.isascii() or not head.decode("ascii").isprintable():
+            raise WireError(found=f"a packet of {len(message)} bytes without a channel id", expected="16 ASCII characters, then 1 or 2")
+        channel, kind = head.decode("ascii"), message[CHANNEL_BYTES]
+        if kind == CLOSE:
+            return cls(channel, None)
+        if kind != DATA:
+            raise WireError(found=f"a packet of type {bytes([kind])!r}", expected="1 (data) or 2 (close)")
+        if len(message) == HEAD_BYTES:
+            raise WireError(found="a data packet without a body", expected="at least one byte")
+        return cls(channel, message[HEAD_BYTES:])
