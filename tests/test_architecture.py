@@ -24,6 +24,10 @@ PURE = {
     ("federation", "mux"),
     ("federation", "dnode"),
     ("federation", "bulk"),
+    ("federation", "grants"),
+    ("federation", "handshake"),
+    ("federation", "limits"),
+    ("federation", "token"),
     ("spark", "offsets"),
     ("spark", "plan"),
 }

@@ -1,0 +1,139 @@
+"""From the head of an HTTP request to a decision. Pure: no socket, no web-socket library.
+
+compat: paths, queries and answers are those of npm busmq 3.1.0 (protocol 5.1), save that a wrong path is answered with 404 instead of silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import unquote_to_bytes
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.federation.keyring import Identity, Keyring
+
+BULK: Final = "busmq.bulk.v1"
+HEALTH, METRICS = "/healthz", "/metrics"
+REASONS = ("path", "origin", "secret", "busy")
+"""Why a handshake is refused: the values of a metric's label."""
+MOST_PAIRS = 1000  # compat: Node looks at no more
+_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The peer is let in, and speaks this protocol: busmq's own, or bulk (then the answer must name the subprotocol)."""
+
+    identity: Identity
+    protocol: Literal["busmq", "busmq.bulk.v1"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The answer instead of a web socket, complete as it is: no further header belongs into it."""
+
+    status: int
+    phrase: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a server lets in. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any."""
+
+    keyring: Keyring
+    path: str = "/bus"
+    origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"/[A-Za-z0-9/_.~-]*", self.path) or self.path in (HEALTH, METRICS):
+            raise ConfigError(reason=f"path is {self.path!r}; expected one such as /bus, and neither {HEALTH} nor {METRICS}")
+        for origin in self.origins:
+            if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+", origin):
+                raise ConfigError(reason=f"origin is {origin!r}; expected scheme, host and port only, such as https://app.example.com")
+
+
+def page(target: str) -> str | None:
+    """Which of the two pages for operators is asked for, if it is one: they need no secret and hold none."""
+    path = split(target)[0]
+    return path if path in (HEALTH, METRICS) else None
+
+
+def decide(target: str, headers: Sequence[tuple[str, str]], door: Door) -> Accept | Refuse:
+    """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
+    path, query = split(target)
+    if path != door.path:
+        return refuse(404, "Not Found", "path", "there is nothing at this path\n")
+    origins = _all(headers, "origin")
+    if door.origins and origins and (len(origins) > 1 or _origin(origins[0]) not in map(_origin, door.origins)):
+        return refuse(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
+    offered = [word.strip() for line in _all(headers, "sec-websocket-protocol") for word in line.split(",")]
+    protocol: Literal["busmq", "busmq.bulk.v1"] = BULK if BULK in offered else "busmq"
+    shown = _shown(headers, query, bulk=protocol == BULK)
+    identity = None if shown is None else door.keyring.identify_either(shown)
+    if identity is None:
+        # compat: exactly this header and no body
+        return Refuse(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")
+    return Accept(identity, protocol)
+
+
+def refuse(status: int, phrase: str, why: str, text: str) -> Refuse:
+    """An answer in plain text."""
+    body = text.encode()
+    headers = (("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"))
+    return Refuse(status, phrase, headers, body, why)
+
+
+def _shown(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) -> str | None:
+    """The one secret or token shown. URLs are logged on the way, so bulk takes none from there; with busmq's own protocol it goes first."""
+    if not bulk and (secrets := parameters(query, "secret")):
+        return secrets[0] if len(secrets) == 1 else None
+    lines = _all(headers, "authorization")
+    found = _BEARER.fullmatch(lines[0].strip(" \t")) if len(lines) == 1 else None
+    return _text(found[1]) if found else None
+
+
+def split(target: str) -> tuple[str, str]:
+    """Path and query, both still escaped; what follows a ``#`` is neither."""
+    path, _, query = target.partition("#")[0].partition("?")
+    return path, query
+
+
+def parameters(query: str, name: str) -> list[str]:
+    """Every value of a parameter, decoded as Node does it."""
+    pairs = [pair.partition("=") for pair in query.split("&") if pair][:MOST_PAIRS]
+    return [unescaped(value) for key, _, value in pairs if unescaped(key) == name]
+
+
+def unescaped(text: str) -> str:
+    """compat: Node's querystring. Text whose escapes are no UTF-8, or not all complete, is decoded byte by byte."""
+    text = text.replace("+", " ")
+    if not _ESCAPES.search(text):
+        return text
+    try:
+        if "%" in _ESCAPES.sub("", text):
+            raise ValueError
+        return _ESCAPES.sub(lambda found: unquote_to_bytes(found[0]).decode(), text)
+    except ValueError:
+        return unquote_to_bytes(bytes(ord(char) & 0xFF for char in text)).decode("utf-8", "replace")
+
+
+def _all(headers: Sequence[tuple[str, str]], name: str) -> list[str]:
+    return [value for key, value in headers if key.lower() == name]
+
+
+def _text(value: str) -> str:
+    """A header's value as its sender meant it: UTF-8 where it is that, else Latin-1, as which it was read."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
+
+
+def _origin(text: str) -> str:
+    return text.strip().rstrip("/").lower()

@@ -1,0 +1,176 @@
+"""Named secrets, what each of them may do, and tokens signed with them.
+
+    [reports]                              # the name, for logs; not secret
+    secret = "…"                           # at least 16 characters
+    read = ["orders-*", "channel:chat-*"]  # see grants.py
+    write = ["queue:audit"]
+    admin = []
+    deny = ["orders-private-*"]
+
+Rule 1. There is no default secret, and no way to switch the check off.
+Rule 2. No secret leaves this file: not in an error, not in a log, not in a repr.
+Rule 3. How long a look-up takes depends neither on which secret matches nor on how much of it does.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import re
+import stat
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.federation import token
+from busmq_spark.federation.grants import VERBS, Grants, Verb
+
+SHORTEST = 16
+"""Fewest characters of a secret: whoever has seen a token may try out secrets at leisure."""
+MOST_BYTES = 1024 * 1024
+log = logging.getLogger("busmq_spark")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+# npm clients put the secret into the URL as it is.
+_SAFE_IN_URL = re.compile(r"[A-Za-z0-9!$'()*,./:;=?@_~-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whoever has shown a secret, or a token signed with it. ``expires``: seconds since 1970 after which the token counts no more."""
+
+    name: str
+    grants: Grants
+    narrowed: Grants | None = None
+    expires: float | None = None
+
+    def may(self, verb: Verb, kind: str, name: str) -> bool:
+        """Whether it may ``verb`` the object ``name`` of that ``kind`` (queue, channel, pubsub, persistify, service)."""
+        return self.grants.may(verb, kind, name) and (self.narrowed is None or self.narrowed.may(verb, kind, name))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Key:
+    name: str
+    digest: bytes
+    signing: bytes
+    grants: Grants
+
+
+class Keyring:
+    """The secrets a server knows."""
+
+    def __init__(self, secrets: Mapping[str, tuple[str, Grants]], *, shortest: int = SHORTEST, clock: Callable[[], float] = time.time) -> None:
+        if not secrets:
+            raise ConfigError(reason="a keyring holds no secret; expected at least one, there is no default")
+        self._clock = clock
+        self._keys = tuple(_key(name, secret, grants, shortest) for name, (secret, grants) in secrets.items())
+        if len({key.digest for key in self._keys}) < len(self._keys):
+            raise ConfigError(reason=f"two of the secrets {', '.join(secrets)} are equal; expected one of its own for each name")
+
+    @classmethod
+    def single(cls, secret: str, *, name: str = "all", shortest: int = SHORTEST) -> Self:
+        """One secret that may do everything."""
+        return cls({name: (secret, Grants.everything())}, shortest=shortest)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The secrets of a TOML file, which other users of the machine must not be able to read."""
+        where = f"secrets file {str(path)!r}"
+        try:
+            tables = tomllib.loads(_private_text(Path(path), where))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(reason=f"{where} is not TOML: {error}") from None
+        secrets = {name: _entry(table, f"{where}, [{name}]") for name, table in tables.items()}
+        if not secrets:
+            raise ConfigError(reason=f'{where} names no secret; expected for example [reports], secret = "…", read = ["orders-*"]')
+        return cls(secrets)
+
+    def __repr__(self) -> str:
+        return f"Keyring({', '.join(key.name for key in self._keys)})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the secrets are called."""
+        return tuple(key.name for key in self._keys)
+
+    def identify(self, secret: str) -> Identity | None:
+        """Whose secret this is."""
+        digest, found = _digest(secret), None
+        for key in self._keys:  # all of them, always
+            if hmac.compare_digest(digest, key.digest):
+                found = key
+        return None if found is None else Identity(found.name, found.grants)
+
+    def identify_token(self, text: str) -> Identity | None:
+        """Whose token this is, while it is valid."""
+        claim = token.verified(text, {key.name: key.signing for key in self._keys}, self._clock())
+        if claim is None:
+            return None
+        [key] = [key for key in self._keys if key.name == claim.name]
+        return Identity(key.name, key.grants, claim.narrowed, claim.expires)
+
+    def identify_either(self, text: str) -> Identity | None:
+        """Whose secret or token this is."""
+        return self.identify(text) or self.identify_token(text)
+
+    def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
+        """A token of the secret ``name`` for so many seconds; its characters need no escaping in a URL.
+
+        ``narrow`` is a table like those of the file: the token may do what both allow. The token ends with the secret it was signed with.
+        """
+        key = next((key for key in self._keys if key.name == name), None)
+        if key is None:
+            raise ConfigError(reason=f"there is no secret named {name!r}; known are: {', '.join(self.names)}")
+        return token.signed(name, key.signing, self._clock(), expires_s, narrow)
+
+
+def _key(name: str, secret: str, grants: Grants, shortest: int) -> _Key:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(reason=f"a secret is called {name!r}; expected letters, digits, _ . and -, at most 64")
+    if len(secret) < shortest:
+        found = "empty" if not secret else f"{len(secret)} characters long"
+        raise ConfigError(reason=f"the secret {name!r} is {found}; expected at least {shortest}. Make one with: openssl rand -hex 24")
+    if not _SAFE_IN_URL.fullmatch(secret):
+        log.warning("the secret %r has characters that mean something else in a URL: npm busmq clients, which do not escape it, are refused", name)
+    return _Key(name, _digest(secret), token.signing_key(secret), grants)
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def _private_text(path: Path, where: str) -> str:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if stat.S_IMODE(mode) & stat.S_IRWXO:
+                raise ConfigError(
+                    reason=f"{where} may be read or changed by every user of this machine (mode {stat.S_IMODE(mode):04o}); run: chmod o-rwx {path}"
+                )
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(reason=f"{where} cannot be read: {error.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise ConfigError(reason=f"{where} is longer than {MOST_BYTES} bytes; expected a few secrets")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(reason=f"{where} is not UTF-8 text") from None
+
+
+def _entry(table: Any, where: str) -> tuple[str, Grants]:
+    if not isinstance(table, dict):
+        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, read, write, admin, deny")
+    secret = table.get("secret")
+    if not isinstance(secret, str):
+        raise ConfigError(reason=f'{where}: secret is {"missing" if secret is None else "no text"}; expected secret = "…"')
+    grants = Grants.parse({key: value for key, value in table.items() if key != "secret"}, where)
+    if not any(grants.allowed.values()):
+        raise ConfigError(reason=f"{where} may do nothing; expected one or more of {', '.join(f'{verb} = […]' for verb in VERBS)}")
+    return secret, grants

@@ -1,0 +1,39 @@
+"""What one peer may cost: one table, with defaults for a server that strangers can reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from busmq_spark.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+def limit(default: float, doc: str) -> Any:
+    """One row of the table."""
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Each is what is still allowed; more than that closes the connection, save where the sentence says otherwise."""
+
+    message_bytes: int = limit(16 * MIB, "longest web-socket message in either direction")
+    in_flight_messages: int = limit(1_000, "messages taken from a connection and not yet worked off; a peer that sends more is read more slowly")
+    in_flight_bytes: int = limit(32 * MIB, "their bytes together, and those waiting to be sent to it; reached, nothing more is read or taken for it")
+    channels_per_socket: int = limit(1_000, "federated objects on one web socket; a further one is refused")
+    callbacks_per_channel: int = limit(100_000, "functions of the peer that one object remembers; npm clients never free any")
+    name_bytes: int = limit(1_024, "longest name of an object, event or method")
+    depth: int = limit(64, "deepest nesting of an argument")
+    connections: int = limit(2_000, "open connections in all, those still in their handshake included; a further one is closed at once")
+    connections_per_address: int = limit(500, "open connections of one address (64 bits of an IPv6 one)")
+    handshake_s: float = limit(10.0, "time from connecting to a complete HTTP request")
+    idle_s: float = limit(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
+    send_s: float = limit(20.0, "time that a message to the peer may take; whoever does not read is cut off")
+    close_s: float = limit(5.0, "time for a closing handshake, and for objects to detach at a graceful stop")
+
+    def __post_init__(self) -> None:
+        for row in fields(self):
+            if not getattr(self, row.name) > 0:
+                raise ConfigError(reason=f"limit {row.name} is {getattr(self, row.name)!r}; expected a number above 0 ({row.metadata['doc']})")
