@@ -1,0 +1,116 @@
+"""What strangers send first meets the codecs: a million mutated and truncated inputs raise ProtocolError or are read, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from busmq_spark.errors import ProtocolError
+from busmq_spark.federation.creation import METHODS, Creation, creation
+from busmq_spark.federation.dnode import Line, Lines
+from busmq_spark.federation.grants import Grants
+from busmq_spark.federation.handshake import BULK, Accept, Door, decide
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.mux import Packet
+from tests.federation.hostile import Bender
+
+SECRET = "a-secret-of-some-length"
+RING = Keyring({"all": (SECRET, Grants.everything()), "other": ("another-secret-of-some-length", Grants.everything())})
+DOOR = Door(RING, origins=("https://app.example.com",))
+TOKEN = RING.sign("all", 3600, {"read": ["orders-*"]})
+
+LINES = [
+    b'{"method":13,"arguments":[{"0":"hello","1":"[Function]"}],"callbacks":{"6":["0","1"]},"links":[]}\n',
+    b'{"method":0,"arguments":[{"0":"message","1":"[Function]"}],"callbacks":{"1":["0","1"]},"links":[]}\n',
+    b'{"method":"methods","arguments":[{"on":"[Function]"}],"callbacks":{"0":["0","on"]},"links":[{"from":["0"],"to":["0","on"]}]}\n',
+    b'{"method":3,"arguments":["\xc5\xbelut\xc3\xbd \xf0\x9f\x98\x80",1,null,[1.5,{"a":[true]}]],"callbacks":{},"links":[]}\n',
+    b'{"method":"cull","arguments":[3]}\n',
+    b'{"method":18,"arguments":[{"0":{"reliable":true,"max":5,"throttle":"[Function]"}}],"callbacks":{"9":["0","0","throttle"]},"links":[]}\n',
+]
+CREATIONS = [
+    creation("queue", "orders").encode(),
+    creation("channel", "chat", "local", "remote").encode(),
+    creation("pubsub", "bus:notifications").encode(),
+    creation("persistify", "state", {}, ["a", "b"]).encode(),
+    creation("service", "sums").encode(),
+    Creation("service", METHODS["service"], None).encode(),
+]
+PACKETS = [Packet("0123456789abcdef", body).encode() for body in (*LINES, *CREATIONS, None, b"ready")]
+REQUESTS = [
+    f"/bus?secret={SECRET}",
+    f"/bus?secret={TOKEN}\nOrigin: https://app.example.com",
+    f"/bus\nAuthorization: Bearer {SECRET}\nSec-WebSocket-Protocol: {BULK}",
+    "/bus?a=%41%C3%A9+&secret=%2B%zz\nOrigin: null\nOrigin: x",
+    "/healthz",
+]
+
+
+def read_packet(data: bytes) -> None:
+    packet = Packet.decode(data)
+    assert Packet.decode(packet.encode()) == packet
+
+
+def read_line(data: bytes) -> None:
+    line = Line.decode(data)
+    line.values()
+    line.call_values()
+
+
+def read_lines(data: bytes) -> None:
+    lines = Lines(1000)
+    for at in range(0, len(data), 7):
+        for line in lines.feed(data[at : at + 7]):
+            assert b"\n" not in line
+            Line.decode(line)
+
+
+def read_creation(data: bytes) -> None:
+    made = Creation.decode(data)
+    assert made.type in METHODS
+    assert isinstance(made.name, str)
+    assert len(made.roles) == 2
+    json.loads(made.encode())
+
+
+def read_request(data: bytes) -> None:
+    target, *lines = data.decode("latin-1").split("\n")
+    headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    found = decide(target, headers, DOOR)
+    if isinstance(found, Accept):
+        assert SECRET in target + str(headers) or TOKEN in target + str(headers)
+
+
+def read_token(data: bytes) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    assert (RING.identify_either(text) is None) == (text not in (TOKEN, SECRET))
+
+
+CODECS: list[tuple[Callable[[bytes], None], list[bytes], float]] = [
+    (read_packet, PACKETS, 0.25),
+    (read_line, LINES, 0.25),
+    (read_lines, [b"".join(LINES), *LINES], 0.05),
+    (read_creation, CREATIONS, 0.2),
+    (read_request, [request.encode() for request in REQUESTS], 0.125),
+    (read_token, [TOKEN.encode(), SECRET.encode()], 0.125),
+]
+IN_ALL = 1_000_000
+
+
+def test_the_shares_add_up() -> None:
+    assert sum(share for *_, share in CODECS) == pytest.approx(1)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("read", "samples", "share"), CODECS, ids=lambda value: getattr(value, "__name__", ""))
+def test_nothing_but_a_protocol_error_comes_out(read: Callable[[bytes], None], samples: list[bytes], share: float) -> None:
+    refused, count = 0, round(IN_ALL * share)
+    for data in Bender(samples).inputs(count):
+        try:
+            read(data)
+        except ProtocolError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"{read.__name__} raised {error!r} for {data[:300]!r}") from error
+    assert read in (read_request, read_token) or count / 4 < refused < count * 0.95, "too few or too many are sound for this to show anything"
