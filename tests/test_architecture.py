@@ -24,6 +24,7 @@ PURE = {
     ("federation", "mux"),
     ("federation", "dnode"),
     ("federation", "bulk"),
+    ("federation", "bulk_calls"),
     ("federation", "grants"),
     ("federation", "handshake"),
     ("federation", "limits"),

@@ -7,7 +7,7 @@ Pushed chunks: those in doubt are sent again; some may then be there twice, whic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -109,6 +109,47 @@ class _Pipe:
                 raise StagingLost(sink="", batch="?", queue=sent.part.queue, expected=expected, found=found, key=sent.part.key, remedy=STAGE_AGAIN)
 
 
+def stage_at(link: Link, part: Staged, before: int, values: Sequence[bytes]) -> int:
+    """Append values to a staged list that ``before`` rows precede, unless they are there; safe to repeat. The rows up to and with them.
+
+    For writes that another machine numbers and repeats. Raises StagingLost when the list has fewer rows than ``before``.
+    """
+    borders, calls = [before], []
+    for chunk in chunks(values):
+        calls.append(stage(part.key, borders[-1], chunk))
+        borders.append(borders[-1] + len(chunk))
+    try:
+        _check_stage(part, link.stream(calls, DEPTH), borders)
+    except LinkLost:
+        _check_stage(part, map(link.execute, calls), borders)
+    return borders[-1]
+
+
+def _check_stage(part: Staged, replies: Iterable[int], borders: Sequence[int]) -> None:
+    for found, expected in zip(replies, borders[1:], strict=True):
+        if found < expected:
+            raise StagingLost(sink="", batch="?", queue=part.queue, expected=expected, found=found, key=part.key, remedy=STAGE_AGAIN)
+
+
+def append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> tuple[int, int]:
+    """Append values to the queue itself: how many were stored, and the queue's ``maxsize`` if that is not all. May store some twice."""
+    done = 0
+    for chunk in chunks(values):
+        stored = _append(link, keys, chunk)
+        done += stored
+        if stored < len(chunk):
+            return done, int(link.execute(command("HGET", keys.metadata, "maxsize")) or 0)
+    return done, 0
+
+
+def _append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
+    # Idempotent is a lie that at-least-once may tell: after a broken link the chunk goes out again.
+    _, stored = link.execute(script("push", keys.shared, (keys.available, *values)))
+    if stored < 0:
+        raise QueueMissing(queue=keys.name)
+    return int(stored)
+
+
 class RedisAppender:
     """Satisfies Appender."""
 
@@ -137,17 +178,10 @@ class RedisAppender:
         for chunk in chunks(values):
             left = chunk
             while left:
-                left = left[self._push(link, keys, left) :]
+                stored, maxsize = append(link, keys, left)
+                left = left[stored:]
                 if left:
-                    maxsize = int(link.execute(command("HGET", keys.metadata, "maxsize")) or 0)
                     full.wait(queue, maxsize, len(left))
-
-    def _push(self, link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
-        # Idempotent is a lie that at-least-once may tell: after a broken link the chunk goes out again.
-        _, stored = link.execute(script("push", keys.shared, (keys.available, *values)))
-        if stored < 0:
-            raise QueueMissing(queue=keys.name)
-        return int(stored)
 
     def settle(self) -> None:
         """Wait until everything staged so far is stored. Only then may the links be used for anything else."""

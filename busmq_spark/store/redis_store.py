@@ -20,7 +20,7 @@ from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Rows, Traces
-from busmq_spark.store.redis_append import RedisAppender
+from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.cluster_link import ClusterLink
@@ -128,11 +128,19 @@ class RedisStore:
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate, self.keys)
 
+    def stage_at(self, queue: str, key: str, before: int, values: Sequence[bytes]) -> tuple[int, int]:
+        """One piece of a staged list, numbered by whoever may send it again: the rows up to and with it, and the list's server."""
+        server = self.locate([queue])[queue]
+        return stage_at(self._links[server], Staged(queue, server, key, ()), before, values), server
+
+    def push(self, queue: str, values: Sequence[bytes]) -> tuple[int, int]:
+        """Append to the queue, at least once: how many were stored, and the maxsize that was in the way (0: none)."""
+        return append(self._link(queue), self.keys(queue), values)
+
     def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
         for server, part in _by_server(staged).items():
             self._links[server].run(sinks.verify(sink, batch, part))
-        home = self._links[hash_index(sink_record(sink), len(self._links))]
-        held = home.run(sinks.record(sink, batch, staged, query))
+        held = self._home(sink).run(sinks.record(sink, batch, staged, query))
         for server, part in _by_server(held).items():
             self._links[server].run(sinks.keep_staged(part))
         return held
@@ -147,11 +155,14 @@ class RedisStore:
     def forget(self, sink: str, staged: Sequence[Staged]) -> None:
         for queue, server in {(s.queue, s.server) for s in staged}:
             self._links[server].run(sinks.forget(self.keys(queue), sink))
-        self._links[hash_index(sink_record(sink), len(self._links))].execute(command("DEL", sink_record(sink)))
+        self._home(sink).execute(command("DEL", sink_record(sink)))
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
-        home = self._links[hash_index(sink_record(sink), len(self._links))]
-        return home.run(sinks.recorded(sink, batch))
+        return self._home(sink).run(sinks.recorded(sink, batch))
+
+    def on_record(self, sink: str) -> tuple[Staged, ...]:
+        """The lists of the batch that is on record for a sink, whichever it is."""
+        return self._home(sink).run(sinks.on_record(sink))
 
     def truncate(self, queues: Sequence[str]) -> None:
         for queue in queues:
@@ -162,6 +173,10 @@ class RedisStore:
             link.close()
         for links in self._range_links:
             links.many.drop()
+
+    def _home(self, sink: str) -> Link:
+        """The server that has the record of a sink."""
+        return self._links[hash_index(sink_record(sink), len(self._links))]
 
     def _link(self, queue: str) -> Link:
         return self._links[self.locate([queue])[queue]]

@@ -1,0 +1,165 @@
+"""Frames of ``busmq.bulk.v1``, the sub-protocol for Spark and Python: values with ``encode`` and ``decode``. One binary message is one frame:
+
+    kind u8 | id u32 | length of head u32 | head: JSON, blanks behind it | body
+
+Numbers are little endian. The body begins at a multiple of 64, so Arrow uses it where it lies.
+
+Rule 1. The client asks with CALL under an id of its own. REPLY or ERROR with that id ends the call.
+Rule 2. ``read`` is answered with SCHEMA, then ROWS (an Arrow IPC record batch each, the id of its first row in the head), then END or ERROR.
+        Bodies of ROWS use up credit, which the call brings and CREDIT adds to. While there is none left, nothing is sent. CANCEL ends it.
+Rule 3. Whatever comes in, decoding gives a frame or raises WireError, and needs no more memory than a few times the message.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from busmq_spark.errors import WireError
+
+SUBPROTOCOL = "busmq.bulk.v1"
+VERSION = 1
+MAX_ID = 2**32 - 1
+MAX_WHOLE = 2**53
+_ALIGN = 64
+_PREFIX = struct.Struct("<BII")
+_COUNT = struct.Struct("<I")
+_NARROW = pa.schema([pa.field("value", pa.binary(), nullable=False)])
+_WIDE = pa.schema([pa.field("value", pa.large_binary(), nullable=False)])
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    CALL = 1
+    REPLY = 2
+    ERROR = 3
+    SCHEMA = 4
+    ROWS = 5
+    END = 6
+    CREDIT = 7
+    CANCEL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message. ``head`` is what JSON can express; ``body`` is bytes, or a view of them."""
+
+    kind: Kind
+    id: int
+    head: Any = None
+    body: Any = b""
+
+    def encode(self) -> bytes:
+        """The message."""
+        return b"".join((self.encode_head(), self.body))
+
+    def encode_head(self) -> bytes:
+        """Everything before the body."""
+        head = json.dumps(self.head, separators=(",", ":"), allow_nan=False).encode("ascii")
+        blanks = -(_PREFIX.size + len(head)) % _ALIGN if len(self.body) else 0
+        return b"".join((_PREFIX.pack(self.kind, self.id, len(head) + blanks), head, b" " * blanks))
+
+
+def decode(message: bytes | memoryview | str) -> Frame:
+    """The frame of a message; its body is a view of the message. Raises WireError."""
+    if isinstance(message, str):
+        raise wrong("a text message", "binary ones only")
+    view = memoryview(message)
+    if len(view) < _PREFIX.size:
+        raise wrong(f"{len(view)} bytes", f"at least {_PREFIX.size}")
+    kind, id, length = _PREFIX.unpack_from(view)
+    start = _PREFIX.size + length
+    if start > len(view):
+        raise wrong(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
+    if kind not in Kind._value2member_map_:
+        raise wrong(f"frame kind {kind}", f"one of {', '.join(k.name for k in Kind)}")
+    return Frame(Kind(kind), id, _json(view[_PREFIX.size : start]), view[start:])
+
+
+def _json(head: memoryview) -> Any:
+    try:
+        return json.loads(str(head, "utf-8"), parse_constant=_no_number, parse_float=_no_number)
+    except (ValueError, RecursionError):
+        raise wrong("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def wrong(found: str, expected: str) -> WireError:
+    """The error for what a peer sent; both texts are ours, or numbers of the peer."""
+    return WireError(found=found, expected=expected)
+
+
+def pack_values(values: Sequence[bytes]) -> bytes:
+    """The body of a CALL that brings values: how many, their lengths, then they themselves."""
+    return b"".join((_COUNT.pack(len(values)), struct.pack(f"<{len(values)}I", *map(len, values)), *values))
+
+
+def unpack_values(body: bytes | memoryview) -> list[bytes]:
+    """The inverse. Raises WireError unless the lengths add up to exactly what is there."""
+    view = memoryview(body)
+    count = _COUNT.unpack_from(view)[0] if len(view) >= _COUNT.size else 0
+    at = _COUNT.size * (1 + count)
+    if not count or at > len(view):
+        raise wrong(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
+    lengths = struct.unpack_from(f"<{count}I", view, _COUNT.size)
+    if at + sum(lengths) != len(view):
+        raise wrong(f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up")
+    values = []
+    for length in lengths:
+        values.append(bytes(view[at : at + length]))
+        at += length
+    return values
+
+
+def schema_of(values: Any) -> Any:
+    """The schema of ROWS that carry this Arrow array: one column ``value``, binary, or large_binary beyond 2 GB."""
+    return _WIDE if pa.types.is_large_binary(values.type) else _NARROW
+
+
+def encode_schema(schema: Any) -> Any:
+    """The body of SCHEMA."""
+    return schema.serialize()
+
+
+def decode_schema(body: bytes | memoryview) -> Any:
+    """The schema in the body of SCHEMA. Raises WireError for any but our two."""
+    for known in (_NARROW, _WIDE):
+        if bytes(body) == known.serialize().to_pybytes():
+            return known
+    try:
+        found = pa.ipc.read_schema(pa.py_buffer(body))
+    except (pa.ArrowException, OSError):
+        raise wrong("no Arrow schema", "one") from None
+    for known in (_NARROW, _WIDE):
+        if found.equals(known):
+            return known
+    raise wrong(f"an Arrow schema of {len(found)} columns", "one column 'value' of binary or large_binary, not nullable")
+
+
+def encode_rows(values: Any) -> Any:
+    """The body of ROWS: an Arrow IPC record batch, as an Arrow buffer."""
+    return pa.RecordBatch.from_arrays([values], schema=schema_of(values)).serialize()
+
+
+def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
+    """The Arrow array in the body of ROWS; it uses the memory of ``body``. Raises WireError."""
+    buffer = pa.py_buffer(body)
+    try:
+        batch = pa.ipc.read_record_batch(buffer, schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError):
+        raise wrong("no Arrow record batch of the schema", "one") from None
+    values = batch.column(0)
+    if not len(values) or values.null_count or values.nbytes > len(buffer):
+        raise wrong(f"a record batch of {len(values)} rows, {values.null_count} of them null", "rows that are all there, not compressed")
+    return values

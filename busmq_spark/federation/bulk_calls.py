@@ -1,0 +1,279 @@
+"""What can be asked over ``busmq.bulk.v1``: one table of operations, and how their arguments, results and errors look in JSON.
+
+Values are lists in the order of their fields. Decoding checks every type; nothing from the wire picks a class, a method or a key by name other
+than through the tables here.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.errors import BusError, RemoteError, WireError
+from busmq_spark.federation.bulk import MAX_WHOLE, wrong
+from busmq_spark.store.position import Position, Range
+from busmq_spark.store.protocol import Creation, Traces
+
+MAX_TEXT = 4096
+"""Longest name, token or key."""
+_MAX_REASON = 2000
+_HIDDEN = "behind the federation server"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How one kind of value looks in JSON. ``decode`` raises ValueError, which says what was expected."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ValueError(f"a text of at most {MAX_TEXT} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text that UTF-8 can express") from None
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or abs(value) > MAX_WHOLE:
+        raise ValueError("a whole number of at most 53 bits")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _raw(value: Any) -> bytes:
+    return base64.b64decode(_text(value).encode("ascii"), validate=True)
+
+
+def _start(value: Any) -> str | int:
+    if value in ("earliest", "latest") and isinstance(value, str):
+        return value
+    return _whole(value)
+
+
+TEXT, WHOLE, FLAG, START = Shape(_same, _text), Shape(_same, _whole), Shape(_same, _flag), Shape(_same, _start)
+RAW = Shape(lambda value: base64.b64encode(value).decode(), _raw)
+
+
+def maybe(shape: Shape) -> Shape:
+    """Null, or the shape."""
+    return Shape(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
+
+
+NOTHING = maybe(Shape(_same, lambda _: _refuse("null")))
+
+
+def _refuse(expected: str) -> None:
+    raise ValueError(expected)
+
+
+def listed(shape: Shape) -> Shape:
+    """A list of them; decoded to a tuple."""
+
+    def decode(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError("a list")
+        return tuple(shape.decode(item) for item in value)
+
+    return Shape(lambda values: [shape.encode(item) for item in values], decode)
+
+
+def mapped(shape: Shape) -> Shape:
+    """From texts to them."""
+
+    def decode(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError("an object")
+        return {_text(key): shape.decode(item) for key, item in value.items()}
+
+    return Shape(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
+
+
+def several(*shapes: Shape) -> Shape:
+    """A tuple, each place with a shape of its own."""
+    return of_fields(lambda *values: values, lambda value: value, *shapes)
+
+
+def record(cls: type[Any], *shapes: Shape) -> Shape:
+    """A dataclass, as the list of its fields."""
+    names = list(cls.__dataclass_fields__)
+    return of_fields(cls, lambda value: [getattr(value, name) for name in names], *shapes)
+
+
+def of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: Shape) -> Shape:
+    """Anything that is made of so many fields."""
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(shapes):
+            raise ValueError(f"a list of {len(shapes)}")
+        return make(*(shape.decode(item) for shape, item in zip(shapes, value, strict=True)))
+
+    return Shape(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
+
+
+NAMES = listed(TEXT)
+POSITION = record(Position, TEXT, WHOLE, TEXT, maybe(WHOLE), WHOLE)
+RANGE = record(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
+CREATION = record(Creation, FLAG, WHOLE, WHOLE)
+ATTACHED = record(Attached, FLAG, WHOLE, WHOLE, TEXT)
+STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
+ACK_RESULT = record(AckResult, TEXT, TEXT)
+TRACES = record(Traces, maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
+STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)))
+FULL = record(Full, TEXT, WHOLE, WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a server tells a client first: how it spells keys, and how long a message to it may be."""
+
+    version: int
+    cluster: bool
+    message_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing to ask. ``needs`` is what the secret must be allowed on every queue that ``queues`` finds in the arguments."""
+
+    arguments: Shape
+    result: Shape
+    needs: Literal["read", "write", "admin", "any"]
+    queues: Callable[..., Iterable[str]]
+
+    def decode_arguments(self, head: Any) -> tuple[Any, ...]:
+        """The arguments, checked. Raises WireError."""
+        return _checked(self.arguments, head)  # type: ignore[no-any-return]  # a shape of several
+
+    def decode_result(self, head: Any) -> Any:
+        """The result, checked. Raises WireError."""
+        return _checked(self.result, head)
+
+
+def _checked(shape: Shape, head: Any) -> Any:
+    try:
+        return shape.decode(head)
+    except (ValueError, RecursionError) as error:
+        raise wrong("arguments or a result of another form", str(error)) from None
+
+
+def _none(*_: Any) -> Iterable[str]:
+    return ()
+
+
+def _first(names: Any, *_: Any) -> Iterable[str]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _of_range(part: Range, *_: Any) -> Iterable[str]:
+    return (part.queue,)
+
+
+def _of_staged(*arguments: Any) -> Iterable[str]:
+    """The queues of the staged lists among the arguments, and a queue that is named first."""
+    lists = next(a for a in arguments if isinstance(a, tuple))
+    return {staged.queue for staged in lists}
+
+
+def _of_commit(queue: str, *rest: Any) -> Iterable[str]:
+    return {queue, *_of_staged(*rest)}
+
+
+SINK = (TEXT, WHOLE)
+OPERATIONS: dict[str, Operation] = {
+    "hello": Operation(several(WHOLE), record(Hello, WHOLE, FLAG, WHOLE), "any", _none),
+    "discover": Operation(several(), NAMES, "any", _none),
+    "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), "any", _first),
+    "states": Operation(several(mapped(WHOLE)), mapped(STATE), "read", _first),
+    "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), "read", _first),
+    "counters": Operation(several(NAMES), listed(maybe(RAW)), "read", _first),
+    "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), "read", _first),
+    "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), "read", _first),
+    "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), "read", _first),
+    "lease": Operation(several(NAMES, TEXT, TEXT, mapped(TEXT)), mapped(TEXT), "read", _first),
+    "holders": Operation(several(NAMES, TEXT), mapped(TEXT), "read", _first),
+    "keep_alive": Operation(several(NAMES, TEXT, TEXT), mapped(WHOLE), "read", _first),
+    "traces": Operation(several(TEXT), TRACES, "read", _first),
+    "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), "read", _first),
+    "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, "read", _of_range),
+    "listen": Operation(several(NAMES), NOTHING, "read", _first),
+    "wait": Operation(several(WHOLE), FLAG, "any", _none),
+    "stage": Operation(several(TEXT, TEXT, WHOLE), several(WHOLE, WHOLE), "write", _first),
+    "push": Operation(several(TEXT), several(WHOLE, WHOLE), "write", _first),
+    "record": Operation(several(*SINK, listed(STAGED), TEXT), listed(STAGED), "write", _of_staged),
+    "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), "write", _of_commit),
+    "recorded": Operation(several(*SINK), listed(STAGED), "any", _none),
+    "discard": Operation(several(listed(STAGED)), NOTHING, "write", _of_staged),
+    "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, "write", _of_staged),
+    "truncate": Operation(several(NAMES), NOTHING, "admin", _first),
+}
+"""Every method of ReadStore and WriteStore that must ask the other side, and ``listen`` and ``wait`` for what a bell does."""
+
+
+def encode_error(error: BusError) -> dict[str, Any]:
+    """The head of ERROR: the code, and the details as far as JSON can express them. Where the server's Redis is stays with the server."""
+    details = {name: value if isinstance(value, str | int | bool | None) else str(value) for name, value in error.details.items()}
+    if "url" in details:
+        details["url"] = _HIDDEN
+    if error.code == "BUSMQ_LINK_LOST":
+        details["reason"] = "the federation server cannot reach its Redis"
+    return {"code": error.code, "details": details, "text": str(error) if "url" not in details else error.template.format(**details)}
+
+
+def decode_error(head: Any, url: str) -> BusError:
+    """The same error, or RemoteError for a code this version does not know. ``url`` is the server asked. Raises WireError."""
+    if not isinstance(head, dict) or not isinstance(head.get("code"), str) or not isinstance(head.get("details"), dict):
+        raise wrong("an error of another form", "a code and details")
+    code = _printable(head["code"])[:100]
+    details = {_printable(name): _printable(value) if isinstance(value, str) else value for name, value in head["details"].items()}
+    if any(not isinstance(value, str | int | None) for value in details.values()):
+        raise wrong("an error whose details are no plain values", "texts and numbers")
+    if code == "BUSMQ_FEDERATION_REFUSED":
+        details["url"] = url
+    cls = _errors().get(code)
+    if cls is not None:
+        try:
+            return cls(**details)
+        except (TypeError, LookupError, ValueError, AttributeError):
+            pass  # details of another version
+    return RemoteError(remote=code, reason=_printable(str(head.get("text"))))
+
+
+def _printable(text: str) -> str:
+    """What a log may show: nothing that moves the cursor, and not for ever."""
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[:_MAX_REASON])
+
+
+@cache
+def _errors() -> dict[str, type[BusError]]:
+    """Every error by its code; of those that share one, the first."""
+    found: dict[str, type[BusError]] = {}
+    line: list[type[BusError]] = [BusError]
+    for cls in line:
+        line += cls.__subclasses__()
+        if cls.__module__ == BusError.__module__:
+            found.setdefault(cls.code, cls)
+    return found
+
+
+__all__ = ["OPERATIONS", "Hello", "Operation", "WireError", "decode_error", "encode_error"]

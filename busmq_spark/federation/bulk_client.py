@@ -1,0 +1,170 @@
+"""Calls over ``busmq.bulk.v1`` that survive broken links: what can be repeated is, and a range read goes on behind the last id that came."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from busmq_spark.errors import BusError, FederationLost
+from busmq_spark.federation import bulk
+from busmq_spark.federation.bulk import Frame, Kind
+from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, decode_error
+from busmq_spark.federation.bulk_socket import BulkSocket, FederationAddress
+from busmq_spark.store.position import Range
+from busmq_spark.store.protocol import Rows
+from busmq_spark.topology.endpoint import pause
+
+CREDIT = 16 * 1024 * 1024
+"""Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds the rate: credit by round trip."""
+
+
+class BulkLink:
+    """One connection, opened when it is needed and again when it breaks. One thread."""
+
+    def __init__(self, address: FederationAddress) -> None:
+        self.address = address
+        self.hello: Hello | None = None
+        """What the server said of itself; None before the first connection."""
+        self._socket: BulkSocket | None = None
+        self._ids = itertools.count(1)
+        self._inbox: dict[int, deque[Frame]] = {}
+
+    def call(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> Any:
+        """The result. Repeated while the link breaks, with patience; every operation is made for that. Raises what the server answers."""
+        began, attempt = time.monotonic(), 0
+        while True:
+            try:
+                return self.result(self.post(name, *arguments, values=values), name)
+            except FederationLost as error:
+                self.drop()
+                time.sleep(pause(error, attempt, time.monotonic() - began, self.address.patience_s))
+                attempt += 1
+
+    def post(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> int:
+        """Send a call and do not wait: it needs a :meth:`result`. Raises FederationLost when the link breaks; then none of those posted has one."""
+        socket = self._ready()
+        return self._send_call(socket, name, arguments, bulk.pack_values(values) if values else b"")
+
+    def result(self, id: int, name: str) -> Any:
+        """The result of a call that was posted."""
+        frame = self._next(id)
+        del self._inbox[id]
+        if frame.kind is not Kind.REPLY:
+            raise self._lost(bulk.wrong(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
+        return OPERATIONS[name].decode_result(frame.head)
+
+    def ready(self) -> Hello:
+        """Connect, unless that is done, with patience; what the server says of itself."""
+        if self.hello is None:
+            self.call("hello", bulk.VERSION)
+        assert self.hello is not None
+        return self.hello
+
+    def read(self, part: Range, strict: bool) -> Iterator[Rows]:
+        """The rows of a range, in order, each once, whatever happens to the link meanwhile."""
+        need, attempt, since = part.first, 0, 0.0
+        while need <= part.last:
+            try:
+                for rows in self._read_once(replace(part, first=need), strict):
+                    need = rows.first + len(rows.values)  # before it is handed over: the reader may never come back
+                    attempt = 0
+                    yield rows
+                return
+            except FederationLost as error:
+                self.drop()
+                since = time.monotonic() if attempt == 0 else since
+                time.sleep(pause(error, attempt, time.monotonic() - since, self.address.patience_s))
+                attempt += 1
+
+    def drop(self) -> None:
+        """Close the connection; what is under way is forgotten."""
+        self._inbox.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _read_once(self, part: Range, strict: bool) -> Iterator[Rows]:
+        socket = self._ready()
+        id = self._send_call(socket, "read", (part, strict, CREDIT), b"")
+        need, schema, done = part.first, None, False
+        try:
+            while True:
+                frame = self._next(id)
+                if frame.kind is Kind.SCHEMA:
+                    schema = bulk.decode_schema(frame.body)
+                elif frame.kind is Kind.ROWS and schema is not None:
+                    rows = self._rows(part, frame, schema, need, strict)
+                    need = rows.first + len(rows.values)
+                    # Before it is handed over: the next is on its way while the reader is busy with this one.
+                    socket.send(Frame(Kind.CREDIT, id, len(frame.body)).encode())
+                    yield rows
+                elif frame.kind is Kind.END:
+                    done = True
+                    if strict and need <= part.last:
+                        raise self._lost(bulk.wrong(f"the end of a range at id {need - 1}", f"id {part.last}"))
+                    return
+                else:
+                    raise self._lost(bulk.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR"))
+        except BusError:
+            done = True  # answered, or the link is gone
+            raise
+        finally:
+            if self._inbox.pop(id, None) is not None and not done:
+                self._cancel(id)
+
+    def _rows(self, part: Range, frame: Frame, schema: Any, need: int, strict: bool) -> Rows:
+        first = frame.head.get("first") if isinstance(frame.head, dict) else None
+        values = bulk.decode_rows(frame.body, schema)
+        if type(first) is not int or not need <= first <= part.last + 1 - len(values) or (strict and first != need):
+            raise self._lost(bulk.wrong(f"{len(values)} rows from id {first!r}"[:100], f"ids {need}..{part.last}"))
+        return Rows(part.queue, first, values)
+
+    def _cancel(self, id: int) -> None:
+        if self._socket is not None:
+            try:
+                self._socket.send(Frame(Kind.CANCEL, id).encode())
+            except FederationLost:
+                self.drop()
+
+    def _next(self, id: int) -> Frame:
+        """The next frame of a call; those of others are kept for them, those nobody waits for are dropped. Raises the server's error."""
+        while not self._inbox.get(id):
+            if self._socket is None or id not in self._inbox:
+                raise FederationLost(url=self.address.url, reason="the connection broke while this was under way")
+            frame = bulk.decode(self._socket.receive())
+            if frame.id in self._inbox:
+                self._inbox[frame.id].append(frame)
+        frame = self._inbox[id].popleft()
+        if frame.kind is Kind.ERROR:
+            self._inbox.pop(id)
+            raise decode_error(frame.head, self.address.url)
+        return frame
+
+    def _send_call(self, socket: BulkSocket, name: str, arguments: Sequence[Any], body: bytes) -> int:
+        id = next(self._ids) % bulk.MAX_ID
+        self._inbox[id] = deque()
+        try:
+            socket.send(Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode())
+        except BaseException:
+            self._inbox.pop(id, None)
+            raise
+        return id
+
+    def _ready(self) -> BulkSocket:
+        """The open connection; one that broke meanwhile is replaced, since that is better known before something is sent."""
+        if self._socket is not None and not self._inbox and not self._socket.usable():
+            self.drop()
+        if self._socket is None:
+            self._socket = BulkSocket(self.address)
+            id = self._send_call(self._socket, "hello", (bulk.VERSION,), b"")
+            self.hello = self.result(id, "hello")
+        return self._socket
+
+    def _lost(self, error: BusError) -> BusError:
+        """A server out of step: the connection is of no use any more."""
+        self.drop()
+        return error

@@ -1,0 +1,369 @@
+"""Serves ``busmq.bulk.v1`` on web sockets that a federation server has let in. The store is synchronous and runs in a few threads.
+
+Rule 1. Calls of one connection are worked off in their order, on one store. Range reads run beside them, each on a store of its own.
+Rule 2. A connection costs bounded memory: calls in flight are counted, a read holds two replies of Redis, and only as many ROWS are sent as the
+        peer gave credit for. A peer that takes nothing off the wire for ``send_s`` is cut off.
+Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from busmq_spark.errors import BusError, FederationRefused, WireError
+from busmq_spark.federation import bulk
+from busmq_spark.federation.bulk import Frame, Kind
+from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation, encode_error
+from busmq_spark.federation.bulk_work import Identity, Work, check
+from busmq_spark.federation.limits import Limits
+from busmq_spark.options import RedisOptions
+from busmq_spark.store.protocol import Rows
+from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.topology.address import Address, address
+from busmq_spark.topology.ear import Ear
+from busmq_spark.topology.endpoint import AnyOf
+
+T = TypeVar("T")
+THREADS = 16
+READS = 4
+"""Range reads of one connection at once."""
+CALLS = 64
+"""Calls of one connection taken and not yet answered; beyond that nothing more is read from it."""
+LONGEST_WAIT_S = 60.0
+MOST_LISTENED = 20_000
+log = logging.getLogger("busmq_spark")
+
+
+class BulkServer:
+    """What the bulk connections of one federation server share: threads, and one subscription to each Redis.
+
+    async with BulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
+    """
+
+    def __init__(self, options: RedisOptions, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.address: Address = address(options)
+        self.pool = ThreadPoolExecutor(THREADS, "busmq-bulk")
+        self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
+        self._listening: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._listening:
+            task.cancel()
+        await asyncio.gather(*self._listening, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.close_s):
+                await asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True)
+
+    async def serve(self, socket: ServerConnection, identity: Identity | None) -> None:
+        """Answer one connection until it ends."""
+        session = _Session(self, socket, identity)
+        try:
+            await session.run()
+        finally:
+            await session.close()
+
+    def listen(self) -> None:
+        """Begin to hear pushes, with the first peer that asks."""
+        if not self._listening:
+            self._listening = [asyncio.create_task(self._hear(ear), name="bulk: hearing pushes") for ear in self.ears]
+
+    async def _hear(self, ear: Ear) -> None:
+        while True:
+            try:
+                await ear.run()
+            except BusError as error:  # no right to subscribe, for one: who waits polls instead
+                log.warning("bulk: pushes are not heard: %s", error)
+                await asyncio.sleep(LONGEST_WAIT_S)
+
+
+class _Lane:
+    """A store, used by one thread at a time."""
+
+    def __init__(self, server: BulkServer, identity: Identity | None) -> None:
+        self.work = Work(RedisStore(server.address), identity)
+        self._pool = server.pool
+        self._busy: asyncio.Future[Any] | None = None
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
+        return await self.start(function, *arguments)
+
+    def start(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """The same, without waiting yet."""
+        self._busy = started = asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+        return asyncio.shield(started)
+
+    def close(self) -> None:
+        """Close the store as soon as no thread uses it."""
+        if self._busy is None or self._busy.done():
+            self._close()
+        else:
+            self._busy.add_done_callback(self._close)
+
+    def _close(self, done: asyncio.Future[Any] | None = None) -> None:
+        if done is not None and not done.cancelled():
+            done.exception()  # seen
+        self.work.store.close()
+
+
+class _Reading:
+    """One range read under way."""
+
+    def __init__(self, credit: int) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._credit = credit
+        self._more = asyncio.Event()
+
+    def grant(self, amount: int) -> None:
+        self._credit += amount
+        self._more.set()
+
+    async def spend(self, amount: int) -> None:
+        """Waits until there is credit; one frame may overdraw it, or a single large message would never pass."""
+        while self._credit <= 0:
+            self._more.clear()
+            await self._more.wait()
+        self._credit -= amount
+
+
+class _Session:
+    """One connection."""
+
+    def __init__(self, server: BulkServer, socket: ServerConnection, identity: Identity | None) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._socket = socket
+        self._identity = identity
+        self._lane = _Lane(server, identity)
+        self._calls: asyncio.Queue[Frame] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._pending = self._pending_bytes = 0
+        self._reads: dict[int, _Reading] = {}
+        self._waits: set[asyncio.Task[None]] = set()
+        self._heard: dict[str, int] = {}
+        self._rung = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until the peer is gone, or breaks the rules."""
+        worker = asyncio.create_task(self._work(), name="bulk: calls")
+        taking = asyncio.create_task(self._take(), name="bulk: taking")
+        try:
+            done, _ = await asyncio.wait((worker, taking), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except WireError as error:
+            log.warning("bulk: %s", error)
+            await self._socket.close(1008, "protocol error")
+        except ConnectionClosed:
+            pass
+        finally:
+            tasks = [worker, taking, *self._waits, *(r.task for r in self._reads.values() if r.task is not None)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Give back what the connection holds."""
+        for channel, ear in self._heard.items():
+            self._server.ears[ear].remove(channel, self._ring)
+        self._lane.close()
+
+    async def _take(self) -> None:
+        async for message in self._socket:
+            frame = bulk.decode(message)
+            match frame.kind:
+                case Kind.CALL:
+                    await self._call(frame, len(message))
+                case Kind.CREDIT if type(frame.head) is int and 0 < frame.head <= bulk.MAX_WHOLE:
+                    if frame.id in self._reads:
+                        self._reads[frame.id].grant(frame.head)
+                case Kind.CANCEL:
+                    if (reading := self._reads.get(frame.id)) and reading.task:
+                        reading.task.cancel()
+                case _:
+                    raise bulk.wrong(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
+
+    async def _call(self, frame: Frame, size: int) -> None:
+        """Beside the others what may take for ever; else in its turn."""
+        name = frame.head.get("op") if isinstance(frame.head, dict) else None
+        if name in ("read", "wait"):
+            begin = self._begin_read if name == "read" else self._begin_wait
+            await self._answer(frame, begin)
+            return
+        self._pending += 1
+        self._pending_bytes += size
+        await self._calls.put(frame)
+        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _work(self) -> None:
+        while True:
+            frame = await self._calls.get()
+            await self._answer(frame, self._do)
+            self._pending -= 1
+            self._pending_bytes -= len(frame.body)
+            if self._calls.empty():
+                self._pending_bytes = 0  # heads were counted in, and are gone too
+            self._room.set()
+
+    async def _answer(self, frame: Frame, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any]) -> None:
+        """Check the call and hand it over; what goes wrong on purpose is the answer."""
+        try:
+            name, operation, arguments = self._checked(frame)
+            await handler(frame, name, operation, arguments)
+        except ConnectionClosed:
+            raise
+        except BusError as error:
+            await self._send(Frame(Kind.ERROR, frame.id, encode_error(error)))
+
+    def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
+        head = frame.head
+        if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
+            raise bulk.wrong("a call of another form", "op and args")
+        name, operation = head["op"], OPERATIONS.get(head["op"])
+        if operation is None:
+            raise bulk.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
+        expires = getattr(self._identity, "expires", None)
+        if expires is not None and time.time() > expires:
+            raise FederationRefused(url="", reason="the token has expired")
+        arguments = operation.decode_arguments(head["args"])
+        check(self._lane.work, name, operation, arguments)
+        return name, operation, arguments
+
+    async def _do(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
+        if name == "hello":
+            result: Any = Hello(bulk.VERSION, self._server.address.cluster, self._limits.message_bytes)
+        elif name == "listen":
+            await self._listen(arguments[0])
+            result = None
+        else:
+            result = await self._lane.run(self._lane.work.do, name, arguments, frame.body)
+        await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
+
+    # -- hearing of pushes ----------------------------------------------------------------------------------------------------------------
+
+    async def _listen(self, queues: tuple[str, ...]) -> None:
+        """Exactly to these queues from now on; returns once what is pushed from now on is heard."""
+        if len(queues) > MOST_LISTENED:
+            raise bulk.wrong(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
+        self._server.listen()
+        store = self._lane.work.store
+        places = await self._lane.run(store.locate, queues)
+        wanted = {store.keys(queue).available: places[queue] for queue in queues}
+        for channel in [channel for channel, ear in self._heard.items() if wanted.get(channel) != ear]:
+            self._server.ears[self._heard.pop(channel)].remove(channel, self._ring)
+        new = {channel: ear for channel, ear in wanted.items() if channel not in self._heard}
+        self._heard.update(new)
+        with suppress(TimeoutError):  # Redis is away: it rings when it is back
+            async with asyncio.timeout(5):
+                await asyncio.gather(*(self._server.ears[ear].add(channel, self._ring) for channel, ear in new.items()))
+        self._rung.set()
+
+    def _ring(self, _: bytes | None) -> None:
+        self._rung.set()
+
+    async def _begin_wait(self, frame: Frame, _: str, __: Operation, arguments: tuple[Any, ...]) -> None:
+        if self._waits:
+            raise bulk.wrong("a second wait", "one at a time")
+        self._beside(self._waits, self._wait(frame.id, min(max(0.0, arguments[0] / 1000), LONGEST_WAIT_S)))
+
+    async def _wait(self, id: int, timeout_s: float) -> None:
+        rung = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._rung.wait()
+        except TimeoutError:
+            rung = False
+        self._rung.clear()
+        self._waits.clear()
+        await self._send(Frame(Kind.REPLY, id, rung))
+
+    def _beside(self, tasks: set[asyncio.Task[None]], work: Any) -> None:
+        task = asyncio.create_task(work, name="bulk: beside")
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    # -- range reads ----------------------------------------------------------------------------------------------------------------------
+
+    async def _begin_read(self, frame: Frame, _: str, __: Operation, arguments: tuple[Any, ...]) -> None:
+        part, strict, credit = arguments
+        if len(self._reads) >= READS or frame.id in self._reads:
+            raise bulk.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
+        reading = self._reads[frame.id] = _Reading(credit)
+        reading.task = asyncio.create_task(self._read(frame.id, reading, part, strict), name="bulk: read")
+
+    async def _read(self, id: int, reading: _Reading, part: Any, strict: bool) -> None:
+        lane = _Lane(self._server, self._identity)
+        try:
+            await self._stream(id, reading, lane, part, strict)
+            await self._send(Frame(Kind.END, id))
+        except ConnectionClosed:
+            pass
+        except BusError as error:
+            with suppress(ConnectionClosed):
+                await self._send(Frame(Kind.ERROR, id, encode_error(error)))
+        except Exception:
+            log.exception("bulk: a read failed")
+            await self._socket.close(1011, "internal error")  # rather than leave the peer waiting
+        finally:
+            self._reads.pop(id, None)
+            lane.close()
+
+    async def _stream(self, id: int, reading: _Reading, lane: _Lane, part: Any, strict: bool) -> None:
+        store = lane.work.store
+        part = await lane.run(lambda: _placed(store, part))
+        rows = store.read(part, strict)
+        following = lane.start(_next, rows)
+        schema = None
+        while (found := await following) is not None:
+            first, values, body = found
+            following = lane.start(_next, rows)  # Redis and Arrow go on while this one is on its way
+            try:
+                if schema is not (schema := bulk.schema_of(values)):
+                    await self._send(Frame(Kind.SCHEMA, id, None, bulk.encode_schema(schema)))
+                await reading.spend(body.size)
+                await self._send(Frame(Kind.ROWS, id, {"first": first}, body))
+            except BaseException:
+                following.cancel()
+                raise
+
+    async def _send(self, frame: Frame) -> None:
+        """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
+        sending = asyncio.ensure_future(self._socket.send(frame.encode()))
+        left = -1
+        while True:
+            done, _ = await asyncio.wait((sending,), timeout=self._limits.send_s)
+            if done:
+                sending.result()
+                return
+            transport = self._socket.transport
+            if left == (left := transport.get_write_buffer_size()):
+                log.warning("bulk: a peer took nothing for %g s and was cut off", self._limits.send_s)
+                transport.abort()
+
+
+def _next(rows: Iterator[Rows]) -> tuple[int, Any, Any] | None:
+    """The next rows with their body, or None at the end."""
+    found = next(rows, None)
+    return None if found is None else (found.first, found.values, bulk.encode_rows(found.values))
+
+
+def _placed(store: RedisStore, part: Any) -> Any:
+    """The range on the server that has its queue: a client does not know the servers behind this one."""
+    return replace(part, server=store.locate([part.queue])[part.queue])

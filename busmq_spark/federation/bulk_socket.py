@@ -1,0 +1,266 @@
+"""A blocking web socket for ``busmq.bulk.v1``: large messages go from the kernel into memory that Arrow can use, and are copied no more.
+
+The handshake is the websockets package's. Its own blocking client hands each message through a second thread, which costs more than all else here.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.typing import Subprotocol
+from websockets.uri import WebSocketURI, parse_uri
+
+from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, TlsFailed, WireError
+from busmq_spark.federation.bulk import SUBPROTOCOL, wrong
+
+CONNECT_S = 5.0
+SILENCE_S = 5.0
+"""After so long without a byte the server is pinged, and after as long again it counts as gone: a half-open link never breaks by itself."""
+SEND_S = 20.0
+MOST_BYTES = 1536 * 1024 * 1024
+"""Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
+_SMALL = 64 * 1024
+_TEMPORARY = (429, 502, 503, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class FederationAddress:
+    """Where a federation server is and what to show it. Values only, so it may be pickled; the secret (or signed token) is in no repr."""
+
+    url: str
+    secret: str = field(default="", repr=False)
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_check_hostname: bool = True
+    patience_s: float = 8.0
+    """How long one step is tried while nobody answers."""
+
+    def parsed(self) -> WebSocketURI:
+        """Raises ConfigError for what is no address; its text does not repeat a password."""
+        try:
+            found = parse_uri(self.url)
+        except (InvalidURI, ValueError):
+            raise ConfigError(reason="federation.url is no web-socket address; expected ws://host:port/bus or wss://host/bus") from None
+        if found.username or found.password or found.query:
+            raise ConfigError(
+                reason="federation.url has a user or a query; expected only ws(s)://host:port/path, and the secret in federation.secret"
+            )
+        if not self.secret.isascii() or any(c.isspace() or not c.isprintable() for c in self.secret):
+            raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
+        return found
+
+    def context(self) -> ssl.SSLContext:
+        """How to trust and be trusted. Raises ConfigError for files that cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            context.check_hostname = self.tls_check_hostname
+            if self.tls_certificate:
+                context.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise ConfigError(reason=f"a file of federation.tls.* cannot be used: {error}") from None
+        return context
+
+
+class BulkSocket:
+    """One open connection. One thread. Everything that goes wrong on the way is FederationLost; then ``close`` it."""
+
+    def __init__(self, address: FederationAddress) -> None:
+        """Connects. Raises FederationLost, FederationRefused (``details["status"]``: the HTTP status; 101 where bulk is not spoken), TlsFailed."""
+        self.url = address.url
+        self._buffer = memoryview(bytearray(_SMALL))
+        self._at = self._used = 0
+        uri = address.parsed()
+        try:
+            self._socket = _dial(uri, address)
+        except OSError as error:
+            raise self._lost(error.strerror or str(error) or type(error).__name__) from error
+        try:
+            self._handshake(uri, address.secret)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def send(self, message: bytes) -> None:
+        """Send one binary message."""
+        self._write(Frame(Opcode.BINARY, message).serialize(mask=True))
+
+    def receive(self) -> memoryview:
+        """The next message; its memory is its own and aligned."""
+        parts: list[memoryview] = []
+        while True:
+            final, opcode, length = self._head()
+            if opcode >= Opcode.CLOSE:
+                self._control(opcode, bytes(self._take(length)))
+                continue
+            if opcode not in (Opcode.BINARY, Opcode.CONT) or length + sum(map(len, parts)) > MOST_BYTES:
+                raise wrong(f"a web-socket frame {opcode} of {length} bytes", "binary messages")
+            parts.append(self._take(length))
+            if final:
+                return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def usable(self) -> bool:
+        """Whether the link seems whole; for between calls, when nothing but pings can come."""
+        try:
+            while self._used > self._at or select.select([self._socket], [], [], 0)[0]:
+                _, opcode, length = self._head()
+                if opcode < Opcode.CLOSE:
+                    self._take(length)  # rows of a read that nobody wants any more
+                    continue
+                self._control(opcode, bytes(self._take(length)))
+        except (FederationLost, WireError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Say good-bye if that is possible at once, and close."""
+        with suppress(OSError):
+            self._socket.settimeout(0)
+            self._socket.send(Frame(Opcode.CLOSE, struct.pack(">H", 1000)).serialize(mask=True))
+        self._socket.close()
+
+    # -- opening --------------------------------------------------------------------------------------------------------------------------
+
+    def _handshake(self, uri: WebSocketURI, secret: str) -> None:
+        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)])
+        request = protocol.connect()
+        if secret:
+            request.headers["Authorization"] = f"Bearer {secret}"
+        protocol.send_request(request)
+        deadline = time.monotonic() + CONNECT_S
+        response: Response | None = None
+        try:
+            for data in protocol.data_to_send():
+                self._socket.sendall(data)
+            while response is None and protocol.handshake_exc is None:
+                if time.monotonic() > deadline:
+                    raise self._lost(f"no answer to the handshake within {CONNECT_S:g} s")
+                if data := self._socket.recv(_SMALL):
+                    protocol.receive_data(data)
+                else:
+                    protocol.receive_eof()
+                response = next((event for event in protocol.events_received() if isinstance(event, Response)), None)
+        except OSError as error:
+            raise self._lost(str(error) or type(error).__name__) from error
+        self._check(protocol, response)
+        self._socket.settimeout(SILENCE_S)
+
+    def _check(self, protocol: ClientProtocol, response: Response | None) -> None:
+        if response is None:
+            raise self._lost(f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})")
+        status = response.status_code
+        if status in _TEMPORARY:
+            raise self._lost(f"it answered the handshake with {status}")
+        if status != 101:
+            why = {401: "it does not know the secret, or the token has expired", 404: "it serves nothing at this path"}.get(
+                status, f"status {status}"
+            )
+            raise FederationRefused(url=self.url, reason=why, status=status)
+        if protocol.subprotocol != SUBPROTOCOL:
+            raise FederationRefused(url=self.url, reason=f"it does not speak {SUBPROTOCOL} (a busmq server of Node?)", status=status)
+        if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
+            raise self._lost(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
+
+    # -- bytes ----------------------------------------------------------------------------------------------------------------------------
+
+    def _head(self) -> tuple[bool, int, int]:
+        """Whether the next frame ends a message, its opcode, and the length of its payload."""
+        first, second = self._small(2)
+        length = second & 0x7F
+        if second & 0x80 or first & 0x70:
+            raise wrong("a masked or extended frame from a server", "a plain one")
+        if length == 126:
+            length = struct.unpack(">H", self._small(2))[0]
+        elif length == 127:
+            length = struct.unpack(">Q", self._small(8))[0]
+        if length > (MOST_BYTES if first & 0x0F < Opcode.CLOSE else 125):
+            raise wrong(f"a web-socket frame of {length} bytes", f"at most {MOST_BYTES}, and 125 of a control frame")
+        return bool(first & 0x80), first & 0x0F, length
+
+    def _control(self, opcode: int, payload: bytes) -> None:
+        if opcode == Opcode.PING:
+            self._write(Frame(Opcode.PONG, payload).serialize(mask=True))
+        elif opcode == Opcode.CLOSE:
+            code = struct.unpack(">H", payload[:2])[0] if len(payload) >= 2 else 1005
+            raise self._lost(f"it closed the connection with code {code}")
+
+    def _small(self, count: int) -> memoryview:
+        """The next few bytes."""
+        while self._used - self._at < count:
+            left = self._used - self._at
+            self._buffer[:left] = bytes(self._buffer[self._at : self._used])
+            self._at, self._used = 0, left
+            self._used += self._receive(self._buffer[left:])
+        self._at += count
+        return self._buffer[self._at - count : self._at]
+
+    def _take(self, length: int) -> memoryview:
+        """The next ``length`` bytes, in memory of their own."""
+        view = memoryview(pa.allocate_buffer(length)).cast("B") if length else memoryview(b"")
+        got = min(length, self._used - self._at)
+        if got:
+            view[:got] = self._buffer[self._at : self._at + got]
+            self._at += got
+        while got < length:
+            got += self._receive(view[got:])
+        return view
+
+    def _receive(self, into: memoryview) -> int:
+        for asked in (False, True):
+            try:
+                got: int = self._socket.recv_into(into)
+            except TimeoutError:
+                if asked:
+                    break
+                self._write(Frame(Opcode.PING, b"").serialize(mask=True))
+                continue
+            except OSError as error:
+                raise self._lost(error.strerror or str(error)) from error
+            if not got:
+                raise self._lost("it closed the connection")
+            return got
+        raise self._lost(f"no byte within {2 * SILENCE_S:g} s, although it was pinged")
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            self._socket.settimeout(SEND_S)
+            while view:
+                view = view[self._socket.send(view) :]
+            self._socket.settimeout(SILENCE_S)
+        except OSError as error:
+            raise self._lost(error.strerror or str(error) or "it takes nothing") from error
+
+    def _lost(self, reason: str) -> FederationLost:
+        return FederationLost(url=self.url, reason=reason)
+
+
+def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
+    made = socket.create_connection((uri.host, uri.port), timeout=CONNECT_S)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not uri.secure:
+        return made
+    try:
+        return address.context().wrap_socket(made, server_hostname=uri.host)
+    except ssl.SSLCertVerificationError as error:
+        made.close()
+        raise TlsFailed(url=address.url, reason=f"{error.verify_message} (federation.tls.*)") from None
+    except BaseException:
+        made.close()
+        raise
+
+
+Opener = Callable[[FederationAddress], BulkSocket]

@@ -1,0 +1,340 @@
+"""The store whose messages are in another data centre: a federation server asks its Redis for us, over ``busmq.bulk.v1``.
+
+    store = open_federated(FederationAddress("wss://eu.example.com/bus", secret))    # nothing is connected yet
+    for rows in store.read(part, True): …                                            # as of a RedisStore
+
+A queue's server is always 0: which Redis it is on there, the other side knows. One thread may use one store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import chunks
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, encode_runs
+from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.errors import BusError, FederationLost, MessageRefused, StagingLost
+from busmq_spark.federation.bulk_client import BulkLink
+from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.store.position import Position, Range
+from busmq_spark.store.protocol import Creation, FullPolicy, Rows, Traces
+
+PIECE_BYTES = 1024 * 1024
+"""Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
+PIECE_ROWS = 10_000
+DEPTH = 8
+"""Pieces under way at once."""
+_HEAD_BYTES = 64 * 1024
+WAIT_MS = 2_000
+"""How long one question of a bell stays open; new queues are listened to after as long at most."""
+log = logging.getLogger("busmq_spark")
+
+
+class FederatedStore:
+    """Reads and writes of named queues through a federation server. Satisfies ReadStore and WriteStore."""
+
+    def __init__(self, address: FederationAddress) -> None:
+        address.parsed()
+        self.address = address
+        self._link = BulkLink(address)
+
+    def keys(self, queue: str) -> QueueKeys:
+        """How the other side spells the keys; connects to find out, the first time."""
+        return QueueKeys(queue, cluster=self._link.ready().cluster)
+
+    def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return dict.fromkeys(queues, 0)
+
+    def discover(self, accept: Callable[[str], bool]) -> list[str]:
+        return [queue for queue in self._link.call("discover") if accept(queue)]
+
+    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
+        return self._about(queues, "attach", queues, creation)
+
+    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
+        return self._about(wanted, "states", wanted)
+
+    def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
+        return self._about(ids, "marks", ids)
+
+    def counters(self, queues: Sequence[str]) -> Sequence[object]:
+        return list(self._link.call("counters", queues)) if queues else []
+
+    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
+        return self._about(positions, "ack", positions, subscription)
+
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
+        return self._about(starts, "subscribe", starts, subscription)
+
+    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        return self._about(queues, "subscriptions", queues)
+
+    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
+        return self._about(queues, "lease", queues, subscription, token, dead)
+
+    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
+        return self._about(queues, "holders", queues, subscription)
+
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
+        return self._about(queues, "keep_alive", queues, subscription, token)
+
+    def traces(self, queue: str) -> Traces:
+        found: Traces = self._link.call("traces", queue)
+        return found
+
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
+        reached, used = self._link.call("bytes_until", queue, first, last, budget)
+        return reached, used
+
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+        return self._link.read(part, fail_on_data_loss)
+
+    def appender(self) -> FederatedAppender:
+        return FederatedAppender(self._link)
+
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
+        held: tuple[Staged, ...] = self._link.call("record", sink, batch, staged, query)
+        return held
+
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
+        full: Full | None = self._link.call("commit", queue, sink, batch, staged)
+        return full
+
+    def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
+        held: tuple[Staged, ...] = self._link.call("recorded", sink, batch)
+        return held
+
+    def discard(self, staged: Sequence[Staged]) -> None:
+        if staged:
+            self._link.call("discard", staged)
+
+    def forget(self, sink: str, staged: Sequence[Staged]) -> None:
+        self._link.call("forget", sink, staged)
+
+    def truncate(self, queues: Sequence[str]) -> None:
+        if queues:
+            self._link.call("truncate", queues)
+
+    def bells(self, rung: threading.Event) -> list[FederatedBell]:
+        """What wakes an idle reader, not started; as redis_store.bells."""
+        return [FederatedBell(self.address, rung)]
+
+    def close(self) -> None:
+        self._link.drop()
+
+    def _about(self, queues: Sequence[str] | Mapping[str, Any], name: str, *arguments: Any) -> dict[str, Any]:
+        """Answers under the names of the queues; about none nobody is asked."""
+        found: dict[str, Any] = self._link.call(name, *arguments) if queues else {}
+        return found
+
+
+class _Piece:
+    """Some rows of a staged list, and their place there."""
+
+    def __init__(self, part: _List, before: int, values: Sequence[bytes]) -> None:
+        self.part, self.before, self.values = part, before, values
+
+    @property
+    def arguments(self) -> tuple[str, str, int]:
+        return (self.part.queue, self.part.key, self.before)
+
+    def settle(self, answer: tuple[int, int]) -> None:
+        rows, self.part.server = answer
+        expected = self.before + len(self.values)
+        if rows < expected:
+            key = self.part.key
+            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=rows, key=key, remedy=STAGE_AGAIN)
+
+
+class _List:
+    """One staged list as it grows."""
+
+    def __init__(self, queue: str, key: str) -> None:
+        self.queue, self.key = queue, key
+        self.server = self.rows = 0
+        self.sizes: list[int] = []
+
+    @property
+    def staged(self) -> Staged:
+        return Staged(self.queue, self.server, self.key, encode_runs(self.sizes))
+
+
+class FederatedAppender:
+    """Satisfies Appender. Every piece of a staged list carries its place, so that one sent twice is there once."""
+
+    def __init__(self, link: BulkLink) -> None:
+        self._link = link
+        self._lists: dict[str, _List] = {}
+        self._waiting: deque[tuple[int, _Piece]] = deque()
+
+    def stage(self, queue: str, key: str, values: Sequence[bytes]) -> None:
+        """Append values to the staged list ``key`` of a queue."""
+        part = self._lists.setdefault(key, _List(queue, key))
+        for piece, sizes in self._pieces(values):
+            self._send(_Piece(part, part.rows, piece))
+            part.rows += len(piece)
+            part.sizes += sizes
+
+    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
+        """Append values to the queue itself, piece by piece, since a full queue may take a part of one."""
+        for piece, _ in self._pieces(values):
+            left = piece
+            while left:
+                stored, maxsize = self._link.call("push", queue, values=left)
+                left = left[stored:]
+                if left:
+                    full.wait(queue, maxsize, len(left))
+
+    def settle(self) -> None:
+        """Wait until everything staged so far is stored."""
+        while self._waiting:
+            self._settle_one()
+
+    def finish(self) -> list[Staged]:
+        """Wait until everything is stored; the staged lists in the order of their first row."""
+        self.settle()
+        return [part.staged for part in self._lists.values()]
+
+    def discard(self) -> None:
+        """Take back what was staged, once every piece under way is answered."""
+        while self._waiting:
+            try:
+                self._settle_one()
+            except BusError as error:
+                log.debug("discarding: %s", error)
+        if self._lists:
+            self._link.call("discard", [part.staged for part in self._lists.values()])
+
+    def abandon(self) -> None:
+        """Stop in the middle; what was sent stays where it is."""
+        if self._waiting:
+            self._waiting.clear()
+            self._link.drop()
+
+    def _pieces(self, values: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], list[int]]]:
+        """Values cut into calls, each with the sizes of the chunks in it, by which a commit moves them later."""
+        most = self._link.ready().message_bytes - _HEAD_BYTES
+        piece: list[bytes] = []
+        sizes: list[int] = []
+        room = PIECE_BYTES
+        for chunk in chunks(values):
+            size = sum(map(len, chunk))
+            if size > most:
+                raise MessageRefused(
+                    reason=f"a message of {size} bytes is over what the federation server takes ({most}); raise its limit message_bytes, or push less"
+                )
+            if piece and (size > room or len(piece) + len(chunk) > PIECE_ROWS):
+                yield piece, sizes
+                piece, sizes, room = [], [], PIECE_BYTES
+            piece += chunk
+            sizes.append(len(chunk))
+            room -= size
+        if piece:
+            yield piece, sizes
+
+    def _send(self, piece: _Piece) -> None:
+        while len(self._waiting) >= DEPTH:
+            self._settle_one()
+        try:
+            self._waiting.append((self._link.post("stage", *piece.arguments, values=piece.values), piece))
+        except FederationLost:
+            self._waiting.append((-1, piece))
+            self._recover()
+
+    def _settle_one(self) -> None:
+        id, piece = self._waiting.popleft()
+        try:
+            answer = self._link.result(id, "stage")
+        except FederationLost:
+            self._waiting.appendleft((id, piece))
+            self._recover()
+            return
+        piece.settle(answer)
+
+    def _recover(self) -> None:
+        """After a broken link: what is in doubt is sent again one by one, with the link's own patience."""
+        self._link.drop()
+        waiting, self._waiting = self._waiting, deque()
+        for _, piece in waiting:
+            piece.settle(self._link.call("stage", *piece.arguments, values=piece.values))
+
+
+class FederatedBell:
+    """A daemon thread that sets ``rung`` when something was pushed over there; for a reader what topology.listen.Bell is for a direct one.
+
+    It only makes things faster: while it cannot connect, the owner's own polling goes on.
+    """
+
+    def __init__(self, address: FederationAddress, rung: threading.Event) -> None:
+        self._link = BulkLink(address)
+        self._rung = rung
+        self._queues: tuple[str, ...] = ()
+        self._changed = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def listen(self, queues: Sequence[str]) -> None:
+        """Listen to exactly these queues (names, not channels) from now on."""
+        if tuple(queues) == self._queues:
+            return
+        self._queues = tuple(queues)
+        self._changed.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="busmq-federated-bell", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; returns at once."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._changed.clear()
+                self._ask("listen", self._queues)
+                self._rung.set()  # what came before was not heard
+                while not (self._stopped.is_set() or self._changed.is_set()):
+                    if self._ask("wait", WAIT_MS):
+                        self._rung.set()
+                        self._stopped.wait(0.002)  # a flood is heard a few hundred times a second at most
+            except FederationLost as error:
+                log.debug("bell: %s", error)
+                self._stopped.wait(1.0)
+            except BusError as error:
+                log.warning("pushes are not heard, new messages are found by polling only: %s", error)
+                return
+        self._link.drop()
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Not repeated by the link: a new connection has to be told anew what to listen to."""
+        try:
+            return self._link.result(self._link.post(name, *arguments), name)
+        except BusError:
+            self._link.drop()
+            raise
+
+
+def open_federated(address: FederationAddress) -> FederatedStore:
+    """A new store; nothing is connected yet. Raises ConfigError for a bad address."""
+    return FederatedStore(address)
+
+
+_SHARED: dict[tuple[int, FederationAddress], FederatedStore] = {}
+
+
+def shared_federated(address: FederationAddress) -> FederatedStore:
+    """The store of this process for this address, as redis_store.shared_store."""
+    key = (os.getpid(), address)
+    if key not in _SHARED:
+        _SHARED[key] = open_federated(address)
+    return _SHARED[key]
+
+
+__all__ = ["FederatedStore", "FederationAddress", "open_federated", "shared_federated"]

@@ -1,0 +1,96 @@
+"""A federation server with nothing but the bulk protocol, in a thread of its own, as tests of it need it."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection, serve
+
+from busmq_spark.federation.bulk import SUBPROTOCOL
+from busmq_spark.federation.bulk_server import BulkServer
+from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
+from busmq_spark.options import RedisOptions
+
+SECRET = "a-secret-of-the-tests"
+
+
+class Site:
+    """A running server."""
+
+    def __init__(self, redis_url: str, keyring: Keyring | None = None, limits: Limits | None = None, port: int = 0) -> None:
+        self._options, self._limits = RedisOptions(url=redis_url), limits or Limits()
+        self.keyring = keyring or Keyring.single(SECRET)
+        self.port = port
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._end: asyncio.Event
+        self.connections: set[ServerConnection] = set()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),), daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/bus"
+
+    def address(self, secret: str = SECRET, port: int = 0, **more: Any) -> FederationAddress:
+        return FederationAddress(f"ws://127.0.0.1:{port or self.port}/bus", secret, **more)
+
+    def start(self) -> Site:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        self._loop.close()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run a function on the server's loop."""
+
+        async def now() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
+
+    async def _run(self) -> None:
+        self._end = asyncio.Event()
+
+        def knock(connection: ServerConnection, request: Any) -> Any:
+            scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
+            identity = self.keyring.identify_either(shown) if scheme == "Bearer" else None
+            if identity is None:
+                return connection.respond(http.HTTPStatus.UNAUTHORIZED, "")
+            connection.identity = identity  # type: ignore[attr-defined]
+            return None
+
+        async with BulkServer(self._options, self._limits) as bulk:
+
+            async def answer(socket: ServerConnection) -> None:
+                self.connections.add(socket)
+                try:
+                    await bulk.serve(socket, socket.identity)  # type: ignore[attr-defined]
+                finally:
+                    self.connections.discard(socket)
+
+            options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1}
+            async with serve(answer, "127.0.0.1", self.port, subprotocols=[SUBPROTOCOL], process_request=knock, **options) as server:  # type: ignore[list-item]
+                self.port = server.sockets[0].getsockname()[1]
+                self._ready.set()
+                await self._end.wait()
+
+
+@contextmanager
+def site(redis_url: str, keyring: Keyring | None = None, limits: Limits | None = None) -> Iterator[Site]:
+    made = Site(redis_url, keyring, limits).start()
+    try:
+        yield made
+    finally:
+        made.stop()
