@@ -87,8 +87,9 @@ class Line:
 class Functions:
     """The functions that this side has handed out on one channel."""
 
-    def __init__(self, most: int = FUNCTIONS) -> None:
-        self._most, self._next = most, 0
+    def __init__(self, most: int = FUNCTIONS, first: int = 0) -> None:
+        """``first``: a server's methods have the numbers before it."""
+        self._most, self._next = most, first
         self._by_id: dict[int, Callable[..., Any]] = {}
         self._ids: dict[Callable[..., Any], int] = {}
 

@@ -1,0 +1,162 @@
+"""One web socket that speaks busmq's protocol: its channels, and how much of the peer is in work at once (protocol 5.2 to 5.5).
+
+Rule 1. A bad packet ends the web socket, a bad creation message or line ends its channel, a call that fails is answered. Nothing ends the server.
+Rule 2. What has been taken from the socket and not worked off is counted; above the limits nothing more is read, so the peer feels it.
+Rule 3. When a channel or the socket ends, its object is detached, whatever it was doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from websockets.exceptions import ConnectionClosed
+
+from busmq_spark.errors import WireError
+from busmq_spark.federation.mux import Packet
+from busmq_spark.federation.outbox import HIGH, Outbox
+from busmq_spark.federation.session import Session
+
+if TYPE_CHECKING:
+    from websockets.asyncio.server import ServerConnection
+
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.federation.keyring import Identity
+    from busmq_spark.federation.limits import Limits
+
+PENALTY_S = 0.1
+"""How long nothing is read after a channel too many was refused: an npm client asks again at once."""
+REMEMBERED = 10_000
+"""How many closed channels are remembered: what still comes for them is no new channel."""
+NOT_BINARY, BROKEN = 1003, 1002
+log = logging.getLogger("busmq_spark")
+
+
+class Connection:
+    """From an accepted handshake to the end of the socket."""
+
+    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: Limits) -> None:
+        self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
+        self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes))
+        self._sessions: dict[str, Session] = {}
+        self._closed: dict[str, None] = {}
+        self._messages = self._bytes = 0
+        self._worked = asyncio.Event()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def channels(self) -> int:
+        """How many objects it has."""
+        return len(self._sessions)
+
+    async def serve(self) -> None:
+        """Until the socket is closed."""
+        sending = asyncio.create_task(self._sending(), name="busmq: sending to a peer")
+        try:
+            async for message in self._socket:
+                await self._take(message)
+                if self._busy:
+                    await self._less_busy()
+        except ConnectionClosed:
+            log.debug("federation: %s broke off", self.identity.name)
+        except WireError as error:
+            log.warning("federation: %s is cut off: %s", self.identity.name, error)
+            await self._socket.close(BROKEN, "no packet")
+        finally:
+            sending.cancel()
+            await self._end()
+
+    def abort(self) -> None:
+        """Cut the peer off without a word."""
+        self._socket.transport.abort()
+
+    def send(self, channel: str, body: bytes) -> None:
+        """One packet of data."""
+        self.outbox.put(b"%b1%b" % (channel.encode("ascii"), body))
+
+    def close_channel(self, channel: str) -> None:
+        """End a channel from our side; the peer is told."""
+        if channel in self._sessions:
+            self.outbox.put(Packet(channel, None).encode())
+            self._forget(channel)
+
+    # -- what is in work --------------------------------------------------------------------------------------------------------------------
+
+    def began(self, size: int) -> None:
+        """A call of so many bytes is in work."""
+        self._messages += 1
+        self._bytes += size
+
+    def ended(self, messages: int, size: int) -> None:
+        """So many are not any more."""
+        self._messages -= messages
+        self._bytes -= size
+        self._worked.set()
+
+    @property
+    def _busy(self) -> bool:
+        limits = self.limits
+        return self._messages >= limits.in_flight_messages or self._bytes + self.outbox.waiting >= limits.in_flight_bytes
+
+    async def _less_busy(self) -> None:
+        while self._busy:
+            if self.outbox.waiting >= self.limits.in_flight_bytes:
+                await self.outbox.room()
+            else:
+                self._worked.clear()
+                await self._worked.wait()
+
+    # -- packets ----------------------------------------------------------------------------------------------------------------------------
+
+    async def _take(self, message: str | bytes) -> None:
+        if isinstance(message, str):
+            await self._socket.close(NOT_BINARY, "binary messages only")
+            return
+        packet = Packet.decode(message)
+        if packet.body is None:
+            self._forget(packet.channel)
+            return
+        session = self._sessions.get(packet.channel)
+        if session is None:
+            if packet.channel in self._closed:
+                return
+            if len(self._sessions) + len(self._ending) >= self.limits.channels_per_socket:
+                await self._refuse(packet.channel)
+                return
+            session = self._sessions[packet.channel] = Session(self, packet.channel)
+        session.feed(packet.body)
+
+    async def _refuse(self, channel: str) -> None:
+        log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))
+        self.outbox.put(Packet(channel, None).encode())
+        self._remember(channel)
+        await asyncio.sleep(PENALTY_S)
+
+    # -- ending -----------------------------------------------------------------------------------------------------------------------------
+
+    def _forget(self, channel: str) -> None:
+        """The channel is closed; its object detaches on its own time."""
+        session = self._sessions.pop(channel, None)
+        if session is not None:
+            session.shut()
+            self._remember(channel)
+            task = asyncio.create_task(session.end(), name="busmq: ending a federated object")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def _remember(self, channel: str) -> None:
+        self._closed[channel] = None
+        if len(self._closed) > REMEMBERED:
+            del self._closed[next(iter(self._closed))]
+
+    async def _end(self) -> None:
+        for channel in tuple(self._sessions):
+            self._forget(channel)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _sending(self) -> None:
+        with suppress(ConnectionClosed):
+            await self.outbox.run()

@@ -1,0 +1,167 @@
+"""What every exposed object has: its table of methods, who may call them, and who listens to its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
+
+from busmq_spark.errors import ConfigError, FederationRefused, WireError
+from busmq_spark.federation.dnode import HALF_A_PAIR, Remote
+from busmq_spark.federation.grants import Verb
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.session import Session
+
+Need = Literal["nothing", "any", "read", "write", "both", "admin"]
+TTL_S, LONGEST_TTL_S = 30, 10 * 365 * 86_400
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Call:
+    """One call: its values, the function at their end if there was one, and its bytes on the wire."""
+
+    values: list[Any]
+    callback: Remote | None
+    size: int
+
+    def value(self, place: int, kind: type[T], what: str) -> T:
+        """The value at a place. Raises ConfigError when it is missing or another kind of value."""
+        found = self.values[place] if place < len(self.values) else None
+        if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+            raise ConfigError(reason=f"{what} is {type(found).__name__}; expected {kind.__name__}")
+        return found
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The first value, if it is an object: options are always optional."""
+        return self.values[0] if self.values and isinstance(self.values[0], dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row of a table: what handles it, and what must be granted. ``handler`` gives a coroutine when it takes its time."""
+
+    handler: Callable[[Any, Call], Coroutine[Any, Any, None] | None]
+    need: Need = "any"
+
+
+class Exposed:
+    """An object as one peer sees it."""
+
+    kind: ClassVar[str]
+    methods: ClassVar[dict[str, Method]]
+
+    def __init__(self, session: Session, made: Creation) -> None:
+        self.session, self.bus, self.name = session, session.bus, made.name
+        self._listeners: dict[str, list[tuple[int, bool]]] = {}
+        self._functions = 0
+
+    # -- who may --------------------------------------------------------------------------------------------------------------------------------
+
+    def allowed(self, name: str, values: list[Any]) -> Method:
+        """The method with this name. Raises FederationRefused when there is none, or the peer may not call it."""
+        method = self.methods.get(name)
+        if method is None:
+            raise refused(f"a {self.kind} has no method {name}")
+        need = self.need(name, method, values)
+        if need != "nothing" and not self.granted(need):
+            raise refused(f"{self.session.identity.name!r} may not {name} on {self.kind} {self.name!r}")
+        return method
+
+    def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
+        """What a call needs."""
+        return method.need
+
+    def granted(self, need: Need) -> bool:
+        """Whether the peer has what a call needs."""
+        verbs: tuple[Verb, ...] = get_args(Verb)
+        if need == "any":
+            return any(self.may(verb) for verb in verbs)
+        if need == "both":
+            return self.may("read") and self.may("write")
+        return need in verbs and self.may(need)
+
+    def may(self, verb: Verb) -> bool:
+        """Whether a verb is granted on this object."""
+        return self.session.identity.may(verb, self.kind, self.name)
+
+    # -- events ---------------------------------------------------------------------------------------------------------------------------------
+
+    def on(self, call: Call) -> None:
+        """Invoke the function at every event from now on."""
+        self._listen(call, once=False)
+
+    def once(self, call: Call) -> None:
+        """Invoke the function at the next event."""
+        self._listen(call, once=True)
+
+    def listeners(self, event: str) -> list[tuple[int, bool]]:
+        """Who is to be invoked now; those for once are forgotten."""
+        found = self._listeners.get(event)
+        if not found:
+            return []
+        if any(once for _, once in found):
+            self._listeners[event] = [entry for entry in found if not entry[1]]
+            self._functions -= len(found) - len(self._listeners[event])
+        return found
+
+    def emit(self, event: str, *arguments: Any) -> None:
+        """Tell whoever listens; an event nobody listens to is dropped, ``error`` too."""
+        for id, _ in self.listeners(event):
+            self.session.invoke(id, *arguments)
+
+    def _listen(self, call: Call, *, once: bool) -> None:
+        event = call.value(0, str, "the name of an event")
+        if call.callback is None or len(event) > self.session.limits.name_bytes:
+            raise ConfigError(reason="on and once take the name of an event and a function")
+        if self._functions >= self.session.limits.callbacks_per_channel:
+            raise WireError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
+        self._functions += 1
+        self._listeners.setdefault(event, []).append((call.callback.id, once))
+
+    # -- results --------------------------------------------------------------------------------------------------------------------------------
+
+    def answer(self, call: Call, *arguments: Any) -> None:
+        """Invoke the function at the end of a call, if there is one."""
+        if call.callback is not None:
+            self.session.invoke(call.callback.id, *arguments)
+
+    def nothing(self, call: Call) -> None:
+        """A method of the client's own, named for compatibility."""
+
+    async def end(self) -> None:
+        """The channel is over: detach."""
+
+
+EVENTS = {"on": Method(Exposed.on, "nothing"), "once": Method(Exposed.once, "nothing"), "promisify": Method(Exposed.nothing, "nothing")}
+
+
+def refused(reason: str) -> FederationRefused:
+    """What a peer is told that may not do it."""
+    return FederationRefused(url="this bus", reason=reason)
+
+
+def number(options: dict[str, Any], name: str, default: int) -> int:
+    """A whole number among options; missing and null mean the default. Raises ConfigError."""
+    found = options.get(name)
+    if found is None:
+        return default
+    if isinstance(found, bool) or not isinstance(found, int | float) or found != int(found) or abs(found) > 2**53:
+        raise ConfigError(reason=f"{name} is no whole number")
+    return int(found)
+
+
+def ttl_of(options: dict[str, Any]) -> int:
+    """The ttl among options, in seconds; 0 and nothing mean npm's default. Raises ConfigError."""
+    ttl_s = number(options, "ttl", TTL_S) or TTL_S
+    if not 0 < ttl_s <= LONGEST_TTL_S:
+        raise ConfigError(reason=f"ttl is {ttl_s}; expected seconds, at least 1")
+    return ttl_s
+
+
+def storable(value: Any) -> Any:
+    """A message as JavaScript would store it: half a surrogate pair, which is no character, becomes U+FFFD."""
+    return HALF_A_PAIR.sub("�", value) if isinstance(value, str) and not value.isascii() else value

@@ -1,0 +1,133 @@
+"""A channel for a peer (protocol chapter 3, 5.6)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from busmq_spark.bus.channel import ConnectKeywords
+from busmq_spark.errors import BusError, ConfigError, MessageRefused
+from busmq_spark.federation.dnode import Remote, message_line
+from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, number, storable, ttl_of
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.session import Session
+
+# npm's name -> ours
+NAMES = {
+    "connect": "connect",
+    "disconnect": "disconnect",
+    "remote:connect": "remote_connect",
+    "remote:disconnect": "remote_disconnect",
+    "end": "end",
+}
+
+
+class ExposedChannel(Exposed):
+    """One channel object of the bus, for one channel of the wire.
+
+    Messages are taken while there is room to send them, whether or not anybody listens to them yet, as npm does.
+    """
+
+    kind = "channel"
+
+    def __init__(self, session: Session, made: Creation) -> None:
+        super().__init__(session, made)
+        self._channel = session.bus.channel(made.name, *made.roles)
+        for theirs, ours in NAMES.items():
+            self._channel.on(ours, partial(self.emit, theirs))
+        self._channel.on("error", self._failed)
+
+    async def end(self) -> None:
+        """Disconnect: the other side of the channel is told."""
+        await self._channel.disconnect()
+
+    async def connect(self, call: Call) -> None:
+        await self._channel.connect(**_keywords(call))
+        self._read()
+
+    async def listen(self, call: Call) -> None:
+        await self._channel.listen(**_keywords(call))
+        self._read()
+
+    async def disconnect(self, _: Call) -> None:
+        await self._channel.disconnect()
+
+    async def finish(self, _: Call) -> None:
+        await self._channel.end()
+
+    def is_attached(self, call: Call) -> None:
+        self.answer(call, self._channel.connected)
+
+    def send(self, call: Call) -> None:
+        if not call.values or isinstance(call.values[0], Remote):
+            raise MessageRefused(reason="send without a message; undefined cannot be sent")
+        future = self._channel.send(storable(call.values[0]))
+        self.session.began(call.size)
+        future.add_done_callback(partial(self._sent, call))
+
+    def _sent(self, call: Call, future: asyncio.Future[int]) -> None:
+        self.session.ended(call.size)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self.answer(call, None, future.result())
+        elif isinstance(error, BusError):
+            self.session.fail(call.callback, error)
+        else:
+            raise error
+
+    async def send_to(self, call: Call) -> None:
+        endpoint = call.value(0, str, "the endpoint")
+        if not endpoint or ":" in endpoint or len(call.values) < 2:
+            raise ConfigError(reason="sendTo takes a role without a colon, and a message")
+        self.answer(call, None, await self._channel.send_to(storable(endpoint), storable(call.values[1])))
+
+    async def ack(self, call: Call) -> None:
+        """Answered only when it fails, as for a queue."""
+        await self._channel.ack(number({"id": call.values[0] if call.values else None}, "id", -1))
+
+    def _read(self) -> None:
+        self.session.spawn(self._reading(), f"reading channel {self.name} for a peer")
+
+    async def _reading(self) -> None:
+        room, messages = self.session.connection.outbox.room, self._channel.messages()
+        while True:
+            await room()
+            try:
+                message = await anext(messages)
+            except StopAsyncIteration:
+                return
+            except BusError:
+                return  # the channel has told it as an error
+            for id, _ in self.listeners("message"):
+                self.session.send(message_line(id, message.text, message.id))
+
+    def _failed(self, error: BusError) -> None:
+        self.session.fail(None, error)
+
+    methods: ClassVar[dict[str, Method]] = {
+        **EVENTS,
+        "connect": Method(connect, "both"),
+        "attach": Method(connect, "both"),
+        "listen": Method(listen, "both"),
+        "send": Method(send, "write"),
+        "sendTo": Method(send_to, "write"),
+        "disconnect": Method(disconnect),
+        "detach": Method(disconnect),
+        "end": Method(finish, "write"),
+        "isAttached": Method(is_attached),
+        "ack": Method(ack, "read"),
+    }
+
+
+def _keywords(call: Call) -> ConnectKeywords:
+    options = call.options
+    found: ConnectKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, number(options, "maxsize", 0))}
+    if options.get("reliable") is True:
+        found["reliable"] = True
+        found["last"] = number(options, "last", 0)
+    return found

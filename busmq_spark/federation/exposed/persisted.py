@@ -1,0 +1,63 @@
+"""The storage of a persisted object for a peer (protocol 4.2, 5.6): which fields there are, and what they mean, the client knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from busmq_spark.core import persisted
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.keys import persisted_key
+from busmq_spark.core.message import encode
+from busmq_spark.core.persisted import Sending
+from busmq_spark.errors import ConfigError
+from busmq_spark.federation.dnode import encode_json
+from busmq_spark.federation.exposed.base import Call, Exposed, Method, refused, storable
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.session import Session
+
+TTL_S = 60
+"""compat: whatever ttl the client has (protocol Q19)."""
+
+
+class ExposedPersisted(Exposed):
+    """One hash of Redis, for one channel; no other key may be named."""
+
+    kind = "persistify"
+
+    def __init__(self, session: Session, made: Creation) -> None:
+        super().__init__(session, made)
+        self._key = persisted_key(made.name)
+
+    async def pread(self, call: Call) -> None:
+        self._check(call)
+        stored = await self._run(persisted.load(self._key))
+        self.answer(call, None, {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None, self._key)
+
+    async def pwrite(self, call: Call) -> None:
+        self._check(call)
+        fields = call.value(1, dict, "what is to be written")
+        if not fields:
+            raise ConfigError(reason="nothing is to be written")
+        sending = Sending({storable(name): _stored(value) for name, value in fields.items()})
+        await self._run(persisted.save(self._key, sending, TTL_S))
+        self.answer(call, None, "OK", self._key)
+
+    async def ptouch(self, _: Call) -> None:
+        await self._run(persisted.touch([(self._key, TTL_S)]))
+
+    def _check(self, call: Call) -> None:
+        if call.value(0, str, "the key") != self._key:
+            raise refused(f"this channel is for persisted object {self.name!r}, and for no other key")
+
+    async def _run(self, flow: Flow[T]) -> T:
+        servers = self.bus.servers
+        return await servers.commands[await servers.locate(self._key)].run(flow)
+
+    methods: ClassVar[dict[str, Method]] = {"pread": Method(pread, "read"), "pwrite": Method(pwrite, "write"), "ptouch": Method(ptouch, "write")}
+
+
+def _stored(value: Any) -> bytes:
+    """JSON of any value, text included: in a field it stands in quotes."""
+    return encode(encode_json(value))

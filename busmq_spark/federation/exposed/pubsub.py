@@ -1,0 +1,88 @@
+"""A pubsub for a peer (protocol 4.1, 5.6), above all the notifications that every npm client opens first (5.8)."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from busmq_spark.core.keys import NOTIFICATIONS
+from busmq_spark.errors import MessageRefused
+from busmq_spark.federation import fault
+from busmq_spark.federation.dnode import Remote
+from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, storable
+
+if TYPE_CHECKING:
+    from busmq_spark.core.message import Published
+    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.session import Session
+
+MOST = 1000
+
+
+class ExposedPubsub(Exposed):
+    """One pubsub object of the bus, for one channel. A peer that reads too slowly misses messages, and is told with an ``error``."""
+
+    kind = "pubsub"
+
+    def __init__(self, session: Session, made: Creation) -> None:
+        super().__init__(session, made)
+        self._pubsub = session.bus.pubsub(made.name, most=MOST)
+        self._notifications = made.name == NOTIFICATIONS
+        for event in ("subscribed", "unsubscribed"):
+            self._pubsub.on(event, partial(self.emit, event))
+        self._pubsub.on("error", lambda error: self.emit("error", fault.text(error)))
+        self._pubsub.on("message", self._heard)
+
+    def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
+        """Everybody may listen to notifications, and hears those of queues it may use; others believe them, so only admins send any."""
+        if not self._notifications:
+            return method.need
+        return "admin" if name == "publish" else "nothing"
+
+    async def end(self) -> None:
+        """Unsubscribe."""
+        await self._pubsub.unsubscribe()
+
+    async def subscribe(self, _: Call) -> None:
+        await self._pubsub.subscribe()
+
+    async def unsubscribe(self, _: Call) -> None:
+        await self._pubsub.unsubscribe()
+
+    async def publish(self, call: Call) -> None:
+        if not call.values or isinstance(call.values[0], Remote):
+            raise MessageRefused(reason="publish without a message; undefined cannot be published")
+        await self._pubsub.publish(storable(call.values[0]))
+        self.answer(call)
+
+    def is_subscribed(self, call: Call) -> None:
+        self.answer(call, self._pubsub.subscribed)
+
+    async def _heard(self, message: Published) -> None:
+        await self.session.connection.outbox.room()
+        if not self._notifications or self._concerns(message.text):
+            self.emit("message", message.text)
+
+    def _concerns(self, text: str) -> bool:
+        """Whether a notification is about a queue that the peer may use."""
+        try:
+            key = json.loads(text)["key"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return False
+        if not isinstance(key, str):
+            return False
+        key = key.removesuffix(":metadata")
+        name = (key[1:-1] if key.startswith("{") else key).removeprefix("bus:queue:")
+        identity = self.session.identity
+        return any((identity.may("read", "queue", name), identity.may("write", "queue", name), identity.may("admin", "queue", name)))
+
+    methods: ClassVar[dict[str, Method]] = {
+        **EVENTS,
+        "subscribe": Method(subscribe, "read"),
+        "attach": Method(subscribe, "read"),
+        "unsubscribe": Method(unsubscribe),
+        "detach": Method(unsubscribe),
+        "isSubscribed": Method(is_subscribed),
+        "publish": Method(publish, "write"),
+    }

@@ -1,0 +1,303 @@
+"""A queue for a peer (protocol 1.5 to 1.10, 5.6).
+
+Rule 1. Pushes are stored in the order of the calls, and answered in it; nothing waits for the one before.
+Rule 2. Messages are handed over only while there is room to send them; those taken and not handed over go back to the queue at the end. What was
+        on its way when the socket broke comes again only to reliable consumers.
+Rule 3. A message that is no UTF-8 reaches the peer as text with U+FFFD, as npm's own would: the protocol has no bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from busmq_spark.bus.consume import ConsumeKeywords, Consumption
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, StateError
+from busmq_spark.federation import fault
+from busmq_spark.federation.dnode import Remote, message_line
+from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, number, storable, ttl_of
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.queue import Queue
+    from busmq_spark.core.message import Message
+    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.session import Session
+
+PREFETCH = 200
+DEFERRED = 1000
+"""Most pushes that wait for a queue to be attached."""
+LINE_BYTES = 200
+"""What a line and its packet have beside the message, and then some."""
+
+
+class ExposedQueue(Exposed):
+    """One queue object of the bus, for one channel."""
+
+    kind = "queue"
+
+    def __init__(self, session: Session, made: Creation) -> None:
+        super().__init__(session, made)
+        self._queue: Queue = session.bus.queue(made.name)
+        for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
+            self._queue.on(event, partial(self.emit, event))
+        self._queue.on("error", lambda error: self.emit("error", fault.text(error)))
+        self._consuming: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[int] | None = None
+        self._deferred: list[Call] = []
+        self._wanted: Call | None = None
+
+    def may(self, verb: Any) -> bool:
+        """The queues behind channels and services are theirs, too: who may not use those does not get at them by this way."""
+        if not super().may(verb):
+            return False
+        kind, _, rest = self.name.partition(":")
+        if kind == "channel":
+            return self.session.identity.may(verb, "channel", rest.partition(":")[2])
+        return kind != "service" or self.session.identity.may(verb, "service", rest.partition(":replyTo:")[0])
+
+    def need(self, name: str, method: Method, values: list[Any]) -> Need:
+        """Metadata are read by anybody and set by writers."""
+        return "write" if name == "metadata" and _sets(values) else method.need
+
+    async def end(self) -> None:
+        """Detach; a consumption ends with it."""
+        await self._queue.detach()
+
+    # -- life -----------------------------------------------------------------------------------------------------------------------------------
+
+    async def attach(self, call: Call) -> None:
+        options = call.options
+        owner = self.may("write") or self.may("admin")  # who only reads may be the first, but sets nothing for the writers
+        maxsize = max(0, number(options, "maxsize", 0)) if owner else 0
+        await self._queue.attach(ttl_s=ttl_of(options), maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            self.consume(wanted)
+        deferred, self._deferred = self._deferred, []
+        for push in deferred:
+            try:
+                self.push(push)
+            except BusError as error:
+                self.session.fail(push.callback, error)
+
+    async def detach(self, _: Call) -> None:
+        await self._pushed()
+        await self._queue.detach()
+        self._consumed()
+
+    async def close(self, _: Call) -> None:
+        if not self._queue.attached:
+            raise self._not_attached("close")
+        await self._pushed()
+        await self._queue.close()
+        self._consumed()
+
+    def is_attached(self, call: Call) -> None:
+        self.answer(call, self._queue.attached)
+
+    # -- pushing --------------------------------------------------------------------------------------------------------------------------------
+
+    def push(self, call: Call) -> None:
+        if not self._queue.attached:
+            self._defer(call)
+            return
+        if not call.values or isinstance(call.values[0], Remote):
+            raise MessageRefused(reason="a push without a message; undefined cannot be pushed")
+        future = self._last = self._queue.push(storable(call.values[0]))
+        self.session.began(call.size)
+        future.add_done_callback(partial(self._stored, call))
+
+    def _stored(self, call: Call, future: asyncio.Future[int]) -> None:
+        self.session.ended(call.size)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self.answer(call, None, future.result())
+        elif isinstance(error, QueueFull):
+            self.answer(call, None, None)
+        elif isinstance(error, BusError):
+            self.session.fail(call.callback, error)
+        else:
+            raise error
+
+    def _defer(self, call: Call) -> None:
+        if len(self._deferred) >= DEFERRED:
+            raise self._not_attached("push to")
+        self._deferred.append(call)
+
+    async def _pushed(self) -> None:
+        """Wait for the pushes so far: what is asked behind them must see them."""
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+
+    # -- consuming ------------------------------------------------------------------------------------------------------------------------------
+
+    def consume(self, call: Call) -> None:
+        if self._consuming is not None and not self._consuming.done():
+            return
+        if not self._queue.attached:
+            self._wanted = self._wanted or call
+            return
+        throttle = call.options.get("throttle")
+        consumption = self._queue.consume(**_keywords(call.options))
+        work = self._consume(consumption, throttle if isinstance(throttle, Remote) else None)
+        self._consuming = self.session.spawn(work, f"consuming {self.name} for a peer")
+
+    async def _consume(self, consumption: Consumption, throttle: Remote | None) -> None:
+        room, drained = self.session.connection.outbox.room, False
+        try:
+            while True:
+                await consumption.filled()
+                if throttle is not None and drained:
+                    await self._throttled(throttle)
+                count = 0
+                while (message := consumption.head) is not None:
+                    await room()
+                    if consumption.head is not message:
+                        break  # stopped meanwhile: it has gone back
+                    self._hand_over(consumption, message)
+                    count += 1
+                drained = count < PREFETCH
+        except StopAsyncIteration:
+            return
+        except MessageRefused:
+            await self._queue.stop()
+            raise
+
+    def _hand_over(self, consumption: Consumption, message: Message) -> None:
+        most = self.session.limits.message_bytes
+        if len(message.value) > most - LINE_BYTES and len(line := message_line(0, message.text, message.id)) > most - LINE_BYTES:
+            reason = (
+                f"message {message.id} of queue {self.name!r} takes {len(line)} bytes on the wire; at most {most} are allowed. Consuming has stopped"
+            )
+            raise MessageRefused(reason=reason)
+        consumption.hand_over()
+        for id, _ in self.listeners("message"):
+            self.session.send(message_line(id, message.text, message.id))
+
+    async def _throttled(self, throttle: Remote) -> None:
+        """Let the peer say when to go on: it gets a function, and calls it."""
+        called = asyncio.Event()
+
+        def go_on(*_: Any) -> None:
+            called.set()
+
+        self.session.invoke(throttle.id, go_on)
+        await called.wait()
+        self.session.functions.forget(self.session.functions.hand_out(go_on))
+
+    async def stop(self, _: Call) -> None:
+        self._wanted = None
+        await self._queue.stop()
+        self._consumed()
+
+    def _consumed(self) -> None:
+        """The consumption has ended, though its task may wait for the peer's word."""
+        if self._consuming is not None:
+            self._consuming.cancel()
+            self._consuming = None
+
+    def is_consuming(self, call: Call) -> None:
+        self.answer(call, None, self._queue.consuming)
+
+    async def ack(self, call: Call) -> None:
+        """Answered only when it fails (protocol Q2): npm clients know no other."""
+        await self._queue.ack(number({"id": call.values[0] if call.values else None}, "id", -1))
+
+    # -- asking ---------------------------------------------------------------------------------------------------------------------------------
+
+    async def count(self, call: Call) -> None:
+        await self._pushed()
+        self.answer(call, None, await self._queue.count())
+
+    async def flush(self, call: Call) -> None:
+        await self._pushed()
+        self.answer(call, None, int(await self._queue.flush()))
+
+    async def exists(self, call: Call) -> None:
+        self.answer(call, None, await self._queue.exists())
+
+    async def find(self, call: Call) -> None:
+        self.answer(call, None, await self._queue.find())
+
+    async def ttl(self, call: Call) -> None:
+        self.answer(call, None, await self._queue.ttl())
+
+    async def maxsize(self, call: Call) -> None:
+        found = (await self._queue.metadata()).get("maxsize", "")
+        self.answer(call, None, int(found) if found.isdecimal() else None)
+
+    async def metadata(self, call: Call) -> None:
+        match call.values:
+            case []:
+                self.answer(call, None, await self._queue.metadata() or None)
+            case [str(name)]:
+                self.answer(call, None, (await self._queue.metadata()).get(name))
+            case [str(name), value, *_]:
+                await self._queue.set_metadata({_field(name): _field(value)})
+                self.answer(call)
+            case [dict(fields), *_]:
+                await self._queue.set_metadata({_field(name): _field(value) for name, value in fields.items()})
+                self.answer(call)
+            case _:
+                raise ConfigError(reason="metadata takes nothing, a name, a name and a value, or an object")
+
+    def pushed(self, call: Call) -> None:
+        self.answer(call, None, self._queue.pushed)
+
+    def consumed(self, call: Call) -> None:
+        self.answer(call, None, self._queue.consumed)
+
+    def _not_attached(self, what: str) -> StateError:
+        return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first")
+
+    methods: ClassVar[dict[str, Method]] = {
+        **EVENTS,
+        "find": Method(find),
+        "isAttached": Method(is_attached),
+        "attach": Method(attach),
+        "detach": Method(detach),
+        "ttl": Method(ttl),
+        "maxsize": Method(maxsize),
+        "metadata": Method(metadata),
+        "close": Method(close, "admin"),
+        "exists": Method(exists),
+        "count": Method(count),
+        "flush": Method(flush, "admin"),
+        "push": Method(push, "write"),
+        "pushed": Method(pushed),
+        "consumed": Method(consumed),
+        "stop": Method(stop),
+        "isConsuming": Method(is_consuming),
+        "consume": Method(consume, "read"),
+        "ack": Method(ack, "read"),
+    }
+
+
+def _sets(values: list[Any]) -> bool:
+    return len(values) > 1 or (len(values) == 1 and isinstance(values[0], dict))
+
+
+def _field(value: Any) -> str:
+    """A metadata field as npm stores it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(storable(value))
+    raise ConfigError(reason=f"a metadata field is {type(value).__name__}; expected text or a number")
+
+
+def _keywords(options: dict[str, Any]) -> ConsumeKeywords:
+    """npm's options of ``consume`` as ours. What has no meaning beside the others is ignored, as by npm."""
+    most, reliable = options.get("max"), options.get("reliable") is True
+    remove = options.get("remove", True) is not False
+    found: ConsumeKeywords = {"remove": remove, "reliable": reliable, "prefetch": PREFETCH}
+    if most is not None:
+        found["max"] = number(options, "max", -1)
+    if not remove:
+        found["index"] = number(options, "index", 0)
+    if reliable:
+        found["last"] = number(options, "last", 0)
+    return found

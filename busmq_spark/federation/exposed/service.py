@@ -1,0 +1,158 @@
+"""A service for a peer, ours to ours: npm clients of 3.1.0 do not say which service they mean (protocol 4.3, Q17).
+
+A provider listens to the event ``request(data, reply)`` and calls ``reply(error, value, partial)``; everything but a partial reply is the last.
+A requester calls ``request(data, options, callback)`` and gets ``callback(error, value, partial)``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from busmq_spark.bus.provider import ServeKeywords
+from busmq_spark.bus.request import Request
+from busmq_spark.errors import BusError, ConfigError, RequestFailed
+from busmq_spark.federation import fault
+from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, number, ttl_of
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.session import Session
+
+TIMEOUT_MS = 1000
+MOST_PARTS = 1000
+"""Most partial replies of a provider that wait to be stored."""
+
+
+class ExposedService(Exposed):
+    """One service object of the bus, for one channel."""
+
+    kind = "service"
+
+    def __init__(self, session: Session, made: Creation) -> None:
+        super().__init__(session, made)
+        self._service = session.bus.service(made.name)
+        self._service.on("serving", partial(self.emit, "serving"))
+        self._service.on("connected", partial(self.emit, "connected", True))
+        self._service.on("disconnect", partial(self.emit, "disconnect"))
+        self._service.on("error", self._failed)
+
+    def allowed(self, name: str, values: list[Any]) -> Method:
+        """As for the others, save that a service without a name has no methods."""
+        if not self.name and name not in EVENTS:
+            raise ConfigError(
+                reason="this service has no name: the npm client of 3.1.0 does not send it (protocol Q17), so it cannot federate services"
+            )
+        return super().allowed(name, values)
+
+    async def end(self) -> None:
+        """Disconnect without grace."""
+        await self._service.disconnect()
+
+    async def serve(self, call: Call) -> None:
+        options: ServeKeywords = {"ttl_s": ttl_of(call.options)}
+        for name in ("max", "concurrency"):
+            if call.options.get(name) is not None:
+                options[name] = number(call.options, name, 1)
+        await self._service.serve(self._handle, **options)
+        self.answer(call)
+
+    async def connect(self, call: Call) -> None:
+        await self._service.connect(timeout_ms=number(call.options, "reqTimeout", TIMEOUT_MS), ttl_s=ttl_of(call.options))
+        self.answer(call)
+
+    async def disconnect(self, call: Call) -> None:
+        grace = call.values[0] if call.values else 0
+        await self._service.disconnect(grace_ms=max(0, number({"grace": grace}, "grace", 0)))
+
+    def request(self, call: Call) -> None:
+        """Others may follow before it is answered."""
+        if not call.values:
+            raise ConfigError(reason="a request without data")
+        options = call.values[1] if len(call.values) > 1 and isinstance(call.values[1], dict) else {}
+        timeout_ms = None if options.get("reqTimeout") is None else number(options, "reqTimeout", TIMEOUT_MS)
+        self.session.began(call.size)
+        work = self._request(call, timeout_ms, parts=options.get("allowPartial") is True)
+        task = self.session.spawn(work, f"asking {self.name} for a peer")
+        task.add_done_callback(lambda _: self.session.ended(call.size))
+
+    async def _request(self, call: Call, timeout_ms: int | None, *, parts: bool) -> None:
+        try:
+            if call.callback is None:
+                await self._service.send(call.values[0], timeout_ms=timeout_ms)
+            elif not parts:
+                self.answer(call, None, await self._service.request(call.values[0], timeout_ms=timeout_ms), False)
+            else:
+                async for part in self._service.stream(call.values[0], timeout_ms=timeout_ms):
+                    self.answer(call, None, part, True)
+                self.answer(call, None, None, False)
+        except BusError as error:
+            self.session.fail(call.callback, error)
+
+    def is_serving(self, call: Call) -> None:
+        self.answer(call, self._service.serving)
+
+    def is_connected(self, call: Call) -> None:
+        self.answer(call, self._service.connected)
+
+    async def _handle(self, data: Any, request: Request) -> None:
+        """One request, until the peer has given its last reply."""
+        replies = _Replies(self)
+        for id, _ in self.listeners("request"):
+            self.session.invoke(id, data, replies.given)
+        try:
+            async for error, value, is_part in replies:
+                if error is not None:
+                    await request.fail(error if isinstance(error, str | dict) else str(error))
+                elif is_part:
+                    await request.partial(value)
+                else:
+                    await request.reply(value)
+        finally:
+            replies.forget()
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, BusError):
+            self.session.fail(None, error)
+
+    methods: ClassVar[dict[str, Method]] = {
+        **EVENTS,
+        "serve": Method(serve, "read"),
+        "connect": Method(connect, "write"),
+        "disconnect": Method(disconnect),
+        "isServing": Method(is_serving),
+        "isConnected": Method(is_connected),
+        "request": Method(request, "write"),
+    }
+
+
+class _Replies:
+    """What a provider gives for one request: ``given`` is the function it calls."""
+
+    def __init__(self, owner: ExposedService) -> None:
+        self._owner = owner
+        self._waiting: asyncio.Queue[tuple[Any, Any, bool]] = asyncio.Queue()
+        self._over = False
+
+    def given(self, error: Any = None, value: Any = None, is_part: Any = False, *_: Any) -> None:
+        if self._over:
+            return
+        if self._waiting.qsize() >= MOST_PARTS:
+            failed = RequestFailed(service=self._owner.name, reason=f"the provider gave more than {MOST_PARTS} partial replies at once")
+            error, is_part = fault.to_wire(failed), False
+        self._over = is_part is not True or error is not None
+        self._waiting.put_nowait((error, value, not self._over))
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Any, Any, bool]]:
+        part = True
+        while part:
+            reply = await self._waiting.get()
+            part = reply[2]
+            yield reply
+
+    def forget(self) -> None:
+        """The peer may not call it any more."""
+        functions = self._owner.session.functions
+        functions.forget(functions.hand_out(self.given))

@@ -1,0 +1,56 @@
+"""What waits to be sent to one peer.
+
+Rule 1. Results of calls are put in at once, since their number is bounded by the calls in flight. Whoever takes messages from the bus for the
+        peer waits for ``room`` first, so a peer that reads slowly is served slowly and costs no more than ``HIGH`` and one message.
+Rule 2. ``since`` tells when the message under way was begun: whoever watches cuts off a peer that never reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+HIGH = 512 * 1024
+"""Bytes that may wait before nothing more is taken for the peer."""
+
+
+class Outbox:
+    """Packets in the order of ``put``; ``run`` sends them."""
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int = HIGH) -> None:
+        self._send, self._high = send, high
+        self._packets: deque[bytes] = deque()
+        self.waiting = 0
+        """Bytes that wait, the packet under way included."""
+        self.since: float | None = None
+        self._filled, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+
+    def put(self, packet: bytes) -> None:
+        """Send it after those before it."""
+        self._packets.append(packet)
+        self.waiting += len(packet)
+        self._filled.set()
+        if self.waiting > self._high:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Returns when something more may be put: at once, without a step of the loop, when there is room."""
+        while self.waiting > self._high:
+            await self._room.wait()
+
+    async def run(self) -> None:
+        """Until cancelled, or until the socket fails."""
+        clock, packets = asyncio.get_running_loop().time, self._packets
+        while True:
+            while packets:
+                packet = packets.popleft()
+                self.since = clock()
+                await self._send(packet)
+                self.waiting -= len(packet)
+                if self.waiting <= self._high:
+                    self._room.set()
+            self.since = None
+            self._filled.clear()
+            await self._filled.wait()

@@ -1,0 +1,252 @@
+"""The federation server: a bus for peers that come by web socket (protocol chapter 5).
+
+    async with Bus(url) as bus, FederationServer(bus, Keyring.load("secrets.toml"), host="0.0.0.0", port=7001):
+        await stopped.wait()
+
+Two protocols at one path, by subprotocol: busmq's own, and ``busmq.bulk.v1``. Beside it ``/healthz`` and ``/metrics``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from busmq_spark.errors import ConfigError, LinkLost, StateError
+from busmq_spark.federation.bulk_server import BulkServer
+from busmq_spark.federation.connection import Connection
+from busmq_spark.federation.grants import Grants
+from busmq_spark.federation.handshake import BULK, HEALTH, Accept, Door, Refuse, decide, page, refuse
+from busmq_spark.federation.keyring import Identity, Keyring
+from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.listener import Listener, Socket
+from busmq_spark.federation.quiet import WIRE_LOG
+from busmq_spark.metrics import CONTENT_TYPE, Metrics
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+TICK_S = 1.0
+ANYONE = Identity("anyone", Grants.everything())
+"""Whoever connects to a server without secrets, which listens on this machine only."""
+log = logging.getLogger("busmq_spark")
+
+
+class FederationServer:
+    """Serves the objects of an open bus, from entering to leaving ``async with``; leaving closes every socket and detaches every object.
+
+    Without a keyring it listens on loopback only, and refuses web pages unless ``origins`` names them. ``path`` must match exactly.
+    """
+
+    def __init__(  # noqa: PLR0913  # each is a setting of its own, with a default
+        self,
+        bus: Bus,
+        keyring: Keyring | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        path: str = "/bus",
+        limits: Limits | None = None,
+        origins: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        if keyring is None and not is_loopback(host):
+            raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
+        self._bus, self._host, self._port, self._tls = bus, host, port, tls
+        self._limits, self._metrics = limits or Limits(), metrics or Metrics()
+        # A keyring that nobody can match: without one, ``_decide`` asks for no secret.
+        self._guarded = keyring is not None
+        self._door = Door(keyring or Keyring.single("no secret is asked for"), path, tuple(origins))
+        self._counts = Counts(self._metrics)
+        self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"))
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bulk = BulkServer(bus.options, self._limits)
+        self._server: Server | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._metrics.before_text(self._measure)
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raises LinkLost when the address is taken or not ours."""
+        if self._server is not None:
+            raise StateError(event="enter", what="this server", state="open already", remedy="Make another FederationServer for another scope")
+        limits = self._limits
+        await self._bulk.__aenter__()
+        try:
+            self._server = await serve(
+                self._serve,
+                self._host,
+                self._port,
+                process_request=self._request,
+                select_subprotocol=_subprotocol,
+                compression=None,
+                server_header=None,
+                open_timeout=limits.handshake_s,
+                ping_interval=limits.idle_s / 2,
+                ping_timeout=limits.idle_s / 2,
+                close_timeout=limits.close_s,
+                max_size=limits.message_bytes,
+                logger=WIRE_LOG,
+                create_connection=cast(Any, self._listener.connection),  # anything that makes one
+                ssl=self._tls,
+            )
+        except OSError as error:
+            await self._bulk.__aexit__(None, None, None)
+            reason = error.strerror or str(error)
+            raise LinkLost(url=f"{self._host}:{self._port}", reason=f"the federation server cannot listen there ({reason})") from None
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._watch = asyncio.create_task(self._watching(), name="busmq: watching federation peers")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close every socket with 1001 (going away), and detach what its peer had attached."""
+        server, self._server = self._server, None
+        assert server is not None
+        assert self._watch is not None
+        self._watch.cancel()
+        server.close()
+        try:
+            async with asyncio.timeout(3 * self._limits.close_s):
+                await asyncio.shield(server.wait_closed())
+        except TimeoutError:
+            log.warning("federation: %d peers are left without detaching their objects", len(self._tasks))
+            for task in tuple(self._tasks):
+                task.cancel()
+            await server.wait_closed()
+        finally:
+            await self._bulk.__aexit__(kind, error, trace)
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once it does."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Its address for clients on this machine; without a secret."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'ws' if self._tls is None else 'wss'}://{host}:{self._port}{self._door.path}"
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it counts."""
+        return self._metrics
+
+    # -- handshake --------------------------------------------------------------------------------------------------------------------------
+
+    def _request(self, socket: ServerConnection, request: Request) -> Response | None:
+        found = page(request.path)
+        if found is not None:
+            return self._page(found)
+        decision = self._decide(request.path, list(request.headers.raw_items()))
+        if isinstance(decision, Refuse):
+            self._counts.refused.add(reason=decision.why)
+            return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
+        cast(Socket, socket).accepted = decision
+        return None
+
+    def _decide(self, target: str, headers: list[tuple[str, str]]) -> Accept | Refuse:
+        if self._guarded:
+            return decide(target, headers, self._door)
+        if not self._door.origins and any(name.lower() == "origin" for name, _ in headers):
+            return refuse(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
+        shown = [(name, value) for name, value in headers if name.lower() != "authorization"]
+        path = target.partition("#")[0].partition("?")[0]
+        decision = decide(path, [*shown, ("Authorization", "Bearer none")], self._door)
+        if isinstance(decision, Refuse) and decision.why != "secret":
+            return decision
+        bulk = any(name.lower() == "sec-websocket-protocol" and BULK in map(str.strip, value.split(",")) for name, value in headers)
+        return Accept(ANYONE, BULK if bulk else "busmq")
+
+    def _page(self, path: str) -> Response:
+        if path == HEALTH:
+            healthy = self._bus.online and self._server is not None
+            status, phrase, text, kind = (200, "OK", "ok\n", "text/plain") if healthy else (503, "Service Unavailable", "no Redis\n", "text/plain")
+        else:
+            status, phrase, text, kind = 200, "OK", self._metrics.text(), CONTENT_TYPE
+        body = text.encode()
+        return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]), body)
+
+    # -- sockets ----------------------------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        accepted = cast(Socket, socket).accepted
+        self._counts.accepted.add(protocol=accepted.protocol)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if accepted.protocol == BULK:
+                await self._bulk.serve(socket, accepted.identity)
+            else:
+                await self._converse(Connection(socket, accepted.identity, self._bus, self._limits))
+        except ConnectionClosed:
+            log.debug("federation: %s is gone", accepted.identity.name)
+        except Exception:
+            log.exception("federation: a socket of %s failed", accepted.identity.name)
+        finally:
+            self._tasks.discard(task)
+
+    async def _converse(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        try:
+            await connection.serve()
+        finally:
+            self._connections.discard(connection)
+
+    async def _watching(self) -> None:
+        """Cut off who does not read, and whose token has run out."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(min(TICK_S, self._limits.send_s / 4))
+            for connection in tuple(self._connections):
+                since, expires = connection.outbox.since, connection.identity.expires
+                if since is not None and clock() - since > self._limits.send_s:
+                    log.warning("federation: %s has not read for %g s and is cut off", connection.identity.name, self._limits.send_s)
+                    self._counts.cut_off.add(reason="slow")
+                    connection.abort()
+                elif expires is not None and time.time() > expires:
+                    log.info("federation: the token of %s has run out", connection.identity.name)
+                    self._counts.cut_off.add(reason="expired")
+                    connection.abort()
+
+    def _measure(self) -> None:
+        self._counts.sockets.set(self._listener.open)
+        self._counts.channels.set(sum(connection.channels for connection in self._connections))
+        self._counts.waiting.set(sum(connection.outbox.waiting for connection in self._connections))
+
+
+class Counts:
+    """What the server counts."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK))
+        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=("path", "origin", "secret", "busy"))
+        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "expired"))
+        self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
+        self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
+        self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    return Subprotocol(BULK) if BULK in offered else None

@@ -1,0 +1,210 @@
+"""One channel of a connection: its object, its calls in order, and the functions of the peer (protocol 5.4, 5.5).
+
+Rule 1. Calls are executed in the order in which they came. A call that takes its time holds up those behind it; pushes do not take any.
+Rule 2. What is called by name or number is looked up in the table of its object; nothing else can be reached.
+Rule 3. Whoever calls what it may not call gets an answer, if it asked for one, else an ``error`` event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.errors import BusError, WireError
+from busmq_spark.federation import fault
+from busmq_spark.federation.creation import Creation
+from busmq_spark.federation.dnode import Functions, Line, Lines, Remote, methods_line, pack
+from busmq_spark.federation.exposed import expose
+from busmq_spark.federation.exposed.base import Call
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.connection import Connection
+    from busmq_spark.federation.exposed.base import Exposed
+
+READY = b"ready"
+END_S = 30.0
+"""Longest time for an object to detach: behind it its tasks are gone, and what it held in Redis ends by its ttl."""
+log = logging.getLogger("busmq_spark")
+
+
+class Session:
+    """Bytes of the peer in, calls of an object out."""
+
+    def __init__(self, connection: Connection, channel: str) -> None:
+        self.connection, self._channel = connection, channel
+        self.bus, self.identity, self.limits = connection.bus, connection.identity, connection.limits
+        self.functions = Functions()
+        self._object: Exposed | None = None
+        self._methods: tuple[str, ...] = ()
+        self._lines = Lines(connection.limits.message_bytes)
+        self._calls: deque[tuple[str, list[Any], int]] = deque()
+        self._working: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._messages = self._bytes = 0
+        self._open = True
+
+    def feed(self, body: bytes) -> None:
+        """The body of one packet. What cannot be read ends the channel."""
+        try:
+            if self._object is None:
+                self._create(Creation.decode(body))
+            else:
+                for line in self._lines.feed(body):
+                    self._invoked(Line.decode(line), len(line))
+                    if not self._open:
+                        return
+        except WireError as error:
+            log.warning("federation: %s: %s", self.identity.name, error)
+            self.close()
+        except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
+            self._broken(error)
+
+    def close(self) -> None:
+        """End the channel from our side."""
+        self.connection.close_channel(self._channel)
+
+    def shut(self) -> None:
+        """Nothing is sent and nothing is executed from now on."""
+        if self._open:
+            self._open = False
+            self._calls.clear()
+            self.connection.ended(self._messages, self._bytes)
+
+    async def end(self) -> None:
+        """Detach the object."""
+        self.shut()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._object is None:
+            return
+        try:
+            async with asyncio.timeout(END_S):
+                await self._object.end()
+        except (BusError, TimeoutError) as error:
+            log.warning("federation: an object of %s could not be detached: %s", self.identity.name, str(error) or "no answer")
+
+    # -- to the peer ------------------------------------------------------------------------------------------------------------------------
+
+    def invoke(self, id: int, *arguments: Any) -> None:
+        """Call a function of the peer."""
+        self.send(pack(id, arguments, self.functions).encode())
+
+    def send(self, line: bytes) -> None:
+        """One line, alone in its packet."""
+        if self._open:
+            self.connection.send(self._channel, line)
+
+    def fail(self, callback: Remote | None, error: BusError) -> None:
+        """A call did not work: tell whoever asked, else whoever listens to errors."""
+        if error.code not in fault.OPEN:
+            log.warning("federation: %s", error)
+        if callback is not None:
+            self.invoke(callback.id, fault.to_wire(error))
+        elif self._object is not None:
+            self._object.emit("error", fault.text(error))
+
+    # -- tasks ------------------------------------------------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        """Run ``work`` as long as the channel is open; what it raises ends the channel."""
+        task = asyncio.create_task(self._guarded(work), name=f"busmq: {what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would complain
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except BusError as error:
+            self.fail(None, error)
+        except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
+            self._broken(error)
+
+    def _broken(self, error: Exception) -> None:
+        log.error("federation: a channel of %s failed and is closed", self.identity.name, exc_info=error)
+        self.close()
+
+    # -- what is in work --------------------------------------------------------------------------------------------------------------------
+
+    def began(self, size: int) -> None:
+        """A call of so many bytes is in work."""
+        if self._open:
+            self._messages += 1
+            self._bytes += size
+            self.connection.began(size)
+
+    def ended(self, size: int) -> None:
+        """It is not any more."""
+        if self._open:
+            self._messages -= 1
+            self._bytes -= size
+            self.connection.ended(1, size)
+
+    # -- from the peer ----------------------------------------------------------------------------------------------------------------------
+
+    def _create(self, made: Creation) -> None:
+        self._methods = made.methods
+        self.functions = Functions(self.limits.callbacks_per_channel, first=len(made.methods))
+        self._object = expose(self, made)
+        self.send(READY)
+        self.send(methods_line(made.methods).encode())
+
+    def _invoked(self, line: Line, size: int) -> None:
+        method = line.method
+        if isinstance(method, int) and method >= len(self._methods):
+            if (function := self.functions.get(method)) is not None:
+                function(*line.values())
+        elif isinstance(method, int):
+            self._call(self._methods[method], line.call_values(), size)
+        elif method == "cull":
+            for id in line.arguments:
+                if isinstance(id, int):
+                    self.functions.forget(id)
+        elif method in self._methods:
+            self._call(method, line.call_values(), size)
+
+    def _call(self, name: str, values: list[Any], size: int) -> None:
+        if self._working is not None:
+            self.began(size)
+            self._calls.append((name, values, size))
+        elif (outcome := self._execute(name, values, size)) is not None:
+            self.began(size)
+            self._working = self.spawn(self._work_off(outcome, size), "working off calls")
+            self._working.add_done_callback(lambda _: outcome.close())
+
+    async def _work_off(self, outcome: Coroutine[Any, Any, None] | None, size: int) -> None:
+        """Finish a call that takes its time, then those that came meanwhile."""
+        try:
+            while True:
+                if outcome is not None:
+                    await outcome
+                self.ended(size)
+                if not self._calls:
+                    return
+                name, values, size = self._calls.popleft()
+                outcome = self._execute(name, values, size)
+        finally:
+            self._working = None
+
+    def _execute(self, name: str, values: list[Any], size: int) -> Coroutine[Any, Any, None] | None:
+        assert self._object is not None
+        callback = values.pop() if values and isinstance(values[-1], Remote) else None
+        try:
+            method = self._object.allowed(name, values)
+            outcome: Coroutine[Any, Any, None] | None = method.handler(self._object, Call(values, callback, size))
+        except BusError as error:
+            self.fail(callback, error)
+            return None
+        return None if outcome is None else self._answered(outcome, callback)
+
+    async def _answered(self, outcome: Coroutine[Any, Any, None], callback: Remote | None) -> None:
+        try:
+            await outcome
+        except BusError as error:
+            self.fail(callback, error)

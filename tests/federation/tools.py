@@ -1,0 +1,120 @@
+"""A peer of the federation server that is nothing but bytes: it sends the lines it is given and keeps those it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from types import TracebackType
+from typing import Any, Self
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from busmq_spark.federation.creation import METHODS, Type, creation
+from busmq_spark.federation.dnode import Functions, Line, Remote, pack_call
+from busmq_spark.federation.mux import Packet
+from busmq_spark.federation.server import FederationServer
+
+WAIT_S = 20.0
+SECRET = "correct-horse-battery"  # a test's
+
+
+class Wire:
+    """One web socket."""
+
+    def __init__(self, server: FederationServer, secret: str = SECRET) -> None:
+        self._connecting = connect(f"{server.url}?secret={secret}", compression=None, max_size=None)
+        self.got: dict[str, asyncio.Queue[bytes | None]] = defaultdict(asyncio.Queue)
+        self._ids = 0
+
+    async def __aenter__(self) -> Self:
+        self.socket: ClientConnection = await self._connecting.__aenter__()
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._reading.cancel()
+        await self._connecting.__aexit__(kind, error, trace)
+
+    async def _read(self) -> None:
+        async for message in self.socket:
+            assert isinstance(message, bytes), "a server sends binary messages only"
+            packet = Packet.decode(message)
+            self.got[packet.channel].put_nowait(packet.body)
+
+    async def send(self, channel: str, body: bytes | None) -> None:
+        await self.socket.send(Packet(channel, body).encode())
+
+    async def next(self, channel: str) -> bytes | None:
+        async with asyncio.timeout(WAIT_S):
+            return await self.got[channel].get()
+
+    def channel(self) -> str:
+        self._ids += 1
+        return f"{self._ids:016x}"
+
+    async def open(self, kind: Type, name: str, *more: Any) -> Thing:
+        """A federated object, ready to be called."""
+        thing = Thing(self, self.channel(), kind)
+        await self.send(thing.channel, creation(kind, name, *more).encode())
+        assert await self.next(thing.channel) == b"ready"
+        line = await self.next(thing.channel)
+        assert line is not None
+        assert list(Line.decode(line).arguments[0]) == list(METHODS[kind])
+        return thing
+
+
+class Thing:
+    """A federated object: what it is called with, and what comes back to which function."""
+
+    def __init__(self, wire: Wire, channel: str, kind: Type) -> None:
+        self.wire, self.channel, self.kind = wire, channel, kind
+        self.functions = Functions()
+        self.heard: list[tuple[str, list[Any]]] = []
+
+    async def send(self, method: str, *arguments: Any) -> None:
+        """A call without waiting."""
+        await self.wire.send(self.channel, pack_call(METHODS[self.kind].index(method), arguments, self.functions).encode())
+
+    async def listen(self, *events: str) -> None:
+        """Keep these events in ``heard``."""
+        for event in events:
+            await self.send("on", event, self._keeper(event))
+
+    async def call(self, method: str, *arguments: Any) -> list[Any]:
+        """A call with a function at its end: what that gets."""
+        answers: list[list[Any]] = []
+        await self.send(method, *arguments, lambda *values: answers.append(list(values)))
+        while not answers:
+            await self.step()
+        return answers[0]
+
+    async def event(self, name: str) -> list[Any]:
+        """The next event of this name, also one heard already."""
+        while not (found := [entry for entry in self.heard if entry[0] == name]):
+            await self.step()
+        self.heard.remove(found[0])
+        return found[0][1]
+
+    async def step(self) -> None:
+        """Take one line."""
+        body = await self.wire.next(self.channel)
+        assert body is not None, "the server has closed the channel"
+        assert body.endswith(b"\n")
+        assert body.count(b"\n") == 1
+        line = Line.decode(body)
+        assert list(json.loads(body)) == ["method", "arguments", "callbacks", "links"]
+        assert isinstance(line.method, int)
+        function = self.functions.get(line.method)
+        assert function is not None
+        function(*line.values())
+
+    async def invoke(self, remote: Remote, *arguments: Any) -> None:
+        """Call a function that the server has handed out."""
+        await self.wire.send(self.channel, Line(remote.id, list(arguments)).encode())
+
+    async def close(self) -> None:
+        await self.wire.send(self.channel, None)
+
+    def _keeper(self, event: str) -> Any:
+        return lambda *values: self.heard.append((event, list(values)))
