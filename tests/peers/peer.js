@@ -25,6 +25,7 @@ const operations = {
   connect: ({ id, urls, options }) => {
     bus = Bus.create({ ...options, redis: urls, logger: { info() {}, warn() {}, error() {}, debug() {}, trace() {}, tag() { return this; } } });
     bus.on('error', (error) => say({ event: 'error', queue: null, args: [String(error)] }));
+    if (urls.length === 0) { say({ id, result: null }); return; } // it federates only, and is never online
     bus.once('online', () => say({ id, result: null }));
     bus.connect();
   },
