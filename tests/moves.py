@@ -36,7 +36,7 @@ class Move:
         for node in (self.target, self.source, *self.group.masters):
             self._set(node, "NODE", _id(self.target))
         # A word of the old owner that was under way may still turn a node round, until it hears of the new one's later epoch.
-        wait_until(lambda: all(self._arrived(node) for node in self.group.nodes if node.running), 30, "every node knows where the slot is")
+        wait_until(lambda: all(self._arrived(node) for node in self.group.nodes if node.running), what="every node knows where the slot is")
 
     def whole(self) -> None:
         self.begin()

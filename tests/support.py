@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PATIENCE_S = 60.0
+"""How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
 
-def wait_until(predicate: Callable[[], object], timeout_s: float, what: str = "") -> None:
+
+def wait_until(predicate: Callable[[], object], timeout_s: float = PATIENCE_S, what: str = "") -> None:
     """Return as soon as ``predicate()`` is true; AssertionError that says what was waited for at the deadline.
 
     It polls every 10 ms and is asked once more at the deadline. An error of the predicate is not swallowed: a test that expects

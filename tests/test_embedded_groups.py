@@ -47,7 +47,7 @@ def test_sentinels_make_a_replica_master_when_the_master_dies() -> None:
         assert group.master is not old
         assert group.master.command("GET", "key") == "value"
         old.restart()
-        wait_until(lambda: old.command("ROLE")[0] == "slave", 20, "the old master is a replica")  # type: ignore[index]
+        wait_until(lambda: old.command("ROLE")[0] == "slave", what="the old master is a replica")  # type: ignore[index]
         group.wait_healthy()
         assert group.replicas == [old]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.embedded import RedisServer
-from tests.support import gone, ps, wait_until
+from tests.support import PATIENCE_S, gone, ps, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -40,8 +40,8 @@ class Owner:
         self.process.wait()
 
     def left_nothing(self) -> None:
-        wait_until(lambda: gone(self.pid), 5, f"redis-server {self.pid} is gone")
-        wait_until(lambda: gone(self.watchdog), 5, f"watchdog {self.watchdog} is gone")
+        wait_until(lambda: gone(self.pid), what=f"redis-server {self.pid} is gone")
+        wait_until(lambda: gone(self.watchdog), what=f"watchdog {self.watchdog} is gone")
         assert not self.folder.exists()
 
     def __enter__(self) -> Owner:
@@ -90,14 +90,14 @@ def test_kill_minus_9_of_the_parent_kills_a_paused_server() -> None:
 def test_kill_minus_9_of_the_watchdog_leaves_no_server() -> None:
     with Owner("sys.stdin.readline(); redis.stop()") as owner:
         os.kill(owner.watchdog, signal.SIGKILL)
-        wait_until(lambda: gone(owner.pid), 5, "redis-server is gone")
+        wait_until(lambda: gone(owner.pid), what="redis-server is gone")
         owner.process.communicate("stop\n")
         owner.left_nothing()
 
 
 def test_a_parent_that_forgets_to_stop_leaves_nothing() -> None:
     with Owner() as owner:
-        owner.process.wait(10)
+        owner.process.wait(PATIENCE_S)
         owner.left_nothing()
 
 
@@ -134,7 +134,7 @@ def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner() -> None:
         assert owner.says() == "waiting"
         os.killpg(owner.process.pid, signal.SIGINT)
         assert owner.says() == "PONG True"
-        owner.process.wait(10)
+        owner.process.wait(PATIENCE_S)
         owner.left_nothing()
 
 
@@ -144,5 +144,5 @@ def test_an_owner_that_ignores_or_blocks_signals_can_still_stop_its_server(tmp_p
     log = f"print('User requested shutdown' in open({str(tmp_path / 'redis.log')!r}).read(), flush=True)\n"
     with Owner(kept + log + "redis.stop()", before) as owner:
         assert owner.says() == "True"
-        owner.process.wait(10)
+        owner.process.wait(PATIENCE_S)
         owner.left_nothing()

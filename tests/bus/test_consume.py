@@ -11,7 +11,7 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, QueueBusy, StateError
 from tests.bus.conftest import OpenBus
-from tests.bus.tools import forget_lease, ids, redis, stored, until
+from tests.bus.tools import LONG_S, UNTIL_S, forget_lease, ids, redis, stored, until
 from tests.conftest import Fresh
 
 
@@ -204,14 +204,10 @@ async def test_what_several_consumers_give_back_is_in_order_again(open_bus: Open
 
 
 async def test_a_consumer_that_waits_hears_that_another_gave_messages_back(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with (
-        open_bus() as bus,
-        bus.queue(
-            fresh(),
-        ) as queue,
-        open_bus() as other,
-        other.queue(queue.name) as there,
-    ):
+    async with open_bus() as bus, open_bus() as other:
+        queue, there = bus.queue(name := fresh()), other.queue(name)
+        await queue.attach(ttl_s=LONG_S)
+        await there.attach(ttl_s=LONG_S)
         await queue.push_many("abc")
         consumption = queue.consume()
         await consumption.begin()
@@ -219,7 +215,7 @@ async def test_a_consumer_that_waits_hears_that_another_gave_messages_back(open_
         waiting = asyncio.ensure_future(anext(there.consume()))
         await until(lambda: there.consuming)
         await queue.stop()
-        async with asyncio.timeout(8):  # less than it takes to look without having heard
+        async with asyncio.timeout(UNTIL_S):
             assert (await waiting).id == 1
 
 
@@ -340,7 +336,9 @@ async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_on
 
 async def test_the_first_message_of_a_new_life_is_heard_by_who_had_its_id_without_hearing_it(open_bus: OpenBus, fresh: Fresh) -> None:
     name = fresh()
-    async with open_bus() as bus, bus.queue(name) as queue, open_bus() as other, other.queue(name) as pusher, asyncio.timeout(8):
+    async with open_bus() as bus, open_bus() as other, other.queue(name) as pusher, asyncio.timeout(UNTIL_S):
+        queue = bus.queue(name)
+        await queue.attach(ttl_s=LONG_S)
         await pusher.push("one")
         messages = queue.consume()
         assert (await anext(messages)).id == 1

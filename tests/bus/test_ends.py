@@ -12,11 +12,8 @@ from busmq_spark.bus.pubsub import Published
 from busmq_spark.core import queue as flows
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, QueueBusy, Unauthorized
-from tests.bus.tools import ids, stored, until
+from tests.bus.tools import LONG_S, ids, stored, until
 from tests.conftest import Fresh
-
-LONG_S = 3600
-"""A ttl whose keeper does not come by while a test runs: a consumer that sleeps would sleep on."""
 
 
 async def test_an_end_that_failed_may_be_tried_again_and_the_queue_lives_on(fresh: Fresh) -> None:
@@ -40,9 +37,6 @@ async def test_a_take_that_is_cancelled_is_looked_into_by_the_next(redis_url: st
     async with Bus(redis_url) as bus:
         queue, never = bus.queue(fresh()), asyncio.Event()
         await queue.attach(ttl_s=LONG_S)
-        consumption = queue.consume()
-        waiting = asyncio.ensure_future(anext(consumption))
-        await until(lambda: consumption.running)
         link: Any = bus.servers.takes[0]
         real, taken = link.run, asyncio.Event()
 
@@ -54,7 +48,10 @@ async def test_a_take_that_is_cancelled_is_looked_into_by_the_next(redis_url: st
             await never.wait()
             return None
 
-        link.run = lost
+        link.run = lost  # before the first take, which would else be on its way past it
+        consumption = queue.consume()
+        waiting = asyncio.ensure_future(anext(consumption))
+        await until(lambda: consumption.running)
         await queue.push("x")
         await taken.wait()
         waiting.cancel()

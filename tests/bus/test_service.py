@@ -21,6 +21,8 @@ from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 
 LONG_MS = 20_000
+SOON_MS = 1000
+"""For a request that is to time out, but not before somebody has seen it: an expired one is dropped."""
 
 
 @asynccontextmanager
@@ -178,7 +180,7 @@ async def test_an_error_in_the_middle_of_a_stream_comes_after_the_parts_before_i
 
 async def test_a_provider_that_falls_silent_in_the_middle_of_a_stream_is_a_timeout(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
-        parts = service.stream(1, timeout_ms=200)
+        parts = service.stream(1, timeout_ms=SOON_MS)
         first = asyncio.create_task(anext(parts))
         await answer(bus, requests, {"reply": 1, "partial": True})
         assert await first == 1

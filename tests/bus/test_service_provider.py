@@ -19,7 +19,7 @@ from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.core.service import RequestFrame
 from busmq_spark.errors import BusError, ConfigError, LinkLost, RequestFailed, RequestTimeout, StateError
 from tests.bus.conftest import OpenBus
-from tests.bus.test_service import LONG_MS, pair
+from tests.bus.test_service import LONG_MS, SOON_MS, pair
 from tests.conftest import Fresh
 
 
@@ -306,7 +306,7 @@ async def test_after_the_grace_period_handlers_are_cancelled_and_their_requester
     gate = Gate()
     async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
         await provider.serve(gate)
-        await service.connect(timeout_ms=500)
+        await service.connect(timeout_ms=SOON_MS)
         asked = asyncio.ensure_future(service.request(1))
         await gate.entered(1)
         await provider.disconnect(grace_ms=1)

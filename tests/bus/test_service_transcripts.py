@@ -24,12 +24,12 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
 from busmq_spark.topology.link import SyncLink
+from tests.bus.test_service import LONG_MS, SOON_MS
 from tests.conftest import Fresh
 
 CAPTURED = json.loads((Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8"))["operations"]
 CAPTURES = {operation["op"]: operation["commands"] for operation in CAPTURED}
 REPLY_TO = "service:svc:replyTo:70d2834dbf790168"
-LONG_MS = 20_000
 
 
 class Boom(Exception):
@@ -87,8 +87,8 @@ PERFORM: dict[str, Callable[[Service], Awaitable[Any]]] = {
     "request without reply (no cb)": lambda service: service.send("noreply"),
     "reply with string error": lambda service: failing(service.request("e"), RequestFailed),
     "reply with Error object": lambda service: failing(service.request("e"), RequestFailed),
-    "timeout (handler never replies, reqTimeout 300)": lambda service: failing(service.request("t", timeout_ms=30), RequestTimeout),
-    "late reply after timeout (ignored)": lambda service: failing(service.request("t", timeout_ms=30), RequestTimeout),
+    "timeout (handler never replies, reqTimeout 300)": lambda service: failing(service.request("t", timeout_ms=SOON_MS), RequestTimeout),
+    "late reply after timeout (ignored)": lambda service: failing(service.request("t", timeout_ms=SOON_MS), RequestTimeout),
     "partial replies allowPartial": lambda service: parts(service, "p"),
     "partial replies without allowPartial (only first delivered)": lambda service: service.request("p"),
     "streamReply": lambda service: parts(service, "s"),

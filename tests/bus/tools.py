@@ -10,7 +10,9 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.message import Message
 
-UNTIL_S = 30.0
+UNTIL_S = 60.0
+LONG_S = 3600
+"""A ttl whose keeper does not come by while a test runs: a consumer that sleeps would sleep on."""
 
 
 async def until(predicate: Callable[[], object], timeout_s: float = UNTIL_S) -> None:

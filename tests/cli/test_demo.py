@@ -22,7 +22,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.embedded import RedisServer
 from tests.cli.conftest import COMMAND, Busmq, environment
 from tests.conftest import link_to
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(150)]
 ROWS = 20_000
@@ -113,14 +113,14 @@ def test_ctrl_c_ends_everything_at_any_moment(tmp_path: Path, said: str, later_s
             started.update({child.pid: child for child in psutil.Process(demo.pid).children(recursive=True)})
             return said in (tmp_path / "out").read_text()
 
-        wait_until(watched, 60, f"the demo says {said!r}")
+        wait_until(watched, what=f"the demo says {said!r}")
         # Later also by the demo's own clock: on a busy machine it may not have run at all since.
         moment, worked_s = time.monotonic() + later_s, worked(demo.pid) + 0.02
-        wait_until(lambda: watched() and time.monotonic() > moment and worked(demo.pid) > worked_s, 60)
+        wait_until(lambda: watched() and time.monotonic() > moment and worked(demo.pid) > worked_s)
         os.killpg(demo.pid, signal.SIGINT)
-        assert demo.wait(15) == 130
+        assert demo.wait(PATIENCE_S) == 130
     assert (tmp_path / "err").read_text() == ""
-    wait_until(lambda: not [child for child in started.values() if alive(child)], 5, "every process has ended")
+    wait_until(lambda: not [child for child in started.values() if alive(child)], what="every process has ended")
     assert list(temporary.iterdir()) == []
     assert list(home.iterdir()) == []
 

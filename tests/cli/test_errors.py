@@ -16,6 +16,7 @@ from busmq_spark.cli.faults import NoSuchMessage, NoSuchQueue
 from busmq_spark.embedded import RedisServer
 from tests.cli.conftest import Busmq, Start, environment, line_of
 from tests.conftest import Fresh
+from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.redis
 COMMANDS = ["demo", "embedded", "push", "tail", "peek", "queues", "info"]
@@ -120,7 +121,7 @@ def test_a_signal_ends_a_command_without_a_stack_trace(busmq: Busmq, start: Star
     tail = start("tail", queue, "--json")
     assert json.loads(line_of(tail))["value"] == "x"
     tail.send_signal(number)
-    out, err = tail.communicate(timeout=10)
+    out, err = tail.communicate(timeout=PATIENCE_S)
     assert (tail.returncode, out, err) == (code, b"", b"")
 
 

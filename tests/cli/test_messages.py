@@ -14,7 +14,7 @@ from busmq_spark.topology.holder import machine
 from busmq_spark.topology.link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
 BINARY = b"\xff\xfe\x00 not text"
@@ -111,7 +111,7 @@ def test_tail_follows_without_removing(busmq: Busmq, start: Start, fresh: Fresh)
     assert b'"id": 3,' in line_of(tail)
     busmq("push", queue, "4", "5")
     assert [b'"id": 4,' in line_of(tail), b'"id": 5,' in line_of(tail)] == [True, True]
-    assert tail.wait(10) == 0
+    assert tail.wait(PATIENCE_S) == 0
     assert busmq("info", queue, "--json").records[0]["messages"] == 5
 
 
@@ -129,7 +129,7 @@ def test_tail_says_when_the_queue_was_created_again(busmq: Busmq, start: Start, 
     assert [b'"id": 1,' in line_of(tail), b'"id": 2,' in line_of(tail)] == [True, True]
     link.run(close(keys))
     busmq("push", keys.name, "new life")
-    out, err = tail.communicate(timeout=20)
+    out, err = tail.communicate(timeout=PATIENCE_S)
     assert b'"new life"' in out
     assert b"created again" in err
 
@@ -150,7 +150,7 @@ def test_a_reliable_tail_that_is_interrupted_loses_nothing(busmq: Busmq, start: 
     first = tail.stdout.read(7 * 2000)
     tail.send_signal(signal.SIGINT)  # while it waits for room in the pipe
     first += tail.stdout.read()
-    assert tail.wait(10) == 130
+    assert tail.wait(PATIENCE_S) == 130
     rest = [int(line) for line in busmq("tail", queue, "--reliable", "--raw", "--no-follow").out.split()]
     written = len(first) // 7
     assert rest == list(range(rest[0], 30_001))
@@ -186,7 +186,7 @@ def test_a_closed_pipe_ends_the_command_without_a_word(busmq: Busmq, start: Star
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert (process.wait(15), process.stderr.read()) == (0, b""), command
+        assert (process.wait(PATIENCE_S), process.stderr.read()) == (0, b""), command
 
 
 def test_colours_asked_for_by_the_environment_change_nothing_else(busmq: Busmq, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +205,6 @@ def test_lines_are_pushed_as_they_come(busmq: Busmq, start: Start, fresh: Fresh)
     assert push.stdin is not None
     push.stdin.write(b"first\nsec")
     push.stdin.flush()
-    wait_until(lambda: busmq("peek", queue, "--raw").out == b"first\n", 10)
-    out, _ = push.communicate(b"ond", timeout=10)
+    wait_until(lambda: busmq("peek", queue, "--raw").out == b"first\n")
+    out, _ = push.communicate(b"ond", timeout=PATIENCE_S)
     assert b'"pushed": 2' in out

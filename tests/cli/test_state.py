@@ -15,7 +15,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.topology.link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
-from tests.support import gone
+from tests.support import PATIENCE_S, gone
 
 pytestmark = pytest.mark.redis
 
@@ -79,7 +79,7 @@ def test_embedded_serves_until_it_is_told_to_stop(busmq: Busmq, start: Start, tm
         server = json.loads(line_of(process))
         assert busmq("push", "kept", "x", url=server["url"]).code == 0
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, b"Traceback" in err) == (code, False)
         assert gone(server["pid"])
     with RedisServer(tmp_path / "bus", aof=True) as again:
@@ -89,7 +89,7 @@ def test_embedded_serves_until_it_is_told_to_stop(busmq: Busmq, start: Start, tm
 def test_embedded_ends_with_an_error_when_its_redis_is_killed(start: Start) -> None:
     process = start("embedded", "--json", url=None)
     os.kill(json.loads(line_of(process))["pid"], signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, json.loads(err)["error"]["code"]) == (1, "BUSMQ_LINK_LOST")
 
 

@@ -104,7 +104,7 @@ class DriverProcess:
                 return all_gone()
             return False
 
-        wait_until(all_gone_quietly, 20, "the driver and everything it started is dead")
+        wait_until(all_gone_quietly, what="the driver and everything it started is dead")
         self._process.wait()
         self._ears.join()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -22,7 +22,6 @@ from tests.faults.process import DriverProcess
 from tests.faults.proxy import SCRIPTS, Gate, Held
 from tests.support import wait_until
 
-DONE_S = 60.0
 AT_ONCE = 3000
 """Messages that one call of a script can still push."""
 
@@ -177,7 +176,7 @@ class Pipeline:
             return arrived and all(self.bus.count(queue) == 0 for queue in self.sources)
 
         try:
-            wait_until(done, DONE_S, "all messages are in the sink and acked")
+            wait_until(done, what="all messages are in the sink and acked")
         except AssertionError as error:
             counts = {queue: (rows, self.bus.count(queue), self.bus.count(self.sink_of(queue))) for queue, rows in self.fed.items()}
             error.add_note(f"fed, left in the source, in the sink: {counts}; the query: {driver.error or 'runs'}")

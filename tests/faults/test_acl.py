@@ -66,7 +66,7 @@ def test_without_one_of_them_the_error_says_that_the_user_may_not(server: RedisS
     if missing == "-subscribe":  # notifications only make things faster
         run.check_whole(workshop)
         return
-    wait_until(lambda: not workshop.active, 60, "the query has ended")
+    wait_until(lambda: not workshop.active, what="the query has ended")
     assert "BUSMQ_UNAUTHORIZED" in workshop.error
     assert "the user's ACL" in workshop.error
     assert "secret" not in workshop.error.replace("[BUSMQ", "")
@@ -84,6 +84,6 @@ def test_a_user_who_is_switched_off_in_the_middle_of_a_query_ends_it_with_a_clea
     server.command("ACL", "SETUSER", "spark", "off")
     server.command("CLIENT", "KILL", "USER", "spark")
     run.feed(100)
-    wait_until(lambda: not workshop.active, 60, "the query has ended")
+    wait_until(lambda: not workshop.active, what="the query has ended")
     assert "BUSMQ_UNAUTHORIZED" in workshop.error
     assert "Check the user and password" in workshop.error

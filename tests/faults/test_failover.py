@@ -41,7 +41,7 @@ class Scene:
         """SIGKILL once its replica has everything that anybody was told is stored."""
         master = self.master(queue)
         master.command("CLIENT", "PAUSE", 20_000, "WRITE")
-        wait_until(lambda: master.command("WAIT", 1, 1000) == 1, 20, "the replica is in sync")
+        wait_until(lambda: master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
         master.kill()
         return master
 
@@ -56,7 +56,7 @@ def test_a_master_killed_in_the_middle_of_a_query_costs_a_pause_and_no_message(s
     run = Pipeline(scene.bus, tmp_path, sink=(sink := scene.neighbour("in")), maxMessagesPerTrigger=STEP)
     run.feed(ROWS)
     run.start(workshop)
-    wait_until(lambda: scene.bus.count(sink) >= ROWS / 6, 60, "the query is in the middle")
+    wait_until(lambda: scene.bus.count(sink) >= ROWS / 6, what="the query is in the middle")
     dead = scene.kill_master("in")
     run.feed(1000)
     run.check_whole(workshop)
@@ -73,7 +73,7 @@ def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_group: C
     for queue in ("moved-in", "moved-out", "moved-in"):
         keys = bus.keys(queue)
         arrived = bus.count("moved-out")
-        wait_until(lambda before=arrived: bus.count("moved-out") > before, 60, "the query goes on")
+        wait_until(lambda before=arrived: bus.count("moved-out") > before, what="the query goes on")
         move = Move(cluster_group, keys.metadata)
         move.begin()
         move.migrate(keys.messages)  # the list is ahead of the rest of its queue for a while

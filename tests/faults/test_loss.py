@@ -49,7 +49,7 @@ def expires(bus: Bus, queue: str) -> None:
             bus.link.run(queues.touch(keys, 1))
         return not bus.state(queue).exists
 
-    wait_until(expired, 60, "the queue has expired")
+    wait_until(expired, what="the queue has expired")
 
 
 def closes(bus: Bus, queue: str) -> None:
@@ -91,7 +91,7 @@ DAMAGES = [
 
 
 def error_of(driver: DriverProcess) -> str:
-    wait_until(lambda: not driver.active, 60, "the query fails")
+    wait_until(lambda: not driver.active, what="the query fails")
     error = driver.error
     assert "queue 'in'" in error
     return error
@@ -101,10 +101,10 @@ def goes_on(run: Pipeline, driver: DriverProcess, values: list[bytes], before: l
     """With failOnDataLoss=false the query reads ``values`` and then what comes."""
     run.options["failOnDataLoss"] = "false"
     run.start(driver)
-    wait_until(lambda: run.bus.values("out") == [*before, *values], 60, "the query goes on from the oldest stored message")
-    wait_until(lambda: run.bus.state("in").exists, 60, "the query has taken hold of the queue")
+    wait_until(lambda: run.bus.values("out") == [*before, *values], what="the query goes on from the oldest stored message")
+    wait_until(lambda: run.bus.state("in").exists, what="the query has taken hold of the queue")
     run.bus.push("in", [b"new"])
-    wait_until(lambda: run.bus.values("out") == [*before, *values, b"new"] and run.bus.count("in") == 0, 60, "a new message is read and acked")
+    wait_until(lambda: run.bus.values("out") == [*before, *values, b"new"] and run.bus.count("in") == 0, what="a new message is read and acked")
     assert driver.active, driver.error
 
 

@@ -48,7 +48,7 @@ def test_npm_clients_see_every_message_once_and_in_order_while_the_driver_is_kil
             run.start(driver, proxy.url)
             assert producer.push_all("in", texts[3000:]) == list(range(3001, 4001))
             assert consumer.received("out", 2750) == [(seq + 1, texts[seq]) for seq in range(1250, 4000)]
-            wait_until(lambda: producer.count("in") == 0, 30, "the source is acked")
+            wait_until(lambda: producer.count("in") == 0, what="the source is acked")
             assert driver.active
         assert consumer.count("out") == 0
         assert consumer.received_nothing_more("out")

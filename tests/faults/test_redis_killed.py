@@ -84,7 +84,7 @@ def test_a_query_that_redis_left_alone_for_too_long_says_so_and_goes_on_after_a_
     run.feed(100)
     run.check_whole(workshop)
     server.kill()
-    wait_until(lambda: not workshop.active, 60, "the query gives up")
+    wait_until(lambda: not workshop.active, what="the query gives up")
     assert "[BUSMQ_LINK_LOST]" in workshop.error
     server.restart()
     run.feed(100)

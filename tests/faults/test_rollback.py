@@ -35,7 +35,7 @@ class Split:
 
     def part(self) -> RedisServer:
         """The replica has everything up to now, and nothing of what comes."""
-        wait_until(lambda: self.master.command("WAIT", 1, 1000) == 1, 20, "the replica is in sync")
+        wait_until(lambda: self.master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
         replica = self.replica()
         replica.pause()
         self.master.command("CLIENT", "KILL", "TYPE", "replica")
@@ -64,6 +64,6 @@ def test_ids_that_a_failover_gave_to_other_messages_stop_the_query(split: Split,
     split.fail_over_to(replica)
     split.bus.push("q", [b"other-%d" % n for n in range(again)])
     with pytest.raises(error, match="queue 'q'"):
-        wait_until(lambda: engine.drain() is None, 20, "the next poll sees it")
+        wait_until(lambda: engine.drain() is None, what="the next poll sees it")
     engine.kill()
     engine.reader.stop()

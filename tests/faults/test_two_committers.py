@@ -59,6 +59,6 @@ def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_eac
         of_old.release()
         of_new.release()
 
-        wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 30, "the orphan is done")
+        wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, what="the orphan is done")
         run.feed(100)
         run.check_whole(new)

@@ -18,7 +18,7 @@ from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.peers.node import Peer
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 TEXTS = ["plain", "", "héllo 世", "😀 astral 𝒳", "line\nbreak\r\n\0 zero", '{"json": [1, null]}', "x" * 1_000_000]
 BYTES = [text.encode() for text in TEXTS]
@@ -117,7 +117,7 @@ def test_each_way_of_pushing_wakes_a_waiting_node_consumer(peer: Peer, link: Syn
     attach(link, keys)
     peer.attach(keys.name)
     peer.consume(keys.name)
-    wait_until(lambda: link.execute(command("PUBSUB", "NUMSUB", keys.available))[1] == 1, 10)
+    wait_until(lambda: link.execute(command("PUBSUB", "NUMSUB", keys.available))[1] == 1)
     peer.count(keys.name)  # its first look at the empty queue is over
     for n in range(1, 4):
         if way == "commit":
@@ -274,10 +274,10 @@ def test_a_push_by_node_rings_our_bell(peer: Peer, redis_url: str, link: SyncLin
     bell = Bell(parse(redis_url)[0], rung)
     peer.attach(keys.name)
     bell.listen([keys.available])
-    assert rung.wait(10)  # its subscription is confirmed
-    wait_until(lambda: link.execute(command("PUBSUB", "NUMSUB", keys.available))[1] == 1, 10)
+    assert rung.wait(PATIENCE_S)  # its subscription is confirmed
+    wait_until(lambda: link.execute(command("PUBSUB", "NUMSUB", keys.available))[1] == 1)
     while rung.wait(0.2):
         rung.clear()
     peer.push(keys.name, "x")
-    assert rung.wait(10)
+    assert rung.wait(PATIENCE_S)
     bell.stop()

@@ -12,10 +12,9 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
+from tests.bus.test_service import LONG_MS, SOON_MS
 from tests.conftest import Fresh
 from tests.peers.node import Peer
-
-LONG_MS = 20_000
 
 
 async def away(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -64,7 +63,7 @@ async def test_errors_of_node_are_raised_here(node: Peer, place: dict[str, Any],
 async def test_a_silent_node_is_a_timeout_and_its_late_reply_is_ignored(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     async def work(service: Any) -> None:
         with pytest.raises(RequestTimeout):
-            await service.request(1, timeout_ms=50)
+            await service.request(1, timeout_ms=SOON_MS)
         await away(node.call, "serviceRelease")
         asked = asyncio.ensure_future(service.request(2))
         await away(node.event, name, "request")
@@ -103,12 +102,12 @@ async def test_a_node_that_is_killed_with_our_request_is_a_timeout(npm: None, re
     with Peer([redis_url]) as doomed:
         await away(doomed.call, "serviceServe", tag="doomed", name=name, handler="hold")
         async with Bus(redis_url) as bus, bus.service(name) as service, bus.service(name) as successor:
-            await service.connect(timeout_ms=500)
+            await service.connect(timeout_ms=SOON_MS)
             asked = asyncio.ensure_future(service.request(1))
             await away(doomed.event, "doomed", "request")
             doomed.kill()
             await successor.serve(lambda data: -data)
-            with pytest.raises(RequestTimeout, match="no answer within 500 ms"):
+            with pytest.raises(RequestTimeout, match=f"no answer within {SOON_MS} ms"):
                 await asked
             assert await service.request(2, timeout_ms=LONG_MS) == -2
 

@@ -23,13 +23,11 @@ from busmq_spark.topology.place import new_token
 from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.spark.engine import Engine
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
-PATIENCE_S = 60.0
-"""How long a test waits for what takes a second or two on a quiet machine."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -123,5 +123,5 @@ def test_messages_that_are_gone_are_told_apart(servers: Servers, queues: list[st
     servers.push(queues[0], b"6")
     servers.store.truncate([queues[0]])
     with pytest.raises(QueueFlushed):
-        wait_until(lambda: engine.drain() is None, 20, "the next poll sees it")
+        wait_until(lambda: engine.drain() is None, what="the next poll sees it")
     engine.kill()

@@ -105,7 +105,7 @@ def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(driver: Drive
     before = put_off(move.target)
 
     def finish() -> None:
-        wait_until(lambda: put_off(move.target) > before, 30, "the push was told to try again")
+        wait_until(lambda: put_off(move.target) > before, what="the push was told to try again")
         move.migrate()
         move.end()
 
