@@ -37,13 +37,18 @@ class Place:
         return self.link.run(states([(self.keys, -1)]))[0]
 
 
-@contextmanager
-def opened(options: RedisOptions) -> Iterator[list[Link]]:
-    """Links to every server named; raises ConfigError when none is. Nothing is connected yet."""
+def named(options: RedisOptions) -> None:
+    """Raises ConfigError when no Redis is named."""
     if not options.url:
         raise ConfigError(
             reason="no Redis is named. Give --redis redis://host:port or set BUSMQ_REDIS_URL; to try things out start one with: busmq embedded"
         )
+
+
+@contextmanager
+def opened(options: RedisOptions) -> Iterator[list[Link]]:
+    """Links to every server named; raises ConfigError when none is. Nothing is connected yet."""
+    named(options)
     links = sync_links(address(options), PATIENCE_S)
     try:
         yield links

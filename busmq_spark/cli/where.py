@@ -24,20 +24,32 @@ RedisOption = _option(
     "A password is better kept in the environment variable: other users of this machine can see arguments.",
     "URL",
 )
-_OPTIONS: Mapping[str, Any] = {
+
+
+def _tls_options(prefix: str) -> dict[str, Any]:
+    return {
+        "tls_ca": _option(f"--{prefix}tls-ca", "BUSMQ_TLS_CA", "PEM file of the authority to trust with rediss://.", "FILE"),
+        "tls_certificate": _option(f"--{prefix}tls-cert", "BUSMQ_TLS_CERT", "PEM file of the client certificate to show.", "FILE"),
+        "tls_key": _option(f"--{prefix}tls-key", "BUSMQ_TLS_KEY", "PEM file of its private key.", "FILE"),
+    }
+
+
+_OPTIONS: dict[str, Any] = {
     "url": RedisOption,
     "layout": _option("--layout", "BUSMQ_REDIS_LAYOUT", "direct (default), sentinel or cluster: the URLs are sentinels, or nodes.", "LAYOUT"),
     "master": _option("--sentinel-master", "BUSMQ_SENTINEL_MASTER", "The name under which the sentinels watch the servers.", "NAME"),
     "user": _option("--user", "BUSMQ_REDIS_USER", "ACL user; its password is taken from BUSMQ_REDIS_PASSWORD.", "NAME"),
-    "tls_ca": _option("--tls-ca", "BUSMQ_TLS_CA", "PEM file of the authority to trust with rediss://.", "FILE"),
-    "tls_certificate": _option("--tls-cert", "BUSMQ_TLS_CERT", "PEM file of the client certificate to show.", "FILE"),
-    "tls_key": _option("--tls-key", "BUSMQ_TLS_KEY", "PEM file of its private key.", "FILE"),
+    **_tls_options(""),
     "password": Annotated[str | None, typer.Option("--password", envvar="BUSMQ_REDIS_PASSWORD", hidden=True)],
 }
+_PREFIXED = _tls_options("redis-")
 
 
 def reaching(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with these options in the place of its parameter ``redis``; any other command as it is."""
+    """The command with these options in the place of its parameter ``redis``; any other command as it is.
+
+    A command that has a ``--tls-cert`` of its own gets those of Redis as ``--redis-tls-cert`` and so on.
+    """
     signature = inspect.signature(command)
     if "redis" not in signature.parameters or signature.parameters["redis"].annotation is not RedisOptions:
         return command
@@ -46,7 +58,8 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     def run_command(*arguments: Any, **options: Any) -> None:
         command(*arguments, redis=_where({name: options.pop(name) for name in _OPTIONS}), **options)
 
-    ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option) for name, option in _OPTIONS.items()]
+    table = _OPTIONS | _PREFIXED if "certificate_file" in signature.parameters else _OPTIONS
+    ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option) for name, option in table.items()]
     others = [each for name, each in signature.parameters.items() if name != "redis"]
     first = [each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in others if each.kind is not inspect.Parameter.KEYWORD_ONLY]
     last = [each for each in others if each.kind is inspect.Parameter.KEYWORD_ONLY]

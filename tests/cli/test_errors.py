@@ -19,7 +19,7 @@ from tests.conftest import Fresh
 from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.redis
-COMMANDS = ["demo", "embedded", "push", "tail", "peek", "queues", "info"]
+COMMANDS = ["demo", "embedded", "push", "tail", "peek", "queues", "info", "serve", "token"]
 
 
 def closed_port() -> int:

@@ -1,0 +1,197 @@
+"""``busmq serve``: the bus for those who cannot reach its Redis, over web sockets."""
+
+import asyncio
+import re
+import secrets as randomness
+import signal
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.output import Output
+from busmq_spark.cli.target import named
+from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.federation.handshake import BULK, HEALTH, METRICS
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
+from busmq_spark.options import BusOptions, RedisOptions
+
+PORT = 7130
+SecretsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--secrets", metavar="FILE", envvar="BUSMQ_FEDERATION_SECRETS", show_default=False, help="TOML file of secrets and what each of them may do."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where and how to listen."""
+
+    host: str
+    port: int
+    path: str
+    origins: tuple[str, ...]
+    tls: ssl.SSLContext | None
+
+    @property
+    def loopback(self) -> bool:
+        return is_loopback(self.host)
+
+
+def serve(  # noqa: PLR0913  the options of a command
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")] = f"127.0.0.1:{PORT}",
+    *,
+    path: Annotated[str, typer.Option(help="The path of the bus; at any other there is nothing.")] = "/bus",
+    secrets: SecretsOption = None,
+    certificate_file: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="PEM file of this server's certificate: serve wss://.", show_default=False)
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its private key.", show_default=False)] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Browsers may come from pages of this origin only, such as https://app.example.com; may be repeated."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a limit, for example connections=5000; may be repeated.")
+    ] = None,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve the bus to peers that cannot reach its Redis: Node, browsers, Python, Spark.
+
+    Whoever connects shows a secret. Without --secrets one is made for this run, and only this machine can connect.
+    /healthz and /metrics (Prometheus) answer on the same port. SIGTERM lets every object detach before the end.
+
+    ```
+    busmq serve
+    busmq serve --listen 0.0.0.0:7130 --secrets secrets.toml --tls-cert bus.pem --tls-key bus.key
+    ```
+
+    The file of secrets:
+
+    ```
+    [reports]
+    secret = "at least 16 characters"
+    read = ["orders-*", "channel:chat"]
+    deny = ["orders-private-*"]
+    ```
+
+    The verbs are read, write and admin.
+    """
+    out = Output(as_json)
+    host, port = address(listen)
+    place = _Place(host, port, path, tuple(origin or ()), certificate(certificate_file, key_file))
+    limits = limits_with(limit or [])
+    secret = None if secrets else randomness.token_urlsafe(24)
+    if secret and not place.loopback:
+        raise ConfigError(reason=f"{listen} can be reached from other machines, so it needs secrets. Give --secrets FILE, or listen on 127.0.0.1")
+    keyring = Keyring.load(secrets) if secrets else Keyring.single(str(secret))
+    named(redis)
+    code = asyncio.run(_serve(out, redis, place, keyring, limits, secret))
+    if code:
+        raise KeyboardInterrupt
+
+
+async def _serve(out: Output, redis: RedisOptions, place: _Place, keyring: Keyring, limits: Limits, secret: str | None) -> bool:
+    """Until a signal comes; whether it was Ctrl-C."""
+    try:
+        from busmq_spark.bus.bus import Bus
+        from busmq_spark.federation.server import FederationServer
+    except ModuleNotFoundError as error:
+        raise LocalToolMissing(tool="websockets", reason=str(error), remedy="Run: pip install 'busmq_spark[federation]'") from None
+    loop, ended = asyncio.get_running_loop(), asyncio.Future[bool]()
+
+    def leave(interrupted: bool) -> None:
+        if not ended.done():
+            ended.set_result(interrupted)
+        for each in (signal.SIGINT, signal.SIGTERM):  # a second one does not wait for anything
+            loop.remove_signal_handler(each)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    settings = {row.name: getattr(redis, row.name) for row in fields(BusOptions) if hasattr(redis, row.name)}
+    async with Bus(**settings) as bus:
+        server = FederationServer(
+            bus, keyring, host=place.host, port=place.port, path=place.path, limits=limits, origins=place.origins, tls=place.tls
+        )
+        async with server:
+            loop.add_signal_handler(signal.SIGINT, leave, True)
+            loop.add_signal_handler(signal.SIGTERM, leave, False)
+            _welcome(out, server.url, place, keyring, secret)
+            interrupted = await ended
+            out.note("Leaving: objects detach, peers are sent away.")
+    return interrupted
+
+
+def _welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str | None) -> None:
+    if not place.loopback and place.tls is None:
+        out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
+    if secret:
+        out.note(f"The secret of this run is {secret} and nobody can use it from another machine. To choose who may do what: --secrets FILE", "bold")
+    if out.as_json:
+        out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK], pages=[HEALTH, METRICS])
+    else:
+        shown = url.replace("wss://", "https://").replace("ws://", "http://")
+        out.say(
+            Text.assemble("The bus is served at ", (url, "bold cyan"), "."),
+            "",
+            "In Node:",
+            Text(f"  Bus.create({{federate: {{urls: ['{shown}'], secret: '…'}}}})", "green"),
+            "",
+            Text("Ctrl-C ends it.", "dim"),
+        )
+    out.flush()
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of ``--listen``; brackets around an IPv6 address."""
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+))(?::(\d{1,5}))?", text)
+    port = int(found[3] or PORT) if found else -1
+    if not found or not 0 <= port <= 65535:
+        raise ConfigError(reason=f"--listen is {text!r}; expected HOST:PORT such as 127.0.0.1:{PORT}, 0.0.0.0:{PORT} or [::]:{PORT}")
+    return found[1] or found[2], port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """What makes the server speak TLS; None without a certificate."""
+    if cert is None:
+        if key is not None:
+            raise ConfigError(reason="--tls-key is given without --tls-cert. Give both, or neither to serve without TLS")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key, password="")  # else OpenSSL would ask the terminal
+    except OSError as error:  # also what OpenSSL says
+        named_file = error.filename or f"{cert}{f' and {key}' if key else ''}"
+        raise ConfigError(
+            reason=f"no TLS with {named_file}: {error.strerror or error}; expected PEM files of a certificate and its key, not encrypted"
+        ) from None
+    return context
+
+
+def limits_with(given: list[str]) -> Limits:
+    """The limits with some of them changed."""
+    known: Mapping[str, type] = {row.name: type(row.default) for row in fields(Limits)}
+    changed: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        if name not in known or not re.fullmatch(r"\d{1,12}" if known[name] is int else r"\d{1,12}(\.\d{1,6})?", number):
+            raise ConfigError(reason=f"--limit is {text!r}; expected NAME=NUMBER with one of: {', '.join(known)}")
+        changed[name] = known[name](number)
+    return replace(Limits(), **changed)  # type: ignore[arg-type]  # the types are those of the table

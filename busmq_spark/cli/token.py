@@ -1,0 +1,48 @@
+"""``busmq token``: lets somebody in for a while without giving a secret away."""
+
+from typing import Annotated
+
+import typer
+
+from busmq_spark.cli.options import JsonOption, seconds
+from busmq_spark.cli.output import Output
+from busmq_spark.cli.serve import SecretsOption
+from busmq_spark.errors import ConfigError
+from busmq_spark.federation.keyring import Keyring
+
+_PATTERNS = "pattern; may be repeated. With any of these four the token may only do what they and the secret allow."
+
+
+def token(  # noqa: PLR0913  the options of a command
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which secret of the file to sign with.", show_default=False)],
+    *,
+    secrets: SecretsOption = None,
+    expires: Annotated[str, typer.Option(metavar="TIME", help="How long it lets in: 90s, 15m, 12h, 7d.")] = "1h",
+    read: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help=f"Narrow it to reading these: {_PATTERNS}")] = None,
+    write: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To writing these.")] = None,
+    admin: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To administering these.")] = None,
+    deny: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To all but these.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Sign a token, which a peer shows instead of the secret until it expires.
+
+    A change of the secret ends all tokens signed with it.
+
+    ```
+    busmq token reports --secrets secrets.toml --expires 12h --read 'orders-*'
+    ```
+    """
+    out = Output(as_json)
+    if secrets is None:
+        raise ConfigError(reason="no secrets are named. Give --secrets FILE, the one that busmq serve is given")
+    given = {"read": read, "write": write, "admin": admin, "deny": deny}
+    narrow = {verb: patterns for verb, patterns in given.items() if patterns}
+    expires_s = seconds(expires, "--expires")
+    keyring = Keyring.load(secrets)
+    if list(narrow) == ["deny"]:
+        narrow |= {verb: ["*"] for verb in ("read", "write", "admin")}
+    made = keyring.sign(name, expires_s, narrow or None)
+    if as_json:
+        out.record(token=made, name=name, expires_in_s=expires_s)
+    else:
+        print(made)
