@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 FOLDER = Path(__file__).parent
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def missing() -> str:
