@@ -39,6 +39,7 @@ demo: $(VENV)/.installed-demo ## Run the demo: an embedded Redis, real flight da
 .PHONY: test
 test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every test, lint included (ARGS="tests/core -x" runs some)
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-spark40 ARGS=)
+	@tests/browser/install.sh
 	@$(PY) -m pytest $(ARGS)
 
 .PHONY: lint
