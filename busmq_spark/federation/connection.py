@@ -39,11 +39,12 @@ class Connection:
 
     def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: Limits) -> None:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
-        self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes))
+        self._worked = asyncio.Event()
+        self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes), self._worked.set)
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = 0
-        self._worked = asyncio.Event()
+        self._gone = False
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -54,6 +55,7 @@ class Connection:
     async def serve(self) -> None:
         """Until the socket is closed."""
         sending = asyncio.create_task(self._sending(), name="busmq: sending to a peer")
+        watching = asyncio.create_task(self._watching(), name="busmq: watching a peer")
         try:
             async for message in self._socket:
                 await self._take(message)
@@ -66,6 +68,7 @@ class Connection:
             await self._socket.close(BROKEN, "no packet")
         finally:
             sending.cancel()
+            watching.cancel()
             await self._end()
 
     def abort(self) -> None:
@@ -101,12 +104,9 @@ class Connection:
         return self._messages >= limits.in_flight_messages or self._bytes + self.outbox.waiting >= limits.in_flight_bytes
 
     async def _less_busy(self) -> None:
-        while self._busy:
-            if self.outbox.waiting >= self.limits.in_flight_bytes:
-                await self.outbox.room()
-            else:
-                self._worked.clear()
-                await self._worked.wait()
+        while self._busy and not self._gone:
+            self._worked.clear()
+            await self._worked.wait()
 
     # -- packets ----------------------------------------------------------------------------------------------------------------------------
 
@@ -156,6 +156,12 @@ class Connection:
             self._forget(channel)
         if self._ending:
             await asyncio.wait(self._ending)
+
+    async def _watching(self) -> None:
+        """Whoever waits for the peer to read need not wait for one that is gone."""
+        await self._socket.wait_closed()
+        self._gone = True
+        self._worked.set()
 
     async def _sending(self) -> None:
         with suppress(ConnectionClosed):

@@ -18,8 +18,8 @@ HIGH = 512 * 1024
 class Outbox:
     """Packets in the order of ``put``; ``run`` sends them."""
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int = HIGH) -> None:
-        self._send, self._high = send, high
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int = HIGH, on_sent: Callable[[], None] = lambda: None) -> None:
+        self._send, self._high, self._on_sent = send, high, on_sent
         self._packets: deque[bytes] = deque()
         self.waiting = 0
         """Bytes that wait, the packet under way included."""
@@ -49,6 +49,7 @@ class Outbox:
                 self.since = clock()
                 await self._send(packet)
                 self.waiting -= len(packet)
+                self._on_sent()
                 if self.waiting <= self._high:
                     self._room.set()
             self.since = None

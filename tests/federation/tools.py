@@ -55,7 +55,7 @@ class Wire:
 
     async def open(self, kind: Type, name: str, *more: Any) -> Thing:
         """A federated object, ready to be called."""
-        thing = Thing(self, self.channel(), kind)
+        thing = Thing(self, self.channel(), kind, name)
         await self.send(thing.channel, creation(kind, name, *more).encode())
         assert await self.next(thing.channel) == b"ready"
         line = await self.next(thing.channel)
@@ -67,8 +67,8 @@ class Wire:
 class Thing:
     """A federated object: what it is called with, and what comes back to which function."""
 
-    def __init__(self, wire: Wire, channel: str, kind: Type) -> None:
-        self.wire, self.channel, self.kind = wire, channel, kind
+    def __init__(self, wire: Wire, channel: str, kind: Type, name: str) -> None:
+        self.wire, self.channel, self.kind, self.name = wire, channel, kind, name
         self.functions = Functions()
         self.heard: list[tuple[str, list[Any]]] = []
 

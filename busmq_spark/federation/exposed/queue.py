@@ -148,6 +148,9 @@ class ExposedQueue(Exposed):
     async def _consume(self, consumption: Consumption, throttle: Remote | None) -> None:
         room, drained = self.session.connection.outbox.room, False
         try:
+            if throttle is not None:  # what is there already comes without it
+                await consumption.begin()
+                drained = await self._queue.count() == 0
             while True:
                 await consumption.filled()
                 if throttle is not None and drained:
