@@ -57,8 +57,7 @@ class Session:
                     if not self._open:
                         return
         except WireError as error:
-            log.warning("federation: %s: %s", self.identity.name, error)
-            self.close()
+            self._unread(error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
             self._broken(error)
 
@@ -121,10 +120,16 @@ class Session:
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
+        except WireError as error:
+            self._unread(error)
         except BusError as error:
             self.fail(None, error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
             self._broken(error)
+
+    def _unread(self, error: WireError) -> None:
+        log.warning("federation: %s: %s", self.identity.name, error)
+        self.close()
 
     def _broken(self, error: Exception) -> None:
         log.error("federation: a channel of %s failed and is closed", self.identity.name, exc_info=error)
@@ -198,6 +203,8 @@ class Session:
         try:
             method = self._object.allowed(name, values)
             outcome: Coroutine[Any, Any, None] | None = method.handler(self._object, Call(values, callback, size))
+        except WireError:
+            raise
         except BusError as error:
             self.fail(callback, error)
             return None

@@ -108,6 +108,8 @@ class ExposedService(Exposed):
                     await request.fail(error if isinstance(error, str | dict) else str(error))
                 elif is_part:
                     await request.partial(value)
+                elif value is None and request.parts:
+                    await request.reply()
                 else:
                     await request.reply(value)
         finally:

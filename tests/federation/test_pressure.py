@@ -1,0 +1,211 @@
+"""What one peer may cost: limits, back-pressure, and peers that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+
+from busmq_spark.federation.creation import creation
+from busmq_spark.federation.dnode import Functions, pack_call
+from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.mux import Packet
+from busmq_spark.federation.outbox import HIGH
+from busmq_spark.federation.server import FederationServer
+from tests.bus.tools import until
+from tests.conftest import Fresh
+from tests.federation.conftest import Serve
+from tests.federation.tools import SECRET, Wire
+
+BIG = "x" * 50_000
+SOCKETS = 8 * 1024 * 1024
+"""More than the buffers of a socket on this machine hold, both ends together."""
+
+
+@asynccontextmanager
+async def deaf(server: FederationServer) -> AsyncIterator[ClientConnection]:
+    """A peer that sends and never reads."""
+    async with connect(f"{server.url}?secret={SECRET}", compression=None, max_queue=1, ping_interval=None, close_timeout=0.1) as socket:
+        yield socket
+
+
+async def say(socket: ClientConnection, channel: str, *bodies: bytes) -> None:
+    for body in bodies:
+        await socket.send(Packet(channel, body).encode())
+
+
+def call(method: int, *arguments: Any) -> bytes:
+    return pack_call(method, arguments, Functions()).encode()
+
+
+def listen(event: str) -> bytes:
+    return call(0, event, print)
+
+
+CONSUME = [listen("message"), call(4, {"ttl": 60}), call(18, {})]
+
+
+async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is_cut_off(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
+        count = SOCKETS // len(BIG) * 2
+        await queue.push_many([BIG] * count)
+        async with deaf(server) as socket:
+            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await until(lambda: server._connections)
+            [connection] = server._connections
+            await until(lambda: connection.outbox.waiting > HIGH)
+            assert connection.outbox.waiting <= HIGH + len(BIG) + 1000
+            await until(lambda: not server._connections)
+        assert await queue.count() * len(BIG) > SOCKETS // 2  # what was not on its way has gone back
+        assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
+
+
+async def test_a_peer_that_reads_late_gets_everything_in_order(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (bus, server), bus.queue(fresh()) as queue:
+        count = SOCKETS // len(BIG)
+        await queue.push_many([f"{number}:{BIG}" for number in range(count)])
+        async with deaf(server) as socket:
+            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await until(lambda: any(connection.outbox.waiting > HIGH for connection in server._connections))
+            ids: list[bytes] = []
+            while len(ids) < count:
+                message = await socket.recv()
+                assert isinstance(message, bytes)
+                if b":xxx" in message[:60]:
+                    ids.append(message.split(b'["')[1].split(b":")[0])
+            assert ids == [str(number).encode() for number in range(count)]
+
+
+async def test_a_slow_peer_slows_no_other(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (bus, server), bus.queue(fresh()) as queue, Wire(server) as wire:
+        await queue.push_many([BIG] * (SOCKETS // len(BIG)))
+        async with deaf(server) as socket:
+            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await until(lambda: any(connection.outbox.waiting > HIGH for connection in server._connections))
+            other = await wire.open("queue", fresh())
+            await other.send("attach", {})
+            assert await other.call("push", "quick") == [None, 1]
+
+
+async def test_no_more_calls_are_in_work_than_allowed_and_all_are_done(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
+        queue = await wire.open("queue", fresh())
+        [connection] = server._connections
+        most, began = 0, connection.began
+
+        def counted(size: int) -> None:
+            nonlocal most
+            began(size)
+            most = max(most, connection._messages)
+
+        connection.began = counted  # type: ignore[method-assign]  # looks over its shoulder
+        results: list[Any] = []
+        await queue.send("attach", {})
+        for _ in range(200):
+            await queue.send("push", "x", lambda *values: results.append(values[1]))
+            await queue.send("count", lambda *values: results.append(-values[1]))
+        while len(results) < 400:
+            await queue.step()
+        assert [id for id in results if id > 0] == list(range(1, 201))
+        assert most == 5
+        assert connection._messages == connection._bytes == 0
+
+
+async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (_, server), Wire(server) as wire:
+        good = await wire.open("queue", fresh())
+        for _ in range(20):
+            queue = await wire.open("queue", fresh())
+            for method in ("attach", "count", "push", "count", "exists", "push"):
+                await queue.send(method, *(["x"] if method == "push" else []), print)
+            await queue.close()
+        [connection] = server._connections
+        assert await good.call("isAttached") == [False]
+        await until(lambda: not connection._ending)
+        assert connection._messages == connection._bytes == 0
+        assert connection.channels == 1
+
+
+async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(channels_per_socket=2)) as (_, server), Wire(server) as wire:
+        first, second = await wire.open("queue", fresh()), await wire.open("queue", fresh())
+        third = wire.channel()
+        await wire.send(third, creation("queue", fresh()).encode())
+        assert await wire.next(third) is None
+        await wire.send(third, b"late")
+        assert await first.call("isAttached") == [False]
+        await second.close()
+        await until(lambda: next(iter(server._connections)).channels == 1)
+        await wire.open("queue", fresh())
+
+
+async def test_a_listener_too_many_closes_its_channel(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(callbacks_per_channel=3)) as (_, server), Wire(server) as wire:
+        queue = await wire.open("queue", fresh())
+        for number in range(4):
+            await queue.send("once", f"event{number}", print)
+        assert await wire.next(queue.channel) is None
+
+
+async def test_a_message_longer_than_allowed_ends_the_socket(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(message_bytes=10_000)) as (_, server), Wire(server) as wire, Wire(server) as other:
+        queue = await wire.open("queue", fresh())
+        await queue.send("push", "x" * 10_001)
+        await wire.socket.wait_closed()
+        assert wire.socket.close_code == 1009
+        assert await (await other.open("queue", fresh())).call("isAttached") == [False]
+
+
+async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_told(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(message_bytes=10_000)) as (bus, server), Wire(server) as wire, bus.queue(fresh()) as owner:
+        await owner.push_many(["short", "é" * 6000, "behind"])
+        queue = await wire.open("queue", owner.name)
+        await queue.listen("message", "error", "consuming")
+        await queue.send("attach", {})
+        await queue.send("consume", {})
+        assert await queue.event("message") == ["short", 1]
+        assert "message 2" in (await queue.event("error"))[0]
+        assert [await queue.event("consuming") for _ in range(2)] == [[True], [False]]
+        assert await owner.count() == 2
+
+
+async def test_a_line_that_never_ends_ends_its_channel(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
+        queue = await wire.open("queue", fresh())
+        for _ in range(11):
+            await wire.send(queue.channel, b"x" * 1000)
+        assert await wire.next(queue.channel) is None
+
+
+@pytest.mark.parametrize("limits", [Limits(connections=2), Limits(connections_per_address=2)])
+async def test_a_socket_too_many_is_closed_at_once_and_room_is_made_by_those_that_leave(federation: Serve, limits: Limits) -> None:
+    async with federation(limits=limits) as (_, server):
+        async with Wire(server), Wire(server):
+            with pytest.raises((OSError, InvalidHandshake, InvalidMessage, ConnectionClosed, EOFError)):
+                await Wire(server).__aenter__()
+        await until(lambda: server._listener.open == 0)
+        async with Wire(server):
+            assert 'refused_total{reason="busy"} 1' in server.metrics.text()
+
+
+async def test_a_handshake_that_is_never_finished_is_ended(federation: Serve) -> None:
+    async with federation(limits=Limits(handshake_s=0.3)) as (_, server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /bus HTTP/1.1\r\n")
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+        await until(lambda: server._listener.open == 0)
+
+
+async def test_a_server_stops_although_a_peer_does_not_read(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(close_s=0.2)) as (bus, server), bus.queue(fresh()) as queue:
+        await queue.push_many([BIG] * (SOCKETS // len(BIG)))
+        socket = await deaf(server).__aenter__()
+        await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+        await until(lambda: any(connection.outbox.waiting > HIGH for connection in server._connections))
+    socket.transport.abort()
