@@ -138,7 +138,7 @@ def decode_schema(body: bytes | memoryview) -> Any:
             return known
     try:
         found = pa.ipc.read_schema(pa.py_buffer(body))
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, EOFError):
         raise wrong("no Arrow schema", "one") from None
     for known in (_NARROW, _WIDE):
         if found.equals(known):
@@ -157,7 +157,7 @@ def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
     try:
         batch = pa.ipc.read_record_batch(buffer, schema)
         batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError):
+    except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError):
         raise wrong("no Arrow record batch of the schema", "one") from None
     values = batch.column(0)
     if not len(values) or values.null_count or values.nbytes > len(buffer):

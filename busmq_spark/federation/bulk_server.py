@@ -35,7 +35,7 @@ from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
 
 T = TypeVar("T")
-THREADS = 16
+THREADS = 32
 READS = 4
 """Range reads of one connection at once."""
 CALLS = 64
@@ -150,7 +150,7 @@ class _Session:
         self._socket = socket
         self._identity = identity
         self._lane = _Lane(server, identity)
-        self._calls: asyncio.Queue[Frame] = asyncio.Queue()
+        self._calls: asyncio.Queue[tuple[Frame, int]] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
         self._reads: dict[int, _Reading] = {}
@@ -207,19 +207,17 @@ class _Session:
             return
         self._pending += 1
         self._pending_bytes += size
-        await self._calls.put(frame)
+        await self._calls.put((frame, size))
         while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes:
             self._room.clear()
             await self._room.wait()
 
     async def _work(self) -> None:
         while True:
-            frame = await self._calls.get()
+            frame, size = await self._calls.get()
             await self._answer(frame, self._do)
             self._pending -= 1
-            self._pending_bytes -= len(frame.body)
-            if self._calls.empty():
-                self._pending_bytes = 0  # heads were counted in, and are gone too
+            self._pending_bytes -= size
             self._room.set()
 
     async def _answer(self, frame: Frame, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any]) -> None:
@@ -239,8 +237,7 @@ class _Session:
         name, operation = head["op"], OPERATIONS.get(head["op"])
         if operation is None:
             raise bulk.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
-        expires = getattr(self._identity, "expires", None)
-        if expires is not None and time.time() > expires:
+        if self._identity is not None and self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
         arguments = operation.decode_arguments(head["args"])
         check(self._lane.work, name, operation, arguments)
@@ -348,7 +345,11 @@ class _Session:
         sending = asyncio.ensure_future(self._socket.send(frame.encode()))
         left = -1
         while True:
-            done, _ = await asyncio.wait((sending,), timeout=self._limits.send_s)
+            try:
+                done, _ = await asyncio.wait((sending,), timeout=self._limits.send_s)
+            except asyncio.CancelledError:
+                sending.cancel()  # the frame is in the transport as a whole, or not at all
+                raise
             if done:
                 sending.result()
                 return
