@@ -26,10 +26,10 @@ from busmq_spark.federation.bulk_socket import FederationAddress
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, FullPolicy, Rows, Traces
 
-PIECE_BYTES = 1024 * 1024
+PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
-PIECE_ROWS = 10_000
-DEPTH = 8
+PIECE_ROWS = 5_000
+DEPTH = 16
 """Pieces under way at once."""
 _HEAD_BYTES = 64 * 1024
 WAIT_MS = 2_000

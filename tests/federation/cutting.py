@@ -16,30 +16,36 @@ class Cutter:
 
     def __init__(self, target: int) -> None:
         self.target = target
-        self.down_bytes: int | None = None
-        """Cut a connection once so many bytes have come from the server."""
-        self.up_bytes: int | None = None
+        self.down: Iterator[int] = iter(())
+        """After how many bytes from the server the next connections are cut, one after the other; when it ends they are not."""
+        self.up: Iterator[int] = iter(())
         """The same towards the server."""
         self.bytes_per_s: float | None = None
         self.delay_s = 0.0
-        self.silent = threading.Event()
-        """While set nothing passes, and nobody is told."""
         self.connections = 0
         self._open: set[socket.socket] = set()
+        self._hushed: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=50)
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name="cutter", daemon=True).start()
 
+    def hush(self) -> None:
+        """Nothing passes on the connections of now any more, and nobody is told; later ones are not concerned."""
+        with self._lock:
+            self._hushed |= self._open
+
     def cut(self) -> None:
         """Cut every connection, now, in the middle of whatever passes."""
         with self._lock:
-            doomed, self._open = self._open, set()
+            doomed = list(self._open)
         for sock in doomed:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone leaves a thread that accepts where it is
         self._listener.close()
         self.cut()
 
@@ -53,35 +59,41 @@ class Cutter:
                     client.close()
                     continue
                 server.settimeout(None)
+                for sock in (client, server):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.connections += 1
                 with self._lock:
                     self._open |= {client, server}
-                for source, drain, down in ((client, server, False), (server, client, True)):
-                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    threading.Thread(target=self._pump, args=(source, drain, down), daemon=True).start()
+                limits = next(self.up, None), next(self.down, None)
+                threading.Thread(target=self._pass, args=(client, server, *limits), daemon=True).start()
 
-    def _pump(self, source: socket.socket, drain: socket.socket, down: bool) -> None:
+    def _pass(self, client: socket.socket, server: socket.socket, up: int | None, down: int | None) -> None:
+        """One connection, to its end."""
+        with client, server:
+            back = threading.Thread(target=self._pump, args=(server, client, down), daemon=True)
+            back.start()
+            self._pump(client, server, up)
+            back.join()
+        with self._lock:
+            self._open -= {client, server}
+            self._hushed -= {client, server}
+
+    def _pump(self, source: socket.socket, drain: socket.socket, limit: int | None) -> None:
         passed = 0
         with suppress(OSError):
             while data := source.recv(_PIECE):
-                while self.silent.is_set():
-                    time.sleep(0.01)
-                limit = self.down_bytes if down else self.up_bytes
-                if limit is not None and passed + len(data) >= limit:
-                    drain.sendall(data[: max(0, limit - passed)])
-                    break
+                if source in self._hushed:
+                    continue
                 if self.delay_s or self.bytes_per_s:
                     time.sleep(self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0))
+                if limit is not None and passed + len(data) >= limit:
+                    drain.sendall(data[: limit - passed])
+                    break
                 drain.sendall(data)
                 passed += len(data)
         for sock in (source, drain):
-            with self._lock:
-                self._open.discard(sock)
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        if down:  # both ends are shut down, so the other pump has ended or is about to
-            for sock in (source, drain):
-                sock.close()
 
 
 @contextmanager
@@ -91,21 +103,3 @@ def cutter(target: int) -> Iterator[Cutter]:
         yield made
     finally:
         made.close()
-
-
-@contextmanager
-def every(seconds: float, proxy: Cutter) -> Iterator[None]:
-    """Cut again and again meanwhile."""
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.wait(seconds):
-            proxy.cut()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
