@@ -10,7 +10,6 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +24,7 @@ from websockets.uri import WebSocketURI, parse_uri
 
 from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, TlsFailed, WireError
 from busmq_spark.federation.bulk import SUBPROTOCOL, wrong
+from busmq_spark.federation.quiet import WIRE_LOG
 
 CONNECT_S = 5.0
 SILENCE_S = 5.0
@@ -62,6 +62,11 @@ class FederationAddress:
         if not self.secret.isascii() or any(c.isspace() or not c.isprintable() for c in self.secret):
             raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
         return found
+
+    def check(self) -> None:
+        """Raises ConfigError for what can be known to be wrong without connecting."""
+        if self.parsed().secure:
+            self.context()
 
     def context(self) -> ssl.SSLContext:
         """How to trust and be trusted. Raises ConfigError for files that cannot be used."""
@@ -135,7 +140,7 @@ class BulkSocket:
     # -- opening --------------------------------------------------------------------------------------------------------------------------
 
     def _handshake(self, uri: WebSocketURI, secret: str) -> None:
-        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)])
+        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)], logger=WIRE_LOG)
         request = protocol.connect()
         if secret:
             request.headers["Authorization"] = f"Bearer {secret}"
@@ -249,18 +254,16 @@ class BulkSocket:
 
 
 def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
+    context = address.context() if uri.secure else None
     made = socket.create_connection((uri.host, uri.port), timeout=CONNECT_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if not uri.secure:
+    if context is None:
         return made
     try:
-        return address.context().wrap_socket(made, server_hostname=uri.host)
+        return context.wrap_socket(made, server_hostname=uri.host)
     except ssl.SSLCertVerificationError as error:
         made.close()
         raise TlsFailed(url=address.url, reason=f"{error.verify_message} (federation.tls.*)") from None
     except BaseException:
         made.close()
         raise
-
-
-Opener = Callable[[FederationAddress], BulkSocket]

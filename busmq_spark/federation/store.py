@@ -41,7 +41,7 @@ class FederatedStore:
     """Reads and writes of named queues through a federation server. Satisfies ReadStore and WriteStore."""
 
     def __init__(self, address: FederationAddress) -> None:
-        address.parsed()
+        address.check()
         self.address = address
         self._link = BulkLink(address)
 

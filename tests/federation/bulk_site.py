@@ -16,6 +16,7 @@ from busmq_spark.federation.bulk_server import BulkServer
 from busmq_spark.federation.bulk_socket import FederationAddress
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.quiet import WIRE_LOG
 from busmq_spark.options import RedisOptions
 
 SECRET = "a-secret-of-the-tests"
@@ -80,7 +81,7 @@ class Site:
                 finally:
                     self.connections.discard(socket)
 
-            options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1}
+            options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1, "logger": WIRE_LOG}
             async with serve(answer, "127.0.0.1", self.port, subprotocols=[SUBPROTOCOL], process_request=knock, **options) as server:  # type: ignore[list-item]
                 self.port = server.sockets[0].getsockname()[1]
                 self._ready.set()
