@@ -45,6 +45,8 @@ module.exports = (context) => {
     fedNext: ({ id, as }) => { nexts[as].shift()(); done(id); },
     fedSet: ({ id, as, values }) => { Object.assign(made[as].object, values); done(id); },
     fedGet: ({ id, as, names }) => say({ id, result: names.map((name) => made[as].object[name]) }),
+    // Of the peer's own bus: where a queue is, as far as that has heard.
+    find: ({ id, queue }) => context.bus.queue(queue).find(context.answer(id)),
     fedClose: ({ id, as }) => { made[as].federation.close(); done(id); },
   };
 };
