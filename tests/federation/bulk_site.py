@@ -25,8 +25,9 @@ SECRET = "a-secret-of-the-tests"
 class Site:
     """A running server."""
 
-    def __init__(self, redis_url: str, keyring: Keyring | None = None, limits: Limits | None = None, port: int = 0) -> None:
-        self._options, self._limits = RedisOptions(url=redis_url), limits or Limits()
+    def __init__(self, redis: str | RedisOptions, keyring: Keyring | None = None, limits: Limits | None = None, port: int = 0) -> None:
+        self._options = RedisOptions(url=redis) if isinstance(redis, str) else redis
+        self._limits = limits or Limits()
         self.keyring = keyring or Keyring.single(SECRET)
         self.port = port
         self._loop = asyncio.new_event_loop()
@@ -89,8 +90,8 @@ class Site:
 
 
 @contextmanager
-def site(redis_url: str, keyring: Keyring | None = None, limits: Limits | None = None) -> Iterator[Site]:
-    made = Site(redis_url, keyring, limits).start()
+def site(redis: str | RedisOptions, keyring: Keyring | None = None, limits: Limits | None = None) -> Iterator[Site]:
+    made = Site(redis, keyring, limits).start()
     try:
         yield made
     finally:

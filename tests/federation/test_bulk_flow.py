@@ -1,0 +1,329 @@
+"""What one peer of ``busmq.bulk.v1`` may cost, and the ways a store gets there: credit, deadlines, TLS, several servers, a real federation server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busmq_spark.core.flow import command
+from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer
+from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
+from busmq_spark.federation import bulk
+from busmq_spark.federation.bulk import Frame, Kind
+from busmq_spark.federation.bulk_calls import OPERATIONS
+from busmq_spark.federation.bulk_server import CALLS
+from busmq_spark.federation.bulk_socket import BulkSocket
+from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.store import FederatedStore, FederationAddress, open_federated
+from busmq_spark.options import RedisOptions
+from busmq_spark.store.position import Range
+from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.topology.link import SyncLink
+from tests.conftest import Fresh
+from tests.federation.bulk_site import SECRET, Site, site
+from tests.federation.conftest import Serve
+from tests.federation.cutting import cutter
+from tests.support import wait_until
+from tests.tls import Authority, TlsProxy
+
+pytestmark = pytest.mark.redis
+HOUR = Creation(allowed=True, ttl_s=3600)
+MIB = 1024 * 1024
+LIMITS = Limits(message_bytes=MIB, send_s=0.3)
+ENOUGH = 2**40
+
+
+@pytest.fixture(scope="module")
+def here(redis_server: RedisServer) -> Iterator[Site]:
+    with site(redis_server.url, limits=LIMITS) as made:
+        yield made
+
+
+@pytest.fixture
+def store(here: Site) -> Iterator[FederatedStore]:
+    made = open_federated(here.address())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def direct(redis_url: str) -> Iterator[RedisStore]:
+    made = open_store(RedisOptions(url=redis_url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer(here: Site) -> Iterator[Peer]:
+    made = Peer(here)
+    yield made
+    made.socket.close()
+
+
+class Peer:
+    """A client that keeps to nothing."""
+
+    def __init__(self, here: Site) -> None:
+        before = here.call(lambda: set(here.connections))
+        self.socket = BulkSocket(here.address())
+        wait_until(lambda: here.call(lambda: here.connections - before), 5, "the server has the connection")
+        [self.at_server] = here.call(lambda: here.connections - before)
+
+    def call(self, id: int, name: str, *arguments: Any) -> None:
+        self.send(Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
+
+    def send(self, frame: Frame) -> None:
+        self.socket.send(frame.encode())
+
+    def next(self) -> Frame:
+        return bulk.decode(self.socket.receive())
+
+
+def filled(direct: RedisStore, queue: str, values: list[bytes]) -> Range:
+    there = direct.attach([queue], HOUR)[queue]
+    direct.push(queue, values)
+    return Range(queue, there.born, 1, len(values))
+
+
+def count(store: RedisStore | FederatedStore, part: Range) -> int:
+    return sum(len(piece.values) for piece in store.read(part, True))
+
+
+# -- rows and credit ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_without_credit_nothing_is_sent(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
+    part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
+    peer.call(1, "read", part, True, 1)
+    assert [peer.next().kind, peer.next().kind] == [Kind.SCHEMA, Kind.ROWS]
+    for id in range(2, 30):
+        peer.call(id, "counters", (part.queue,))
+        assert (frame := peer.next()).id == id, f"{frame.kind.name} came without credit"
+    peer.send(Frame(Kind.CREDIT, 1, 2 * MIB))
+    assert peer.next().kind is Kind.ROWS
+    peer.send(Frame(Kind.CREDIT, 1, ENOUGH))
+    while (frame := peer.next()).kind is Kind.ROWS:
+        pass
+    assert frame.kind is Kind.END
+
+
+def test_a_cancelled_read_sends_nothing_more_and_makes_room_for_another(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
+    part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
+    for id in range(1, 40, 2):
+        peer.call(id, "read", part, True, 1)
+        while (frame := peer.next()).kind is not Kind.ROWS or frame.id != id:
+            assert frame.kind is Kind.SCHEMA
+        peer.send(Frame(Kind.CANCEL, id))
+        peer.call(id + 1, "counters", (part.queue,))
+        assert peer.next().id == id + 1
+
+
+def test_reads_at_once_are_counted(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
+    part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
+    for id in range(1, 10):
+        peer.call(id, "read", part, True, 1)
+    frames = [peer.next() for _ in range(13)]
+    assert sorted(frame.id for frame in frames if frame.kind is Kind.ERROR) == [5, 6, 7, 8, 9]
+
+
+def test_a_peer_that_never_reads_is_cut_off(peer: Peer, here: Site, direct: RedisStore, fresh: Fresh) -> None:
+    part = filled(direct, fresh(), [b"x" * 10_000] * 3_000)
+    peer.call(1, "read", part, True, ENOUGH)
+    wait_until(lambda: here.call(lambda: peer.at_server not in here.connections), 10, "it is cut off")
+
+
+def test_a_peer_that_reads_slowly_is_not(store: FederatedStore, direct: RedisStore, fresh: Fresh, here: Site) -> None:
+    part = filled(direct, fresh(), [b"x" * 10_000] * 1_000)
+    with cutter(here.port) as proxy:
+        proxy.bytes_per_s = 8e6
+        slow = open_federated(here.address(port=proxy.port))
+        assert count(slow, part) == 1_000
+        assert proxy.connections == 1
+        slow.close()
+
+
+def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_url: str, link: SyncLink, direct: RedisStore, fresh: Fresh) -> None:
+    part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
+    before = int(link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0])
+    peers = [Peer(here) for _ in range(8)]
+    for peer in peers:
+        peer.call(1, "read", part, True, 1)
+        peer.call(2, "wait", 60_000)
+        peer.call(3, "counters", (part.queue,))
+        assert {peer.next().kind for _ in range(3)} == {Kind.SCHEMA, Kind.ROWS, Kind.REPLY}
+    for peer in peers:
+        peer.socket.close()
+
+    def clients() -> int:
+        return int(link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0])
+
+    wait_until(lambda: clients() <= before, 10, "its connections to Redis are closed")
+
+
+def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+    part = filled(direct, fresh(), [b"y" * 3 * MIB])
+    with pytest.raises(MessageRefused, match="over what the federation server takes"):
+        store.appender().push(part.queue, [b"x" * MIB], FullPolicy(0))
+    store.appender().push(part.queue, [b"x" * (MIB - 100_000)], FullPolicy(0))
+    [first, second] = [value for piece in store.read(Range(part.queue, part.born, 1, 2), True) for value in piece.values.to_pylist()]
+    assert (len(first), len(second)) == (3 * MIB, MIB - 100_000)  # what is stored is read, however long
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
+    queue = filled(direct, fresh(), [b"1"]).queue
+    for id in range(1, 5 * CALLS):
+        peer.call(id, "counters", (queue,))
+    assert [peer.next().id for _ in range(1, 5 * CALLS)] == [*range(1, 5 * CALLS)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\x09" + bytes(20), Frame(Kind.REPLY, 1, 1).encode(), Frame(Kind.CREDIT, 1, -5).encode(), Frame(Kind.CREDIT, 1, "much").encode()],
+    ids=["empty", "no such frame", "a reply", "credit below 0", "no number"],
+)
+def test_who_breaks_the_rules_is_cut_off_and_nobody_else(peer: Peer, store: FederatedStore, message: bytes, fresh: Fresh) -> None:
+    peer.socket.send(message)
+    with pytest.raises(FederationLost, match="code 1008"):
+        peer.next()
+    assert store.states({fresh(): -1})
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        None,
+        {"op": "hello"},
+        {"op": "close", "args": []},
+        {"op": "_link", "args": []},
+        {"op": ["read"], "args": []},
+        {"op": "states", "args": [{}, 1]},
+        {"op": "read", "args": []},
+        {"op": "states", "args": [{"": 1}]},
+        {"op": "discover", "args": [], "more": 1},
+    ],
+)
+def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) -> None:
+    peer.send(Frame(Kind.CALL, 7, head))
+    frame = peer.next()
+    assert (frame.kind, frame.id, frame.head["code"]) == (Kind.ERROR, 7, WireError.code)
+    peer.call(8, "hello", 1)
+    assert peer.next().kind is Kind.REPLY
+
+
+def test_a_body_where_none_belongs_is_an_error(peer: Peer, fresh: Fresh) -> None:
+    peer.send(Frame(Kind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
+    assert peer.next().kind is Kind.ERROR
+
+
+def test_a_wait_ends_by_itself_and_one_at_a_time(peer: Peer) -> None:
+    peer.call(1, "wait", 300)
+    peer.call(2, "wait", 300)
+    first, second = peer.next(), peer.next()
+    assert (first.kind, first.id) == (Kind.ERROR, 2)
+    assert (second.id, second.head) == (1, False)
+
+
+def test_a_bell_is_heard_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
+    queue, rung = filled(direct, fresh(), [b"1"]).queue, threading.Event()
+    with cutter(here.port) as proxy:
+        [bell] = open_federated(here.address(port=proxy.port)).bells(rung)
+        bell.listen([queue])
+        for _ in range(2):
+            wait_until(rung.is_set, 10, "it listens")
+            rung.clear()
+            direct.push(queue, [b"2"])
+            wait_until(rung.is_set, 10, "it rings")
+            time.sleep(0.01)  # the same push may ring twice
+            rung.clear()
+            proxy.cut()
+        bell.stop()
+
+
+# -- ways there --------------------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def tls(port: int, authority: Authority, host: str) -> Iterator[TlsProxy]:
+    with TlsProxy(port, authority.server_context(host)) as proxy:
+        yield proxy
+
+
+def test_tls_trusts_whom_it_is_told_to_trust(here: Site, tmp_path: Path, fresh: Fresh) -> None:
+    ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
+    with tls(here.port, ours, "localhost") as proxy:
+        named, numbered = (f"wss://{host}:{proxy.port}/bus" for host in ("localhost", "127.0.0.1"))
+        store = open_federated(FederationAddress(named, SECRET, tls_ca=str(ours.file)))
+        assert not store.states({(queue := fresh()): -1})[queue].exists
+        store.close()
+        for address in (
+            FederationAddress(named, SECRET, tls_ca=str(theirs.file)),
+            FederationAddress(named, SECRET),
+            FederationAddress(numbered, SECRET, tls_ca=str(ours.file)),
+        ):
+            with pytest.raises(TlsFailed, match=r"federation\.tls"):
+                open_federated(address).states({"q": -1})
+        store = open_federated(FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False))
+        assert store.discover(lambda _: False) == []
+        store.close()
+
+
+@pytest.mark.parametrize("layout", ["three servers", "cluster"])
+def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.FixtureRequest, fresh: Fresh, layout: str) -> None:
+    if layout == "cluster":
+        group: ClusterGroup = request.getfixturevalue("cluster_group")
+        options = RedisOptions(url=",".join(group.urls), layout="cluster")
+    else:
+        three: DirectGroup = request.getfixturevalue("three_servers")
+        options = RedisOptions(url=",".join(three.urls))
+    with site(options) as there:
+        store, direct = open_federated(there.address()), open_store(options)
+        names = [fresh() for _ in range(8)]
+        store.attach(names, HOUR)
+        appender, sink = store.appender(), fresh("sink")
+        for queue in names:
+            appender.stage(queue, store.keys(queue).stage("batch:0:0:0123456789abcdef"), [queue.encode(), b"2"])
+        lists = appender.finish()
+        assert store.record(sink, 0, lists) == tuple(lists)
+        for part in lists:
+            assert store.commit(part.queue, sink, 0, [part]) is None
+        assert store.states(dict.fromkeys(names, 1)) == direct.states(dict.fromkeys(names, 1))
+        for queue in names:
+            born = store.states({queue: -1})[queue].born
+            assert next(store.read(Range(queue, born, 1, 2), True)).values.to_pylist() == [queue.encode(), b"2"]
+        store.close()
+        direct.close()
+
+
+async def test_a_federation_server_serves_bulk_beside_busmqs_own_protocol(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (bus, server), bus.queue(fresh()) as queue:
+        await queue.push_many([b"1", b"2"])
+        await asyncio.to_thread(talk, server.url, queue.name)
+
+
+def talk(url: str, queue: str) -> None:
+    secret = "correct-horse-battery"
+    store = open_federated(FederationAddress(url, secret))
+    assert store.states({queue: -1})[queue].count == 2
+    assert store.attach([queue], HOUR)[queue].existed
+    born = store.states({queue: -1})[queue].born
+    assert next(store.read(Range(queue, born, 1, 2), True)).values.to_pylist() == [b"1", b"2"]
+    store.close()
+    refused: list[tuple[FederationAddress, int]] = [
+        (FederationAddress(url, "another-secret-than-that"), 401),
+        (FederationAddress(url + "/other", secret), 404),
+    ]
+    for address, status in refused:
+        with pytest.raises(FederationRefused) as caught:
+            open_federated(address).states({queue: -1})
+        assert caught.value.details["status"] == status
