@@ -12,11 +12,16 @@ from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from os import environ
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from busmq_spark.errors import ConfigError
 
 O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
 WEEK_S = 7 * 24 * 3600
+LOCAL, UNNAMED = "local", "federation"
+"""What Redis itself, and a link without a name, are called beside links with names."""
+_LINK_SECRETS = "federation.<name>.secret"
+_SECRET_OF = re.compile(r"federation\.([a-z][a-z0-9_-]*)\.secret")
 ENGINE_OPTIONS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"})
 """What Spark itself takes from the same option map; not ours, so not an error."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -31,7 +36,7 @@ def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, do
 
 def _secret(name: str) -> bool:
     """Whether the value must not be printed; Spark redacts options with these names too."""
-    return any(word in name for word in ("password", "url", "secret"))
+    return any(word in name.lower() for word in ("password", "url", "secret"))
 
 
 def parse(cls: type[O], given: Mapping[str, str]) -> O:
@@ -39,8 +44,11 @@ def parse(cls: type[O], given: Mapping[str, str]) -> O:
     table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
     values: dict[str, Any] = {}
     for name, text in given.items():
+        if (of := _SECRET_OF.fullmatch(name.lower())) and (row := table.get(_LINK_SECRETS)):
+            values[row.name] = (*values.get(row.name, ()), (of[1], text))
+            continue
         row = table.get(name.lower())
-        if row is None:
+        if row is None or row.metadata["name"] == _LINK_SECRETS:
             if name.lower() in ENGINE_OPTIONS:
                 continue
             raise ConfigError(reason=_unknown(name, [r.metadata["name"] for r in table.values()]))
@@ -131,8 +139,8 @@ def pattern(text: str) -> str:
     return text
 
 
-def starting(text: str) -> str | dict[str, str | int]:
-    """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done."""
+def starting(text: str) -> str | dict[str, Any]:
+    """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done; one level deeper, per source."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return word
@@ -141,12 +149,36 @@ def starting(text: str) -> str | dict[str, str | int]:
         found = json.loads(text)
     except ValueError:
         raise ValueError(wanted) from None
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not all(_starts({0: value}) or _starts(value) for value in found.values()):
         raise ValueError(wanted)
-    for value in found.values():
-        if value not in ("earliest", "latest") and not (type(value) is int and 0 <= value < 2**53):
-            raise ValueError(wanted)
     return found
+
+
+def _starts(found: object) -> bool:
+    return isinstance(found, dict) and all(v in ("earliest", "latest") or (type(v) is int and 0 <= v < 2**53) for v in found.values())
+
+
+def links(text: str) -> tuple[tuple[str, str], ...]:
+    """Parser of federation.url: one web-socket URL, or several with names. The result is name and URL of each."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        named = re.fullmatch(r"([^=:/?]*)=(.*)", part)
+        found.append((named[1].strip(), named[2].strip()) if named else (UNNAMED, part))
+    for link, url in found:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", link) or link == LOCAL:
+            raise ValueError(f"names of small letters, digits, - and _ before each =, and not {LOCAL!r}, which is Redis itself")
+        try:
+            at = urlsplit(url)
+            well = at.scheme in ("ws", "wss") and at.hostname and at.port != 0
+        except ValueError:
+            well = False
+        if not well:
+            raise ValueError("wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…")
+        if "@" in at.netloc or "?" in url or "#" in url:
+            raise ValueError("an address without user, query or fragment: secrets in an address get printed; give them as federation.secret")
+    if not found or len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED in dict(found)):
+        raise ValueError("one address, or several with a name of its own each: eu=wss://…,us=wss://…")
+    return tuple(found)
 
 
 def default_url() -> str | None:
@@ -188,12 +220,70 @@ def redis_options(options: RedisOptions) -> RedisOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(RedisOptions):
+class StoreOptions(RedisOptions):
+    """Where the messages are: in Redis, behind federation servers, or both."""
+
+    links: tuple[tuple[str, str], ...] = option(
+        "federation.url",
+        links,
+        (),
+        doc="federation servers, beside redis.url or instead of it: wss://host/bus, or several with names: eu=wss://…,us=wss://…",
+    )
+    secret: str | None = option("federation.secret", str, None, doc="the secret they ask for; else BUSMQ_FEDERATION_SECRET")
+    link_secrets: tuple[tuple[str, str], ...] = option(_LINK_SECRETS, str, (), doc="the secret of one of them")
+    link_ca: str | None = option("federation.tls.ca", name, None, doc="PEM file of the authority to trust with wss://, instead of the system's")
+    link_certificate: str | None = option("federation.tls.certificate", name, None, doc="PEM file of the client certificate to show")
+    link_key: str | None = option(
+        "federation.tls.key", name, None, doc="PEM file of its private key; not needed when the certificate's file holds it"
+    )
+    link_check_hostname: bool = option(
+        "federation.tls.checkHostname", flag, True, doc="whether the server's certificate must name the host of the URL"
+    )
+    on_unavailable: str = option(
+        "onUnavailable", one_of("wait", "fail"), "wait", doc="a federation server that is away: its queues wait, the others go on; or the query fails"
+    )
+
+    def __post_init__(self) -> None:
+        names = [link for link, _ in self.links]
+        if strange := [link for link, _ in self.link_secrets if link not in names]:
+            reason = (
+                f"option 'federation.{strange[0]}.secret' is for a link that federation.url does not name; it names: {', '.join(names) or 'none'}"
+            )
+            raise ConfigError(reason=reason)
+        given = [
+            row.metadata["name"] for row in fields(StoreOptions) if "federation." in row.metadata["name"] and getattr(self, row.name) != row.default
+        ]
+        if given and not self.links:
+            raise ConfigError(reason=f"option {given[0]!r} is given without federation.url, the address of the server it is for")
+        files = {"ca": self.link_ca, "certificate": self.link_certificate, "key": self.link_key}
+        tls = [word for word, path in files.items() if path] + ([] if self.link_check_hostname else ["checkHostname"])
+        if tls and not any(url.startswith("wss:") for _, url in self.links):
+            raise ConfigError(reason=f"federation.tls.{tls[0]} is set, but no address in federation.url speaks TLS; write wss:// instead of ws://")
+        if self.link_key and not self.link_certificate:
+            raise ConfigError(reason="federation.tls.key is set without federation.tls.certificate, the certificate it belongs to; set both")
+
+    @property
+    def has_redis(self) -> bool:
+        """Whether a Redis takes part. Beside links only one that is named in the options does: a query must not read what nobody wrote down."""
+        return self.url is not None or not self.links
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of all places: '' is Redis, the others are links."""
+        return (*([""] if self.has_redis else []), *(link for link, _ in self.links))
+
+    def secret_of(self, link: str) -> str | None:
+        """The secret a link's server asks for."""
+        return dict(self.link_secrets).get(link, self.secret or environ.get("BUSMQ_FEDERATION_SECRET") or None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(StoreOptions):
     """Options of ``spark.readStream.format("busmq")`` and ``spark.read.format("busmq")``."""
 
     subscribe: tuple[str, ...] = option("subscribe", names, (), doc="queues to read, comma separated")
     subscribe_pattern: str | None = option("subscribePattern", pattern, None, doc="read every queue whose whole name matches, also later ones")
-    starting: str | dict[str, str | int] = option(
+    starting: str | dict[str, Any] = option(
         "startingOffsets", starting, "earliest", doc="earliest, latest or JSON from queue to last id that counts as read; only for a fresh checkpoint"
     )
     max_messages: int | None = option(
@@ -210,18 +300,34 @@ class ReadOptions(RedisOptions):
     idle_poll_ms: int = option("idlePollMs", whole(1), 50, doc="an idle query asks Redis this often at most; a push wakes it sooner")
 
     def __post_init__(self) -> None:
+        StoreOptions.__post_init__(self)  # slots and super() without arguments do not go together in a dataclass
         given = [n for n, v in (("subscribe", self.subscribe), ("subscribePattern", self.subscribe_pattern)) if v]
         if len(given) != 1:
             found = "both are" if given else "neither is"
             raise ConfigError(reason=f"exactly one of 'subscribe' and 'subscribePattern' names the queues to read; {found} given")
         if self.ack == "none" and self.subscription:
             raise ConfigError(reason="ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out")
-        if isinstance(self.starting, dict) and self.subscribe and (strange := set(self.starting) - set(self.subscribe)):
+        if not isinstance(self.starting, dict):
+            return
+        nested = {source: starts for source, starts in self.starting.items() if isinstance(starts, dict)}
+        if strange := set(nested) - {source or LOCAL for source in self.sources}:
+            raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is none of the sources {', '.join(self.sources)}")
+        queues = {*(set(self.starting) - set(nested)), *(queue for starts in nested.values() for queue in starts)}
+        if self.subscribe and (strange := queues - set(self.subscribe)):
             raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is not in subscribe")
+
+    def start_of(self, source: str, queue: str) -> str | int:
+        """Where reading begins in a queue: earliest, latest, or the last id that counts as read."""
+        if not isinstance(self.starting, dict):
+            return self.starting
+        own = self.starting.get(source or LOCAL)
+        found = own.get(queue) if isinstance(own, dict) else None
+        found = self.starting.get(queue, "earliest") if found is None else found
+        return "earliest" if isinstance(found, dict) else found  # a queue with the name of a source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions(RedisOptions):
+class WriteOptions(StoreOptions):
     """Options of ``df.writeStream.format("busmq")`` and ``df.write.format("busmq")``."""
 
     queue: str | None = option("queue", name, None, doc="queue for every row; needed when there is no column queue")
@@ -233,6 +339,12 @@ class WriteOptions(RedisOptions):
     ttl_s: int = option("ttl", duration_s, WEEK_S, doc="lifetime without readers or writers of a queue that is created: seconds, or 30s, 12h, 7d")
     maxsize: int = option("maxsize", whole(0), 0, doc="most messages in a queue that is created; 0: no limit")
     truncate: bool = option("truncate", flag, False, doc="batch write with mode overwrite: delete what the queue holds first")
+
+    def __post_init__(self) -> None:
+        StoreOptions.__post_init__(self)
+        if len(self.sources) > 1:
+            places = ", ".join(source or "redis.url" for source in self.sources)
+            raise ConfigError(reason=f"a sink writes to one place, and these are named: {places}; leave one of them, or write one stream to each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from busmq_spark.core.state import AckResult, QueueState
@@ -12,12 +12,12 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.spark.plan import lost
+from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.loss import Loss, loss_error
 from busmq_spark.store.position import Position
-from busmq_spark.store.protocol import Creation
-from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.store.protocol import Bells, Creation, SourceStore
+from busmq_spark.store.sources import shown, split
 from busmq_spark.topology.holder import is_dead, my_token
-from busmq_spark.topology.listen import Bell
 
 SHORT_TTL_S = 3600
 """An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it."""
@@ -27,41 +27,53 @@ log = logging.getLogger("busmq_spark")
 class Attachment:
     """The queues a streaming reader holds, and the checks between them and its checkpoint."""
 
-    def __init__(self, options: ReadOptions, store: RedisStore, bells: Sequence[Bell]) -> None:
+    def __init__(self, options: ReadOptions, store: SourceStore, bells: Bells) -> None:
         self.store = store
         self.queues: list[str] = []
+        self.paused: set[str] = set()
+        """What the last ``hold`` left out since its source is away."""
         self._options = options
         self._bells = bells
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
-        self._keep_alive = KeepAlive(lambda: open_store(options), options.subscription, self._token)
+        self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
 
-    def hold(self, names: Sequence[str], known: Mapping[str, Position], *, fresh: bool) -> None:
-        """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched."""
+    def hold(self, names: Sequence[str], known: Mapping[str, Position], fresh: Callable[[str], bool]) -> None:
+        """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched.
+
+        A queue whose source goes away at any step of it is not held, and tried again with the next call: every step may be repeated.
+        """
         held = set(self.queues)
         new = [queue for queue in names if queue not in held]
+        self.paused = set()
         if not new:
             return
-        lost_ones = self.compare([queue for queue in new if queue in known], known)
-        ttls = self._open(new, known)
-        if not (found := list(ttls)):
-            return
-        if self._token:
-            self._refuse_mixture(found)
-            lease.acquire(self.store, found, self._options.subscription, self._token)
-        if self._options.subscription:
-            starts = {q: known[q].last if q in known and q not in lost_ones else self._first_start(q, fresh=fresh) for q in found}
-            self.store.subscribe(starts, self._options.subscription)
-        self.queues = sorted({*self.queues, *found})
-        self._keep_alive.watch(ttls)
-        self._listen()
+        losses = self.compare([queue for queue in new if queue in known], known)
+        self.paused = {queue for queue in new if queue in known} - set(losses)
+        ttls = self._open([queue for queue in new if queue not in self.paused], known)
+        found = list(ttls)
+        if self._token and found:
+            found = lease.acquire(self.store, self._unmixed(found), self._options.subscription, self._token)
+        if self._options.subscription and found:
+            starts = {q: known[q].last if q in known and not losses[q] else self._first_start(q, fresh(q)) for q in found}
+            subscribed = self.store.subscribe(starts, self._options.subscription)
+            found = [queue for queue in found if queue in subscribed]
+        self.paused |= set(ttls) - set(found)
+        if found:
+            self.queues = sorted({*self.queues, *found})
+            self._keep_alive.watch({queue: ttls[queue] for queue in found})
+            self._bells.listen(self.queues)
 
-    def compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> set[str]:
-        """Which queues lost something after their position in the checkpoint. Raises DataLoss for the first, unless that is allowed."""
+    def compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, bool]:
+        """Whether the queues lost something after their position in the checkpoint; those of a source that is away are left out.
+
+        Raises DataLoss for the first, unless that is allowed.
+        """
         states = self.store.states({queue: known[queue].last for queue in queues})
-        losses = {queue: loss for queue, state in states.items() if (loss := lost(known[queue], state))}
-        if losses and self._options.fail_on_data_loss:
-            raise self._error(*next(iter(losses.items())))
-        return set(losses)
+        losses = {queue: lost(known[queue], state) for queue, state in states.items()}
+        for queue, loss in losses.items():
+            if loss and self._options.fail_on_data_loss:
+                raise self._error(queue, loss)
+        return {queue: loss is not None for queue, loss in losses.items()}
 
     def raise_if_taken(self) -> None:
         """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
@@ -71,7 +83,7 @@ class Attachment:
     def entry(self, queue: str, at: Position | None, state: QueueState, *, fresh: bool) -> Position | None:
         """Where the next batch begins in a queue: at its position, or where it enters the query. None leaves the queue out for now.
 
-        ``fresh`` says that the whole checkpoint is new, so that startingOffsets counts. Raises DataLoss.
+        ``fresh`` says that the checkpoint does not know its source yet, so that startingOffsets counts. Raises DataLoss.
         """
         if at is None:
             return self._enter(queue, state, fresh)
@@ -91,71 +103,68 @@ class Attachment:
     def stop(self) -> None:
         """End threads and connections."""
         self._keep_alive.stop()
-        for bell in self._bells:
-            bell.stop()
+        self._bells.stop()
         self.store.close()
 
     def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
-        """Attach; the result is the ttl of every queue that exists now."""
+        """Attach; the result is the ttl of every queue that exists now. Those of a source that is away are added to ``paused``."""
         ttls: dict[str, int] = {}
         for queue in queues:
-            named = queue in self._options.subscribe
+            named = split(queue)[1] in self._options.subscribe
             creation = Creation(self._options.create and named, self._options.ttl_s)
             try:
-                found = self.store.attach([queue], creation)[queue]
+                found = self.store.attach([queue], creation).get(queue)
             except QueueMissing:
                 if named or (queue in known and self._options.fail_on_data_loss):
                     raise
                 continue  # matched the pattern and expired since
+            if found is None:
+                self.paused.add(queue)
+                continue
             ttls[queue] = found.ttl_s
             if found.existed and found.ttl_s < SHORT_TTL_S:
                 log.warning(
                     "queue %r keeps its own ttl of %d s: if nothing holds it for longer, its messages are gone (and that will be noticed)",
-                    queue,
+                    shown(queue),
                     found.ttl_s,
                 )
         return ttls
 
-    def _refuse_mixture(self, queues: Sequence[str]) -> None:
-        """A reader with a subscription and one without would drop each other's messages."""
+    def _unmixed(self, queues: Sequence[str]) -> list[str]:
+        """All queues but those whose source is away. A reader with a subscription and one without would drop each other's messages: QueueBusy."""
         if self._options.subscription:
-            for queue, holder in self.store.holders(queues, "").items():
+            holders = self.store.holders(queues, "")
+            for queue, holder in holders.items():
                 if holder and not is_dead(holder):
                     raise QueueBusy(
-                        queue=queue,
+                        queue=shown(queue),
                         found="is read by a query without a subscription",
                         remedy="That query would lose messages to this one: stop it, or give it an option 'subscription' of its own",
                     )
-            return
-        for queue, names in self.store.subscriptions(queues).items():
+            return [queue for queue in queues if queue in holders]
+        subscriptions = self.store.subscriptions(queues)
+        for queue, names in subscriptions.items():
             if names:
                 raise QueueBusy(
-                    queue=queue,
+                    queue=shown(queue),
                     found=f"has the subscriptions {', '.join(sorted(names))}",
                     remedy="A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none",
                 )
+        return [queue for queue in queues if queue in subscriptions]
 
-    def _first_start(self, queue: str, *, fresh: bool) -> str | int:
-        if not fresh:
-            return "earliest"
-        starting = self._options.starting
-        return starting.get(queue, "earliest") if isinstance(starting, dict) else starting
-
-    def _listen(self) -> None:
-        servers = self.store.locate(self.queues)
-        for index, bell in enumerate(self._bells):
-            bell.listen([self.store.keys(queue).available for queue in self.queues if servers[queue] == index])
+    def _first_start(self, queue: str, fresh: bool) -> str | int:
+        return self._options.start_of(*split(queue)) if fresh else "earliest"
 
     def _enter(self, queue: str, state: QueueState, fresh: bool) -> Position | None:
         if not state.exists or not state.born:
             with suppress(ValueError):
                 self.queues.remove(queue)  # it went away between attach and here: it is taken hold of anew when it is found again
             return None
-        start = self._first_start(queue, fresh=fresh)
+        start = self._first_start(queue, fresh)
         last = {"earliest": state.floor, "latest": state.given}.get(str(start), start)
         assert isinstance(last, int)
         if last > state.given:
-            raise ConfigError(reason=f"startingOffsets says {queue!r} is read up to id {last}, but its last id is {state.given}")
+            raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.given}")
         skipped = max(0, state.floor - last)
         if skipped and self._options.fail_on_data_loss:
             oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.given}"
@@ -172,11 +181,11 @@ class Attachment:
         self._keep_alive.watch(ttls)
         if self._options.subscription:
             self.store.subscribe({queue: "earliest"}, self._options.subscription)  # positions of an ended life went with it
-        state = self.store.states({queue: -1})[queue]
-        if not state.exists:
+        state = self.store.states({queue: -1}).get(queue)
+        if state is None or not state.exists:
             return None
         return Position(state.born, state.floor, "", state.floor, at.lost + max(1, loss.ids))
 
     def _error(self, queue: str, loss: Loss) -> Exception:
         listening = 1 if queue in self.queues else 0
-        return loss_error(queue, loss, self.store.traces(queue), own_listeners=listening)
+        return loss_error(shown(queue), loss, self.store.traces(queue), own_listeners=listening)

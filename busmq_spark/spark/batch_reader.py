@@ -14,17 +14,18 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark.plan import tasks
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import Partition, read_ranges
+from busmq_spark.spark.stores import patient_store
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Creation
-from busmq_spark.store.redis_store import open_store
+from busmq_spark.store.sources import shown, spell, split
 
 
 class BatchReader(DataSourceReader):
     """``spark.read.format("busmq")`` and ``CREATE TEMPORARY VIEW … USING busmq``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        starts = options.starting.values() if isinstance(options.starting, dict) else [options.starting]
-        if "latest" in starts:
+        starts = list(options.starting.values()) if isinstance(options.starting, dict) else [options.starting]
+        if "latest" in starts + [start for own in starts if isinstance(own, dict) for start in own.values()]:
             raise ConfigError(reason="startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids")
         self._options = options
         self._schema = schema
@@ -32,14 +33,15 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         freeze()
         options = self._options
-        store = open_store(options)
+        store = patient_store(options)
         try:
-            names = list(options.subscribe)
+            names = [spell(source, queue) for source in options.sources for queue in options.subscribe]
             if options.subscribe_pattern:
-                names = store.discover(re.compile(options.subscribe_pattern).fullmatch)  # type: ignore[arg-type]  # truthiness counts
+                pattern = re.compile(options.subscribe_pattern)
+                names = store.discover(lambda name: pattern.fullmatch(split(name)[1]) is not None)
             states = store.states(dict.fromkeys(names, -1))
             if missing := [queue for queue, state in states.items() if not state.exists]:
-                raise QueueMissing(queue=missing[0])
+                raise QueueMissing(queue=shown(missing[0]))
             unnamed = [queue for queue, state in states.items() if not state.born]
             born = {queue: found.born for queue, found in store.attach(unnamed, Creation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
@@ -58,6 +60,5 @@ class BatchReader(DataSourceReader):
 
     def _after(self, queue: str, given: int) -> int:
         """The id that startingOffsets says is read already."""
-        starting = self._options.starting
-        start = starting.get(queue, "earliest") if isinstance(starting, dict) else starting
+        start = self._options.start_of(*split(queue))
         return min(int(start), given) if start != "earliest" else 0

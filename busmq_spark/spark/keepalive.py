@@ -44,7 +44,6 @@ class KeepAlive:
     def _run(self) -> None:
         store = self._open_store()
         while not self._stopped and os.getppid() == self._parent:
-            self._wake.clear()
             queues = self._queues
             try:
                 alive = store.keep_alive(list(queues), self._subscription, self._token)
@@ -54,4 +53,5 @@ class KeepAlive:
                 self.taken = next((queue for queue, state in alive.items() if state < 0), self.taken)
             lease_s = LEASE_MS / 1000 if self._token else float("inf")
             self._wake.wait(min(lease_s, *queues.values()) / 3)
+            self._wake.clear()  # what woke it is looked at from here on, so that no stop and no new queue is slept through
         store.close()

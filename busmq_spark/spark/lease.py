@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from busmq_spark.errors import QueueBusy
 from busmq_spark.store.protocol import ReadStore
+from busmq_spark.store.sources import shown
 from busmq_spark.topology.holder import LEASE_MS, is_dead, machine
 
 GRACE_S = 3.0
 """A reader of this machine that is just being stopped may take so long to end."""
 
 
-def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str) -> None:
+def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str) -> list[str]:
     """Become the reader of all ``queues``. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere).
 
-    Raises QueueBusy when somebody else goes on reading.
+    The result is all of them but those whose source is away. Raises QueueBusy when somebody else goes on reading.
     """
     started = time.monotonic()
     dead: dict[str, str] = {}
@@ -24,7 +25,7 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
         holders = store.lease(queues, subscription, token, dead)
         others = {queue: holder for queue, holder in holders.items() if holder != token}
         if not others:
-            return
+            return [queue for queue in queues if queue in holders]
         dead = {queue: holder for queue, holder in others.items() if is_dead(holder)}
         if not dead:
             here = any(f"|{machine()}|" in holder for holder in others.values())
@@ -37,4 +38,4 @@ def busy(queue: str, subscription: str) -> QueueBusy:
     """The error for a queue that another query reads."""
     what = f"is read by another query as subscription {subscription!r}" if subscription else "is read by another query"
     remedy = "Stop that query, or give each query its own option 'subscription', or read with ack=none"
-    return QueueBusy(queue=queue, found=what, remedy=remedy)
+    return QueueBusy(queue=shown(queue), found=what, remedy=remedy)

@@ -2,6 +2,10 @@
 
     {"v": 1, "queues": {"orders": {"born": "5f…", "last": 41, "mark": "9a…"}}}
 
+A query that reads links, too, has their queues beside these, link by link; a link is here once it has told which queues it has.
+
+    {"v": 1, "queues": {…}, "sources": {"eu": {"queues": {"orders": {"born": "77…", "last": 8, "mark": "b0…"}}}}}
+
 ``{"v": 1}`` is where every query begins: nothing is planned yet, so startingOffsets counts. A query that found no queue so far has ``"queues": {}``.
 ``from`` stands where a queue enters the query, or goes on after a loss: the batch that ends at this offset begins after that id, whatever the
 batch before said. ``lost`` counts the ids skipped with failOnDataLoss=false. Keys are sorted, so the text of an offset is stable.
@@ -9,11 +13,12 @@ batch before said. ``lost`` counts the ids skipped with failOnDataLoss=false. Ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.store.position import Position
+from busmq_spark.store.sources import spell, split
 
 VERSION = 1
 INITIAL = {"v": VERSION}
@@ -22,9 +27,24 @@ INITIAL = {"v": VERSION}
 Positions = Mapping[str, Position]
 
 
-def encode(positions: Positions) -> dict[str, Any]:
-    """The offset as Spark's checkpoint stores it."""
-    return {"v": VERSION, "queues": {queue: positions[queue].to_json() for queue in sorted(positions)}}
+def encode(positions: Positions, links: Collection[str] = ()) -> dict[str, Any]:
+    """The offset as Spark's checkpoint stores it. ``links`` are those that are known besides the ones in ``positions``."""
+    return nested({queue: positions[queue].to_json() for queue in positions}, links)
+
+
+def nested(queues: Mapping[str, Any], links: Collection[str] = ()) -> dict[str, Any]:
+    """Something about every queue in the shape of an offset, sorted."""
+    sources: dict[str, dict[str, Any]] = {link: {"queues": {}} for link in sorted({*links, *(split(name)[0] for name in queues)}) if link}
+    own: dict[str, Any] = {}
+    for name in sorted(queues):
+        source, queue = split(name)
+        (sources[source]["queues"] if source else own)[queue] = queues[name]
+    return {"v": VERSION, "queues": own, **({"sources": sources} if sources else {})}
+
+
+def links_of(offset: Mapping[str, Any]) -> frozenset[str]:
+    """The links that an offset knows."""
+    return frozenset(offset.get("sources", ()))
 
 
 def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
@@ -32,10 +52,12 @@ def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
     try:
         if offset["v"] != VERSION:
             raise ConfigError(reason=f"the checkpoint holds offsets of version {offset['v']}, this package reads version {VERSION}; update it")
-        return {
-            str(queue): Position(str(p["born"]), int(p["last"]), str(p["mark"]), p.get("from"), p.get("lost", 0))
-            for queue, p in ({} if offset == INITIAL else offset["queues"]).items()
-        }
+        if offset == INITIAL:
+            return {}
+        named = {str(queue): p for queue, p in offset["queues"].items()}
+        for source, found in offset.get("sources", {}).items():
+            named.update((spell(source, queue), p) for queue, p in found["queues"].items())
+        return {name: Position(str(p["born"]), int(p["last"]), str(p["mark"]), p.get("from"), p.get("lost", 0)) for name, p in named.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(reason=f"the checkpoint does not hold busmq offsets ({error!r} in {str(offset)[:200]}); use a new checkpoint") from None
 
@@ -46,9 +68,9 @@ class Memory:
     def __init__(self) -> None:
         self._seen: list[tuple[Mapping[str, Any], dict[str, Position]]] = []
 
-    def encode(self, positions: dict[str, Position]) -> dict[str, Any]:
+    def encode(self, positions: dict[str, Position], links: Collection[str] = ()) -> dict[str, Any]:
         """As the function."""
-        offset = encode(positions)
+        offset = encode(positions, links)
         self._keep(offset, positions)
         return offset
 

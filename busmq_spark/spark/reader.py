@@ -11,26 +11,30 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from busmq_spark.core.state import QueueState
+from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
 from busmq_spark.spark.attach import Attachment
 from busmq_spark.spark.plan import share, tasks
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
+from busmq_spark.spark.stores import bells, planning_store, task_store
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.redis_store import bells, open_store, shared_store
+from busmq_spark.store.sources import shown, spell, split
 
 DISCOVERY_S = 2.0
 """How often an idle query looks for new queues that match its pattern."""
 WAIT_S = 0.01
 """How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
+BLIND_S = 0.2
+"""Pause between two looks at a link that is away, where Spark does not say where the checkpoint is."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -45,7 +49,7 @@ def read_ranges(options: ReadOptions, schema: StructType, ranges: Sequence[Range
     """The record batches of a task."""
     freeze()
     rows = ArrowRows(schema)
-    store = shared_store(options)
+    store = task_store(options)
     for part in ranges:
         for piece in store.read(part, options.fail_on_data_loss):
             yield from rows.batches(piece)
@@ -88,30 +92,44 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         checkpoint may lie anywhere: such a batch goes up to the newest message, uncapped, so that it cannot end before the checkpoint.
         """
         freeze()
+        while (found := self._latest(start, limit)) is None:
+            time.sleep(BLIND_S)
+        return found
+
+    def _latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         at = start if start is not None else self._planned
         self._blind = at is None
         begin = self._offsets.decode(at) if at is not None else {}
-        fresh = at is None or at == offsets.INITIAL
-        attachment = self._attach(begin, fresh=fresh)
+        new = at is None or at == offsets.INITIAL
+        known = frozenset() if at is None or new else {"", *offsets.links_of(at)}
+        attachment = self._attach(begin, lambda queue: split(queue)[0] not in known)
         if start is not None:
             self._acknowledge(begin)
-        if not fresh and at == self._planned and not self._news(begin):
-            return at  # type: ignore[return-value]  # not fresh, so not None
+        if at is not None and not new and at == self._planned and not self._news(begin):
+            return at
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
-        positions = self._plan(begin, attachment, fresh=fresh, unlimited=unlimited)
-        self._planned = self._offsets.encode(positions)
-        return at if at is not None and not fresh and positions == begin else self._planned
+        positions = self._plan(begin, attachment, known, unlimited=unlimited)
+        if self._blind and attachment.store.away:
+            return None  # a checkpoint that is not known may have positions of what is away, and they must not be missing in the next
+        self._planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *attachment.store.listed} - {""})
+        return at if at is not None and not new and self._planned == at else self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest ids, from the last planning: lag is this minus the end offset."""
-        if not self._known:
+        """The newest ids, from the last planning: lag is this minus the end offset. Of a link that is away, what it said last."""
+        if not self._known or self._attachment is None:
             return None
-        return {"v": offsets.VERSION, "queues": {queue: {"last": state.given} for queue, state in sorted(self._known.items())}}
+        away = self._attachment.store.away
+        report = offsets.nested({queue: {"last": state.given} for queue, state in self._known.items()}, away)
+        for link in away:
+            report["sources"][link]["away"] = True
+        return report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         freeze()
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
-        attachment = self._attach({**begin, **goal}, fresh=start == offsets.INITIAL)
+        self._check_sources(goal)
+        known = frozenset() if start == offsets.INITIAL else {"", *offsets.links_of(start)}
+        attachment = self._attach({**begin, **goal}, lambda queue: split(queue)[0] not in known)
         if self._blind:
             attachment.compare([queue for queue in begin if self._wanted(queue)], begin)
         self._planned, self._blind = end, False
@@ -139,17 +157,17 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     # -- planning -------------------------------------------------------------------------------------------------------------------------
 
-    def _attach(self, known: Mapping[str, Position], *, fresh: bool = False) -> Attachment:
-        """Take hold of the queues of the query: at the first call, and of new ones later."""
+    def _attach(self, known: Mapping[str, Position], fresh: Callable[[str], bool] = lambda _: False) -> Attachment:
+        """Take hold of the queues of the query: at the first call, and of new ones later. ``fresh``: whether startingOffsets counts for one."""
         if self._attachment is None:
             self._rung = threading.Event()
-            store = open_store(self._options)
-            self._attachment = Attachment(self._options, store, bells(store, self._rung))
-            if strange := [queue for queue in known if not self._wanted(queue)]:
+            store = planning_store(self._options)
+            self._attachment = Attachment(self._options, store, bells(self._options, store, self._rung))
+            if strange := [shown(queue) for queue in known if not self._wanted(queue)]:
                 log.warning("the checkpoint has positions of %s, which the options do not name any more; they are dropped", ", ".join(strange))
         attachment = self._attachment
         attachment.raise_if_taken()
-        names = list(self._options.subscribe)
+        names = [spell(source, queue) for source in self._options.sources for queue in self._options.subscribe]
         if self._options.subscribe_pattern:
             # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
             held = set(attachment.queues)
@@ -157,20 +175,29 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             if time.monotonic() >= self._next_discovery:
                 names = list(dict.fromkeys(names + attachment.store.discover(self._wanted)))
                 self._next_discovery = time.monotonic() + DISCOVERY_S
-        attachment.hold(names, known, fresh=fresh)
+        attachment.hold(names, known, fresh)
         return attachment
+
+    def _check_sources(self, planned: Mapping[str, Position]) -> None:
+        """A batch that was planned is read as it was planned, from wherever."""
+        if gone := {split(queue)[0] for queue in planned} - set(self._options.sources) - {""}:
+            reason = f"the last batch in the checkpoint reads from link {min(gone)!r}, which federation.url does not name any more"
+            raise ConfigError(reason=f"{reason}; name it until that batch is done")
 
     def _wanted(self, queue: str) -> bool:
         """Whether the options name the queue, or their pattern does."""
         pattern = self._options.subscribe_pattern
-        return queue in self._options.subscribe if pattern is None else re.fullmatch(pattern, queue) is not None
+        source, own = split(queue)
+        return source in self._options.sources and (own in self._options.subscribe if pattern is None else re.fullmatch(pattern, own) is not None)
 
     def _news(self, begin: Mapping[str, Position]) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._attachment is not None
         assert self._rung is not None
-        queues = self._attachment.queues
-        if set(queues) != set(begin) or any(self._reachable(queue) > begin[queue].last for queue in queues):
+        queues, away = self._attachment.queues, self._attachment.store.away
+        if set(queues) != set(begin) - self._attachment.paused:
+            return True
+        if any(self._reachable(queue) > begin[queue].last for queue in queues if not (away and split(queue)[0] in away)):
             return True
         if not self._rung.wait(max(0.0, min(WAIT_S, self._next_poll - time.monotonic()))) and time.monotonic() < self._next_poll:
             return False
@@ -183,20 +210,22 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         given = self._known[queue].given if queue in self._known else 0
         return given if self._ceiling is None else min(given, self._ceiling.get(queue, 0))
 
-    def _plan(self, begin: Mapping[str, Position], attachment: Attachment, *, fresh: bool, unlimited: bool) -> dict[str, Position]:
+    def _plan(self, begin: Mapping[str, Position], attachment: Attachment, known: Collection[str], *, unlimited: bool) -> dict[str, Position]:
         counters = attachment.store.counters(attachment.queues)  # before the states: a push in between is seen by the next poll
         states = attachment.store.states({queue: begin[queue].last if queue in begin else -1 for queue in attachment.queues})
-        self._known, self._counters = states, counters
+        paused = {queue for queue in begin if queue in attachment.paused or (queue in attachment.queues and queue not in states)}
+        self._known, self._counters = {**{queue: self._known[queue] for queue in paused if queue in self._known}, **states}, counters
         if self._ceiling is not None and not self._ceiling:
             self._ceiling = {queue: state.given for queue, state in states.items()}
-        found = {queue: attachment.entry(queue, begin.get(queue), state, fresh=fresh) for queue, state in states.items()}
+        found = {queue: attachment.entry(queue, begin.get(queue), state, fresh=split(queue)[0] not in known) for queue, state in states.items()}
         entries = {queue: entry for queue, entry in found.items() if entry is not None}
         goals = {queue: max(entry.last, self._newest(queue, states[queue])) for queue, entry in entries.items()}
         if not unlimited:
             goals = self._capped(entries, goals, attachment)
         moved = {queue: goal for queue, goal in goals.items() if goal > entries[queue].last}
         marks = self._marks(moved, states, attachment)
-        return {queue: _advanced(entry, begin.get(queue), moved.get(queue), marks.get(queue, "")) for queue, entry in entries.items()}
+        ends = {queue: _advanced(entry, begin.get(queue), moved.get(queue), marks.get(queue)) for queue, entry in entries.items()}
+        return {**ends, **{queue: begin[queue] for queue in paused}}
 
     def _newest(self, queue: str, state: QueueState) -> int:
         return state.newest if self._ceiling is None else min(state.newest, self._ceiling.get(queue, 0))
@@ -237,7 +266,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         """Fingerprints of the last messages of a batch: known for the newest, else asked for in one more round trip."""
         inner = {queue: goal for queue, goal in goals.items() if goal != states[queue].newest}
         asked = attachment.store.marks(inner) if inner else {}
-        return {queue: asked[queue] if queue in asked else states[queue].newest_mark for queue in goals}
+        return {**{queue: states[queue].newest_mark for queue in goals if queue not in inner}, **asked}
 
     def _acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Acknowledge what is in the commit log, unless that was done before. Refused positions are a loss that planning will report."""
@@ -255,8 +284,11 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             self._acked[queue] = fresh[queue]
 
 
-def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str) -> Position:
-    """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, so that the batch knows where it begins."""
-    if goal is None:
+def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str | None) -> Position:
+    """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, so that the batch knows where it begins.
+
+    Without a fingerprint, since its source went away just now, it stays.
+    """
+    if goal is None or mark is None:
         return entry
     return Position(entry.born, goal, mark, None if entry is before else entry.start, entry.lost)

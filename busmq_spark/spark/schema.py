@@ -12,20 +12,29 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from busmq_spark.core.once import Remembered
 from busmq_spark.errors import ConfigError
+from busmq_spark.options import LOCAL
 from busmq_spark.store.protocol import Rows
+from busmq_spark.store.sources import shown, split
 
 SOURCE_SCHEMA = "queue string, id long, value binary"
-_TYPES: dict[str, tuple[type[DataType], ...]] = {"queue": (StringType,), "id": (LongType,), "value": (BinaryType, StringType)}
+LINKED_SCHEMA = f"{SOURCE_SCHEMA}, source string"
+"""With federation.url. Redis itself is called ``local`` there."""
+_TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "queue": (StringType,),
+    "id": (LongType,),
+    "value": (BinaryType, StringType),
+    "source": (StringType,),
+}
 BATCH_ROWS = 10_000
 """Rows of one Arrow batch: measured, 5 000 to 20 000 cost Spark the least."""
 
 
-def check_source_schema(schema: StructType) -> None:
-    """Raises ConfigError unless the schema a user asked for has only our columns with types they can have, in any order."""
+def check_source_schema(schema: StructType, known: str = SOURCE_SCHEMA) -> None:
+    """Raises ConfigError unless the schema a user asked for has only columns of ``known`` with types they can have, in any order."""
     for column in schema.fields:
         types = _TYPES.get(column.name)
-        if types is None:
-            raise ConfigError(reason=f"column {column.name!r} does not exist; the source has: {SOURCE_SCHEMA} (value may be string)")
+        if types is None or f"{column.name} " not in known:
+            raise ConfigError(reason=f"column {column.name!r} does not exist; the source has: {known} (value may be string)")
         if not isinstance(column.dataType, types):
             wanted = " or ".join(t().simpleString() for t in types)
             raise ConfigError(reason=f"column {column.name!r} is {column.dataType.simpleString()}; expected {wanted}")
@@ -55,7 +64,8 @@ class ArrowRows:
             return _values(kind, queue, first, values)
         if name == "id":
             return _range(first, len(values))
-        return _names(queue, kind).slice(0, len(values))
+        source, own = split(queue)
+        return _names(own if name == "queue" else source or LOCAL, kind).slice(0, len(values))
 
 
 def _values(kind: Any, queue: str, first: int, values: Any) -> Any:
@@ -63,7 +73,7 @@ def _values(kind: Any, queue: str, first: int, values: Any) -> Any:
         return values if values.type == kind else values.cast(kind)
     except pa.ArrowInvalid as error:
         raise ConfigError(
-            reason=f"queue {queue!r}: a message in ids {first}..{first + len(values) - 1} is not UTF-8 text ({error}). Read value as binary"
+            reason=f"queue {shown(queue)!r}: a message in ids {first}..{first + len(values) - 1} is not UTF-8 text ({error}). Read value as binary"
         ) from None
 
 

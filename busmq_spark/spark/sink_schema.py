@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
 
-_TYPES = {"value": (StringType, BinaryType), "queue": (StringType,), "id": (LongType,)}
+_TYPES = {"value": (StringType, BinaryType), "queue": (StringType,), "id": (LongType,), "source": (StringType,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None) -> SinkColumns:
-        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. A column ``id`` (of the source) is ignored."""
+        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. Columns ``id`` and ``source`` are ignored."""
         found: dict[str, str] = {}
         if "value" not in map(str.lower, schema.names):
             raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")

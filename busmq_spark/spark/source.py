@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions, parse
+from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
-from busmq_spark.spark.schema import SOURCE_SCHEMA, check_source_schema
+from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.stores import check_links
 from busmq_spark.spark.writer import BatchWriter, stream_writer
 from busmq_spark.topology.address import address
 
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-Options = TypeVar("Options", bound=RedisOptions)
+Options = TypeVar("Options", bound=StoreOptions)
 
 
 class BusmqDataSource(DataSource):
     """``format("busmq")``: queues as a streaming or batch source and sink.
 
-    Columns of the source: ``queue string, id long, value binary``. The sink needs ``value`` (string or binary) and takes ``queue`` (string).
+    Columns of the source: ``queue string, id long, value binary``, and with federation.url ``source string``.
+    The sink needs ``value`` (string or binary) and takes ``queue`` (string).
     The options are the fields of ``busmq_spark.options.ReadOptions`` and ``WriteOptions``.
     """
 
@@ -37,14 +39,14 @@ class BusmqDataSource(DataSource):
         return "busmq"
 
     def schema(self) -> str:
-        return SOURCE_SCHEMA
+        return LINKED_SCHEMA if "federation.url" in map(str.lower, self.options) else SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        check_source_schema(schema)
+        check_source_schema(schema, self.schema())
         return BatchReader(_checked(parse(ReadOptions, self.options)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        check_source_schema(schema)
+        check_source_schema(schema, self.schema())
         return StreamReader(_checked(parse(ReadOptions, self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -57,10 +59,14 @@ class BusmqDataSource(DataSource):
 
 
 def _checked(options: Options) -> Options:
-    """The options with the address spelled out and checked: an executor does not have the driver's environment."""
+    """The options with addresses and secrets spelled out and checked: an executor does not have the driver's environment."""
     freeze()
+    check_links(options)
+    secrets = tuple((link, secret) for link, _ in options.links if (secret := options.secret_of(link)))
+    if not options.has_redis:
+        return replace(options, link_secrets=secrets)
     address(options)
-    return replace(options, url=options.address)
+    return replace(options, url=options.address, link_secrets=secrets)
 
 
 def register(spark: SparkSession) -> None:

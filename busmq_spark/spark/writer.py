@@ -18,8 +18,8 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.store.protocol import Creation, FullPolicy
-from busmq_spark.store.redis_store import RedisStore, shared_store
+from busmq_spark.spark.stores import sink_store
+from busmq_spark.store.protocol import Creation, FullPolicy, WriteStore
 from busmq_spark.topology.place import new_token
 
 ROWS_AT_ONCE = 10_000
@@ -48,7 +48,7 @@ class TaskWriter:
         query = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
         batch = (context and context.getLocalProperty("streaming.sql.batchId")) or "0"
         attempt = f"{query or 'batch'}:{batch}:{context.partitionId() if context else 0}:{new_token()}"
-        store = shared_store(self._options)
+        store = sink_store(self._options)
         appender = store.appender()
         full = _policy(self._options)
         attached: set[str] = set()
@@ -76,7 +76,7 @@ class TaskWriter:
 class Committer:
     """The driver's half of exactly-once."""
 
-    def __init__(self, options: WriteOptions, store: RedisStore) -> None:
+    def __init__(self, options: WriteOptions, store: WriteStore) -> None:
         self._options = options
         self._store = store
 
@@ -118,14 +118,14 @@ class _StreamSink:
         freeze()
         query, staged = _collected(messages)
         if self._options.delivery == "exactly-once":
-            Committer(self._options, shared_store(self._options)).commit(self._options.sink or query, batchId, staged, query)
+            Committer(self._options, sink_store(self._options)).commit(self._options.sink or query, batchId, staged, query)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         query, staged = _collected(messages)
         if staged:
             # Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one.
             with suppress(BusError):
-                Committer(self._options, shared_store(self._options)).abort(self._options.sink or query, batchId, staged)
+                Committer(self._options, sink_store(self._options)).abort(self._options.sink or query, batchId, staged)
 
 
 class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
@@ -171,7 +171,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze()
-        store = shared_store(self._options)
+        store = sink_store(self._options)
         _, staged = _collected(messages)
         if self._truncate:
             store.truncate(list(dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))))
@@ -183,7 +183,7 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _, staged = _collected(messages)
         with suppress(BusError):  # as in _StreamSink.abort
-            Committer(self._options, shared_store(self._options)).abort("", 0, staged)
+            Committer(self._options, sink_store(self._options)).abort("", 0, staged)
 
 
 def creation(options: WriteOptions) -> Creation:

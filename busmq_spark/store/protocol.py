@@ -7,7 +7,7 @@ Every method raises LinkLost when the other side does not answer in time, and re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,6 +85,30 @@ class ReadStore(Protocol):
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]: ...
     def close(self) -> None: ...
+
+
+class SourceStore(ReadStore, Protocol):
+    """What a streaming source plans with. Where a source is away, answers about many queues leave its queues out (a counter is None)."""
+
+    @property
+    def away(self) -> Collection[str]:
+        """The sources that cannot be asked now."""
+        ...
+
+    @property
+    def listed(self) -> Collection[str]:
+        """The links that have told which queues they have."""
+        ...
+
+
+class Bells(Protocol):
+    """Wakes a planner when something is pushed to one of the queues, where it can; the planner polls anyway."""
+
+    def listen(self, queues: Sequence[str]) -> None:
+        """Listen to exactly these queues from now on."""
+        ...
+
+    def stop(self) -> None: ...
 
 
 class Appender(Protocol):

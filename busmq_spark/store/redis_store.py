@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -36,7 +36,10 @@ _KEYS = {cluster: Remembered(partial(QueueKeys, cluster=cluster), 100_000) for c
 
 
 class RedisStore:
-    """Reads and writes of named queues, each on the server that owns it. Satisfies ReadStore and WriteStore."""
+    """Reads and writes of named queues, each on the server that owns it. Satisfies SourceStore and WriteStore."""
+
+    away: Collection[str] = ()
+    listed: Collection[str] = ()
 
     def __init__(self, where: Address) -> None:
         self.keys: Callable[[str], QueueKeys] = _KEYS[where.cluster]
@@ -204,9 +207,23 @@ def open_store(options: RedisOptions) -> RedisStore:
     return RedisStore(address(options))
 
 
-def bells(store: RedisStore, rung: Any) -> list[Bell]:
-    """One listener per server, not started."""
-    return [Bell(endpoint, rung) for endpoint in store.endpoints]
+class RedisBells:
+    """One listener per server. Satisfies Bells."""
+
+    def __init__(self, store: RedisStore, rung: Any) -> None:
+        self._store = store
+        self._bells = [Bell(endpoint, rung) for endpoint in store.endpoints]
+
+    def listen(self, queues: Sequence[str]) -> None:
+        """Listen to exactly these queues from now on."""
+        servers = self._store.locate(queues)
+        for index, bell in enumerate(self._bells):
+            bell.listen([self._store.keys(queue).available for queue in queues if servers[queue] == index])
+
+    def stop(self) -> None:
+        """End the threads; returns at once."""
+        for bell in self._bells:
+            bell.stop()
 
 
 _SHARED: dict[tuple[int, RedisOptions], RedisStore] = {}

@@ -16,13 +16,16 @@ from busmq_spark.core import queue as core
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
+from busmq_spark.spark import lease, reader, stores
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
+from busmq_spark.store import line
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.place import new_token
 from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.spark.engine import Engine
+from tests.spark.links import LINKED, LINKS, Centre, leading_to
 from tests.support import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -245,3 +248,31 @@ def engine() -> Iterator[Callable[..., Engine]]:
     yield make
     for one in made:
         one.kill()
+
+
+@pytest.fixture(scope="session")
+def centre_servers() -> Iterator[dict[str, RedisServer]]:
+    with RedisServer() as own, RedisServer() as eu, RedisServer() as us:
+        yield {"": own, "eu": eu, "us": us}
+
+
+@pytest.fixture
+def buses(centre_servers: dict[str, RedisServer], bus_of: MakeBus) -> dict[str, Bus]:
+    return {source: bus_of(server) for source, server in centre_servers.items()}
+
+
+@pytest.fixture
+def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Centre]:
+    made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
+    monkeypatch.setattr(stores, "open_link", leading_to(made))
+    monkeypatch.setattr(stores, "_SHARED", {})
+    monkeypatch.setattr(line, "PROBE_S", (0.002, 0.01))
+    monkeypatch.setattr(lease, "GRACE_S", 0.0)
+    monkeypatch.setattr(reader, "DISCOVERY_S", 0.0)
+    return made
+
+
+@pytest.fixture
+def linked(centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[..., Engine]) -> Callable[..., Engine]:
+    """Makes an engine over all three; its rows are queue, id, value, source."""
+    return lambda queue="", **more: engine({"redis.url": buses[""].url, **LINKS, **({"subscribe": queue} if queue else {}), **more}, schema=LINKED)

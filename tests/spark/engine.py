@@ -13,10 +13,11 @@ from typing import Any, Literal
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.core.flow import command
-from busmq_spark.spark import compat
+from busmq_spark.spark import compat, stores
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
 from busmq_spark.store.redis_store import open_store
+from busmq_spark.store.sources import by_source
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]
@@ -26,18 +27,18 @@ SCHEMA = StructType().add("queue", StringType()).add("id", LongType()).add("valu
 class Engine:
     """One query with its checkpoint. ``reader`` is the process on the driver; ``restart`` gives it a new one, as after a crash."""
 
-    def __init__(self, options: dict[str, str], *, spark40: bool = False) -> None:
+    def __init__(self, options: dict[str, str], *, spark40: bool = False, schema: StructType = SCHEMA) -> None:
         self.options = {name: str(value) for name, value in options.items()}
         self.planned: list[dict[str, Any]] = []
         self.committed = 0
         self.tasks: list[int] = []
         """Rows of each task of the last batch."""
-        self._spark40 = spark40
+        self._spark40, self._schema = spark40, schema
         self._ceiling: dict[str, Any] | None = None
         self.reader = self._new_reader()
 
     def _new_reader(self) -> StreamReader:
-        made = BusmqDataSource(self.options).streamReader(SCHEMA)
+        made = BusmqDataSource(self.options).streamReader(self._schema)
         assert isinstance(made, StreamReader)
         return made
 
@@ -53,10 +54,11 @@ class Engine:
             attachment._keep_alive.stop()
             if thread := attachment._keep_alive._thread:
                 thread.join()
-            store = open_store(attachment._options)
-            for queue in attachment.queues:
-                store._link(queue).execute(command("DEL", store.keys(queue).lease(attachment._options.subscription)))
-            store.close()
+            for source, queues in by_source(attachment.queues).items():
+                store = stores.open_link(attachment._options, source) if source else open_store(attachment._options)
+                for queue in queues:
+                    store._link(queue).execute(command("DEL", store.keys(queue).lease(attachment._options.subscription)))
+                store.close()
         self.reader.stop()
         self.reader = self._new_reader()
 

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.offsets import INITIAL, Memory, begin, decode, encode
+from busmq_spark.spark.offsets import INITIAL, Memory, begin, decode, encode, links_of
 from busmq_spark.store.position import Position
+from busmq_spark.store.sources import spell
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))["vectors"]
+VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))
+GOLDEN, LINKED = VECTORS["vectors"], VECTORS["linked"]
 
 ids = st.integers(0, 2**53 - 1)
 positions = st.builds(Position, st.text(), ids, st.text(), st.none() | ids, ids)
@@ -29,6 +31,15 @@ def test_an_offset_kept_for_ever_is_still_read(vector: dict[str, Any]) -> None:
 def test_an_offset_is_still_written_like_this_byte_for_byte(vector: dict[str, Any]) -> None:
     text = vector["text"]
     assert json.dumps(INITIAL if json.loads(text) == INITIAL else encode({queue: Position(*f) for queue, f in vector["queues"].items()})) == text
+
+
+@pytest.mark.parametrize("vector", LINKED, ids=lambda vector: vector["says"])
+def test_an_offset_with_links_is_read_and_written_byte_for_byte(vector: dict[str, Any]) -> None:
+    sources = {"": vector["queues"], **vector["sources"]}
+    found = {spell(source, queue): Position(*fields) for source, queues in sources.items() for queue, fields in queues.items()}
+    assert decode(json.loads(vector["text"])) == found
+    assert links_of(json.loads(vector["text"])) == set(vector["sources"])
+    assert json.dumps(encode(found, set(vector["sources"]))) == vector["text"]
 
 
 @given(st.dictionaries(st.text(), positions))
@@ -57,6 +68,8 @@ def test_the_same_positions_have_the_same_text_in_whatever_order_they_came(offse
         {},
         {"v": 1, "offsets": {}},
         {"v": 1, "queues": []},
+        {"v": 1, "queues": {}, "sources": []},
+        {"v": 1, "queues": {}, "sources": {"eu": {}}},
         {"v": 1, "queues": {"q": {}}},
         {"v": 1, "queues": {"q": {"born": "b", "last": "x", "mark": ""}}},
         {"v": 1, "queues": {"q": 41}},

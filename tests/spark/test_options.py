@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, WriteOptions, parse, rows
+from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, StoreOptions, WriteOptions, parse, rows
 
 SECRET = "hunter2"
 READ = {"redis.url": "redis://h", "subscribe": "q"}
@@ -112,7 +112,8 @@ def test_a_bad_value_says_the_option_the_value_and_what_was_expected(cls: type[A
 @pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
 def test_every_option_of_the_table_is_tested_above(cls: type[Any]) -> None:
     tested = {name for kind, name, *_ in GOOD if kind is cls} | {name for kind, name, *_ in GOOD if kind is ReadOptions and name.startswith("redis.")}
-    assert {row.metadata["name"] for row in fields(cls)} <= tested | {"subscribePattern"}
+    links = {row.metadata["name"] for row in fields(StoreOptions)}  # in test_federation_options.py
+    assert {row.metadata["name"] for row in fields(cls)} <= tested | links | {"subscribePattern"}
 
 
 def test_a_pattern_is_a_python_regular_expression() -> None:
@@ -231,4 +232,4 @@ def test_the_table_for_people_has_every_option_with_its_default_and_a_sentence()
     assert all(doc and not doc.endswith(".") for _, doc in table.values())
     redis = ["redis.url", "redis.username", "redis.password", "redis.layout", "redis.sentinelMaster"]
     tls = ["redis.tls.ca", "redis.tls.certificate", "redis.tls.key", "redis.tls.checkHostname"]
-    assert [name for name, _, _ in rows(WriteOptions)][:10] == [*redis, *tls, "queue"]
+    assert [name for name, _, _ in rows(WriteOptions)][:10] == [*redis, *tls, "federation.url"]

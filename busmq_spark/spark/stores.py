@@ -1,0 +1,140 @@
+"""Which store the options mean: Redis itself, links to federation servers, or both under one roof."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from math import inf
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.errors import LocalToolMissing
+from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
+from busmq_spark.store.line import DirectLine, Line, PausingLine
+from busmq_spark.store.linked import LinkedStore
+from busmq_spark.store.protocol import Bells, ReadStore, SourceStore, WriteStore
+from busmq_spark.store.redis_store import RedisBells, RedisStore
+from busmq_spark.store.redis_store import open_store as open_redis
+from busmq_spark.store.redis_store import shared_store as shared_redis
+from busmq_spark.store.sources import by_source
+
+if TYPE_CHECKING:  # they need websockets, which only queries with links do
+    from busmq_spark.federation.bulk_socket import FederationAddress
+    from busmq_spark.federation.store import FederatedStore
+
+
+PLANNING_PATIENCE_S = 1.0
+"""How long a planner's link is tried before it counts as away: one that broke is opened again in less."""
+PATIENCE_S = 8.0
+
+
+def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
+    """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
+    try:
+        from busmq_spark.federation.bulk_socket import FederationAddress
+    except ImportError as error:
+        remedy = "Install busmq_spark with the extra federation on driver and executors: pip install 'busmq_spark[spark,federation]'"
+        raise LocalToolMissing(
+            tool="Python package websockets", reason=f"federation.url needs it, and it cannot be imported ({error})", remedy=remedy
+        ) from None
+    trust = (options.link_ca, options.link_certificate, options.link_key, options.link_check_hostname)
+    return FederationAddress(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s)
+
+
+def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederatedStore:
+    """A new store behind a federation server; nothing is connected yet."""
+    address = link_address(options, link, patience_s)
+    from busmq_spark.federation.store import open_federated
+
+    return open_federated(address)
+
+
+def check_links(options: StoreOptions) -> None:
+    """Raises ConfigError for what can be known to be wrong with addresses, secrets and TLS files before anything is connected."""
+    for link, _ in options.links:
+        address = link_address(options, link)
+        address.parsed()
+        if options.link_ca or options.link_certificate:
+            address.context()
+
+
+def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
+    """A new store for the driver of a stream. With onUnavailable=wait a link that is away is left out; ``quiet`` does not log it."""
+    if not options.links:
+        return open_redis(options)
+    if options.on_unavailable == "fail":
+        return _linked(options, patient=False)
+    lines: dict[str, Line] = {
+        link: PausingLine(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
+    }
+    return LinkedStore({**_own(options), **lines})
+
+
+def patient_store(options: StoreOptions) -> ReadStore:
+    """A new store for whoever cannot do without one of its sources: a batch read, a task. With onUnavailable=wait it waits for links."""
+    return _linked(options, patient=options.on_unavailable == "wait") if options.links else open_redis(options)
+
+
+def _linked(options: StoreOptions, *, patient: bool) -> LinkedStore:
+    lines = {link: DirectLine(link, open_link(options, link), patient=patient) for link, _ in options.links}
+    return LinkedStore({**_own(options), **lines})
+
+
+def _own(options: StoreOptions) -> dict[str, Line]:
+    return {"": DirectLine("", open_redis(options))} if options.has_redis else {}
+
+
+class LinkedBells:
+    """The bells of every source. Satisfies Bells."""
+
+    def __init__(self, bells: Mapping[str, Sequence[Bells]]) -> None:
+        self._bells = bells
+
+    def listen(self, queues: Sequence[str]) -> None:
+        """Listen to exactly these queues from now on."""
+        parts = by_source(queues)
+        for source, bells in self._bells.items():
+            for bell in bells if source in parts else ():
+                bell.listen(parts[source])
+
+    def stop(self) -> None:
+        """End the threads; returns at once."""
+        for bells in self._bells.values():
+            for bell in bells:
+                bell.stop()
+
+
+def bells(options: ReadOptions, store: SourceStore, rung: Event) -> Bells:
+    """Listeners for the queues of a stream, not started."""
+    if isinstance(store, RedisStore):
+        return RedisBells(store, rung)
+    assert isinstance(store, LinkedStore)
+    own = {"": [RedisBells(store.own, rung)]} if isinstance(store.own, RedisStore) else {}
+    return LinkedBells({**own, **{link: open_link(options, link).bells(rung) for link, _ in options.links}})
+
+
+_SHARED: dict[tuple[int, str, StoreOptions], Any] = {}
+
+
+def task_store(options: StoreOptions) -> ReadStore:
+    """The store of this process for a source with these options: tasks that follow each other in one worker share its connections."""
+    return shared_redis(options) if not options.links else _shared("source", options, lambda: patient_store(options))
+
+
+def sink_store(options: WriteOptions) -> WriteStore:
+    """The store of this process for a sink: it writes to one place."""
+    if not options.links:
+        return shared_redis(options)
+    [(link, _)] = options.links
+    patience_s = inf if options.on_unavailable == "wait" else PATIENCE_S
+    found: WriteStore = _shared("sink", options, lambda: open_link(options, link, patience_s))
+    return found
+
+
+def _shared(use: str, options: StoreOptions, make: Callable[[], Any]) -> Any:
+    key = (os.getpid(), use, StoreOptions(**{row.name: getattr(options, row.name) for row in fields(StoreOptions)}))
+    if key not in _SHARED:
+        _SHARED[key] = make()
+    return _SHARED[key]

@@ -1,0 +1,196 @@
+"""How a store over several sources talks to each of them: in person, or through a thread, so that one that is away holds nobody up."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.store.protocol import ReadStore
+from busmq_spark.store.sources import shown, spell
+
+T = TypeVar("T")
+Ask = Callable[[ReadStore], T]
+
+BUDGET_S = 2.0
+"""A link that owes an answer for so long is taken for away. One that then answers late after all gets twice as long from then on."""
+MOST_BUDGET_S = 30.0
+PROBE_S = (0.1, 5.0)
+"""The first and the longest pause between two looks at a link that is away."""
+log = logging.getLogger("busmq_spark")
+
+
+class Away(Exception):  # a state, not an error: it never leaves the store
+    """The source cannot be asked now."""
+
+
+class Line(Protocol):
+    """One source. ``start`` begins a question, what it returns waits for the answer; many lines can be asked at the same time."""
+
+    @property
+    def away(self) -> bool: ...
+    def start(self, ask: Ask[T]) -> Callable[[], T]: ...
+    def close(self) -> None: ...
+
+
+def named(source: str, error: BusError) -> BusError:
+    """The same error, with the name of the link in it."""
+    if not source:
+        return error
+    details = dict(error.details)
+    if "queue" in details:
+        details["queue"] = shown(spell(source, str(details["queue"])))
+    elif "reason" in details:
+        details["reason"] = f"link {source!r}: {details['reason']}"
+    return type(error)(**details)
+
+
+class DirectLine:
+    """Asks in the thread of whoever waits for the answer. ``patient``: for as long as it takes, with one line in the log; else LinkLost is raised."""
+
+    away = False
+
+    def __init__(self, source: str, store: ReadStore, *, patient: bool = False) -> None:
+        self.store = store
+        self._source, self._patient = source, patient
+        self._complained = False
+
+    def start(self, ask: Ask[T]) -> Callable[[], T]:
+        return lambda: self._ask(ask)
+
+    def endured(self, error: BusError) -> None:
+        """Returns when the question that met this error is to be asked again, else raises the error."""
+        if not (self._patient and isinstance(error, LinkLost)):
+            raise named(self._source, error) from error
+        if not self._complained:
+            log.warning("link %r is away (%s); waiting for it", self._source, error)
+        self._complained = True
+        time.sleep(random.uniform(0.1, 0.5))  # noqa: S311  # jitter, not a secret
+
+    def well(self) -> None:
+        """An answer came."""
+        if self._complained:
+            log.warning("link %r is back", self._source)
+        self._complained = False
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _ask(self, ask: Ask[T]) -> T:
+        while True:
+            try:
+                found = ask(self.store)
+            except BusError as error:
+                self.endured(error)
+                continue
+            self.well()
+            return found
+
+
+class _Job:
+    """A question on its way through the thread."""
+
+    def __init__(self, ask: Ask[Any]) -> None:
+        self.ask = ask
+        self.done = threading.Event()
+        self.late = False
+        self.answer: Any = None
+        self.error: Exception | None = None
+
+    def run(self, store: ReadStore) -> None:
+        try:
+            self.answer = self.ask(store)
+        except Exception as error:  # noqa: BLE001  # it is raised where the answer is waited for
+            self.error = error
+
+
+class PausingLine:
+    """A source whose absence is nobody else's trouble: whoever asks waits for a budget at most, then it is away until a probe has reached it.
+
+    The store belongs to the thread alone. Everything asked here may be repeated: the probe is the question that found nobody.
+    """
+
+    def __init__(self, source: str, make: Callable[[], ReadStore], *, quiet: bool = False) -> None:
+        self._source, self._make, self._quiet = source, make, quiet
+        self._budget_s = BUDGET_S
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._reason: str | None = None
+
+    @property
+    def away(self) -> bool:
+        return self._reason is not None
+
+    def start(self, ask: Ask[T]) -> Callable[[], T]:
+        if self._reason is not None:
+            return self._absent
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"busmq-link-{self._source}", daemon=True)
+            self._thread.start()
+        job, until = _Job(ask), time.monotonic() + self._budget_s
+        self._jobs.put(job)
+        return lambda: self._answer(job, until)
+
+    def close(self) -> None:
+        """Ends the thread and its store; returns at once."""
+        self._closed.set()
+        self._jobs.put(None)
+
+    def _absent(self) -> Any:
+        raise Away
+
+    def _answer(self, job: _Job, until: float) -> Any:
+        job.done.wait(max(0.0, until - time.monotonic()))
+        with self._lock:
+            if not job.done.is_set():
+                job.late = True
+                self._leave(f"no answer within {self._budget_s:g} s")
+                raise Away
+        if isinstance(job.error, LinkLost):
+            raise Away
+        if job.error is not None:
+            raise named(self._source, job.error) if isinstance(job.error, BusError) else job.error
+        return job.answer
+
+    def _run(self) -> None:
+        store = self._make()
+        while (job := self._jobs.get()) is not None:
+            job.run(store)
+            with self._lock:
+                if lost := isinstance(job.error, LinkLost):
+                    self._leave(str(job.error))
+                elif job.late:
+                    self._budget_s = min(MOST_BUDGET_S, 2 * self._budget_s)
+                    self._come_back()
+                job.done.set()
+            if lost:
+                self._probe(store, job.ask)
+        store.close()
+
+    def _probe(self, store: ReadStore, ask: Ask[Any]) -> None:
+        pause_s, most_s = PROBE_S
+        while not self._closed.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311  # jitter, not a secret
+            probe = _Job(ask)
+            probe.run(store)
+            if not isinstance(probe.error, LinkLost):  # another error comes up when the question is asked next
+                with self._lock:
+                    self._come_back()
+                return
+            pause_s = min(most_s, 2 * pause_s)
+
+    def _leave(self, reason: str) -> None:
+        if self._reason is None and not self._quiet:
+            log.warning("link %r is away (%s); its queues wait where they are, the others go on", self._source, reason)
+        self._reason = reason
+
+    def _come_back(self) -> None:
+        if self._reason is not None and not self._quiet:
+            log.warning("link %r is back; its queues go on where they were", self._source)
+        self._reason = None

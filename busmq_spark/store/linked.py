@@ -1,0 +1,163 @@
+"""One store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as ``sources.spell`` does.
+
+Answers about many queues leave out those of a source that is away (see line.py): what is missing is not known now, and nothing may be concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.errors import BusError
+from busmq_spark.store.line import Away, DirectLine, Line
+from busmq_spark.store.position import Position, Range
+from busmq_spark.store.protocol import Creation, ReadStore, Rows, Traces
+from busmq_spark.store.sources import by_source, spell, split
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class LinkedStore:
+    """``lines`` by source, '' for Redis itself."""
+
+    def __init__(self, lines: Mapping[str, Line]) -> None:
+        self._lines = lines
+        self.listed: set[str] = set()
+        """Sources that have told which queues they have."""
+
+    @property
+    def away(self) -> set[str]:
+        """The sources that cannot be asked now."""
+        return {source for source, line in self._lines.items() if line.away}
+
+    @property
+    def own(self) -> ReadStore | None:
+        """The store of Redis itself, where it takes part."""
+        line = self._lines.get("")
+        return line.store if isinstance(line, DirectLine) else None
+
+    def keys(self, queue: str) -> QueueKeys:
+        """How the keys would be spelt on one server; a link's are its own affair."""
+        return QueueKeys(split(queue)[1])
+
+    def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
+        """A link's queues are located where they are read: planning may not wait for it."""
+        own = [queue for queue in queues if not split(queue)[0]]
+        return {**dict.fromkeys(queues, 0), **(self._each(own, lambda store, part: store.locate(part)) if own else {})}
+
+    def discover(self, accept: Callable[[str], bool]) -> list[str]:
+        def ask(source: str) -> Callable[[ReadStore], list[str]]:
+            # A name that does not come back whole would be taken for another source's.
+            return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)))
+
+        found: list[str] = []
+        for source, queues in self._answers({source: ask(source) for source in self._lines}).items():
+            self.listed.add(source)
+            found += [spell(source, queue) for queue in queues]
+        return found
+
+    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
+        return self._each(queues, lambda store, part: store.attach(part, creation))
+
+    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
+        return self._each_of(wanted, lambda store, part: store.states(part))
+
+    def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
+        return self._each_of(ids, lambda store, part: store.marks(part))
+
+    def counters(self, queues: Sequence[str]) -> Sequence[object]:
+        """None for a queue that cannot be asked for now."""
+        found = self._each(queues, lambda store, part: dict(zip(part, store.counters(part), strict=True)))
+        return [found.get(queue) for queue in queues]
+
+    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
+        return self._each_of(positions, lambda store, part: store.ack(part, subscription))
+
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
+        return self._each_of(starts, lambda store, part: store.subscribe(part, subscription))
+
+    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        return self._each(queues, lambda store, part: store.subscriptions(part))
+
+    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
+        wanted = {queue: dead.get(queue, "") for queue in queues}
+        return self._each_of(wanted, lambda store, part: store.lease(list(part), subscription, token, part))
+
+    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
+        return self._each(queues, lambda store, part: store.holders(part, subscription))
+
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
+        return self._each(queues, lambda store, part: store.keep_alive(part, subscription, token))
+
+    def traces(self, queue: str) -> Traces:
+        """Of a source that has gone away meanwhile: none."""
+        source, own = split(queue)
+        none = Traces(None, 0, empty=False)
+        return self._one(source, lambda store: store.traces(own), none)
+
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
+        """Nothing of a source that has gone away meanwhile."""
+        source, own = split(queue)
+        return self._one(source, lambda store: store.bytes_until(own, first, last, budget), (first - 1, 0))
+
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+        """For tasks, so over direct lines only. A patient one goes on after the last row that came, however long its link is away."""
+        source, queue = split(part.queue)
+        line = self._lines[source]
+        assert isinstance(line, DirectLine), "a reading task waits for its own source alone"
+        need = part.first
+        while need <= part.last:
+            try:
+                server = line.store.locate([queue])[queue] if source else part.server
+                for rows in line.store.read(replace(part, queue=queue, first=need, server=server), fail_on_data_loss):
+                    line.well()
+                    need = rows.first + len(rows.values)
+                    yield replace(rows, queue=part.queue)
+                return
+            except BusError as error:
+                line.endured(error)
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+
+    def _one(self, source: str, ask: Callable[[ReadStore], T], absent: T) -> T:
+        return self._answers({source: ask}).get(source, absent)
+
+    def _each(self, queues: Sequence[str], ask: Callable[[ReadStore, list[str]], Mapping[str, T]]) -> dict[str, T]:
+        return self._spelt({source: _bound(ask, part) for source, part in by_source(queues).items()})
+
+    def _each_of(self, given: Mapping[str, V], ask: Callable[[ReadStore, dict[str, V]], Mapping[str, T]]) -> dict[str, T]:
+        parts: dict[str, dict[str, V]] = {}
+        for name, value in given.items():
+            source, queue = split(name)
+            parts.setdefault(source, {})[queue] = value
+        return self._spelt({source: _bound(ask, part) for source, part in parts.items()})
+
+    def _spelt(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
+        return {spell(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}
+
+    def _answers(self, asks: Mapping[str, Callable[[ReadStore], T]]) -> dict[str, T]:
+        """The answers of the sources that are there, asked all at the same time. An error is raised once all have answered."""
+        answers = {source: self._lines[source].start(ask) for source, ask in asks.items()}
+        found: dict[str, T] = {}
+        errors: list[BusError] = []
+        for source, answer in answers.items():
+            try:
+                found[source] = answer()
+            except Away:
+                continue
+            except BusError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return found
+
+
+def _bound(ask: Callable[[ReadStore, V], T], part: V) -> Callable[[ReadStore], T]:
+    return lambda store: ask(store, part)

@@ -1,0 +1,37 @@
+"""Queues of several sources under one kind of name. Planning, attaching and tasks see names only; here they are made and taken apart.
+
+A queue of Redis itself has its own name, so that a query without links has no trace of this. One of a link has the link's name before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_BETWEEN = "\ufdd0"
+"""A code point that Unicode keeps for uses like this and out of text. Links never have it in their names, so the first one is ours."""
+
+
+def spell(source: str, queue: str) -> str:
+    """The name of a queue of a source; ``source`` is a link's name, or '' for Redis itself."""
+    return f"{source}{_BETWEEN}{queue}" if source else queue
+
+
+def split(name: str) -> tuple[str, str]:
+    """Source and queue of a name that ``spell`` made."""
+    source, between, queue = name.partition(_BETWEEN)
+    return (source, queue) if source and between else ("", name)
+
+
+def shown(name: str) -> str:
+    """For people."""
+    source, queue = split(name)
+    return f"{source}/{queue}" if source else queue
+
+
+def by_source(names: Iterable[str]) -> dict[str, list[str]]:
+    """The queues of each source, in the order given."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        source, queue = split(name)
+        found.setdefault(source, []).append(queue)
+    return found

@@ -1,0 +1,294 @@
+"""Several data centres and Redis itself in one query, under an engine that crashes and links that come and go."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
+from busmq_spark.options import ReadOptions, parse
+from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.store import line
+from busmq_spark.store.sources import spell, split
+from busmq_spark.topology.holder import my_token
+from tests.conftest import Fresh
+from tests.spark.conftest import PATIENCE_S, Bus
+from tests.spark.engine import Engine, rows_of
+from tests.spark.links import LINKED, LINKS, SOURCES, Centre, gather, ids
+from tests.support import wait_until
+
+MakeEngine = Callable[..., Engine]
+# Everything there
+
+
+def test_one_query_reads_the_same_queue_of_every_source_and_says_where_a_row_is_from(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
+    for many, bus in enumerate(buses.values(), 1):
+        bus.fill(queue, many)
+    query = linked(queue)
+    [rows] = query.drain()
+    assert [row for row in rows if row[3] == "us"] == [(queue, i, f"{queue}:{i}".encode(), "us") for i in (1, 2, 3)]
+    assert {source: ids(rows, source) for source in SOURCES} == {"": [1], "eu": [1, 2], "us": [1, 2, 3]}
+    assert all(bus.ids(queue) == [] for bus in buses.values())
+
+
+def test_the_offset_has_the_queues_of_links_beside_those_of_redis(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    query = linked(queue)
+    query.drain()
+    offset = query.planned[-1]
+    assert list(offset) == ["v", "queues", "sources"]
+    assert offset["v"] == 1
+    assert [offset["queues"][queue]["last"], *(offset["sources"][link]["queues"][queue]["last"] for link in ("eu", "us"))] == [2, 2, 2]
+    assert "\ufdd0" not in json.dumps(query.planned, ensure_ascii=False)
+    report = query.reader.reportLatestOffset()
+    assert report == {
+        "v": 1,
+        "queues": {queue: {"last": 2}},
+        "sources": {link: {"queues": {queue: {"last": 2}}} for link in ("eu", "us")},
+    }
+
+
+def test_a_pattern_finds_queues_of_every_source(linked: Callable[..., Engine], buses: dict[str, Bus], fresh: Fresh) -> None:
+    base = fresh("p")
+    for source, bus in buses.items():
+        bus.fill(f"{base}-{source}", 2)
+    query = linked(subscribePattern=f"{base}-.*")
+    rows = [row for batch in query.drain() for row in batch]
+    assert sorted((source, queue) for queue, _, _, source in rows) == sorted((s or "local", f"{base}-{s}") for s in SOURCES for _ in range(2))
+    buses["us"].fill(f"{base}-late", 1)
+    assert [(row[0], row[3]) for row in gather(query, {"us": 1})] == [(f"{base}-late", "us")]
+
+
+def test_starting_offsets_count_for_each_source(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 5)
+    query = linked(queue, startingOffsets=json.dumps({queue: 3, "eu": {queue: "latest"}, "local": {queue: 1}}))
+    [rows] = query.drain()
+    assert {source: ids(rows, source) for source in SOURCES} == {"": [2, 3, 4, 5], "eu": [], "us": [4, 5]}
+
+
+def test_a_link_that_is_added_to_a_query_begins_where_starting_offsets_say_and_one_that_is_left_out_is_dropped(
+    centres: dict[str, Centre], buses: dict[str, Bus], engine: MakeEngine, queue: str
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    query = engine({"redis.url": buses[""].url, "subscribe": queue})
+    query.drain()
+    query.kill()
+    query._schema = LINKED
+    query.options |= {**LINKS, "startingOffsets": "latest"}
+    query.reader = query._new_reader()
+    buses["eu"].fill(queue, 1, first=3)
+    buses[""].fill(queue, 1, first=3)
+    rows = gather(query, {"": 1})
+    assert {source: ids(rows, source) for source in SOURCES} == {"": [3], "eu": [], "us": []}
+    buses["eu"].fill(queue, 1, first=4)
+    assert ids(gather(query, {"eu": 1}), "eu") == [4]
+    query.restart(**{"federation.url": "us=wss://us.example/bus"})
+    buses["us"].fill(queue, 1, first=3)
+    gather(query, {"us": 1})
+    assert list(query.planned[-1]["sources"]) == ["us"]
+
+
+def test_a_planned_batch_of_a_link_that_is_not_named_any_more_is_refused(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+    buses["eu"].fill(queue, 2)
+    query = linked(queue)
+    query.step("planned")
+    query.restart(**{"federation.url": "us=wss://us.example/bus"})
+    with pytest.raises(ConfigError, match=r"reads from link 'eu', which federation.url does not name any more; name it until that batch is done"):
+        query.step()
+
+
+def test_a_batch_read_takes_every_source(buses: dict[str, Bus], centres: dict[str, Centre], queue: str) -> None:
+    for many, bus in enumerate(buses.values(), 1):
+        bus.fill(queue, many)
+    options = parse(ReadOptions, {"redis.url": buses[""].url, **LINKS, "subscribe": queue})
+    batch = BatchReader(options, LINKED)
+    rows = [row for part in batch.partitions() for row in rows_of(batch, part)]  # type: ignore[arg-type]  # it has a read, too
+    assert {source: ids(rows, source) for source in SOURCES} == {"": [1], "eu": [1, 2], "us": [1, 2, 3]}
+    assert buses["us"].ids(queue) == [1, 2, 3]
+    with pytest.raises(QueueMissing, match="queue 'eu/nobody' does not exist"):
+        BatchReader(parse(ReadOptions, {**LINKS, "subscribe": "nobody"}), LINKED).partitions()
+
+
+# Losses and conflicts name their source
+
+
+def test_a_loss_behind_a_link_stops_the_query_and_names_link_and_queue(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+    buses["eu"].fill(queue, 3)
+    query = linked(queue)
+    query.drain()
+    buses["eu"].fill(queue, 2, first=4)
+    buses["eu"]("LTRIM", QueueKeys(queue).messages, 2, -1)
+    query.restart()
+    with pytest.raises(QueueFlushed, match=f"queue 'eu/{queue}'.* expected ids from 4 on, found oldest stored id 5"):
+        query.step()
+
+
+def test_a_loss_that_a_task_meets_names_link_and_queue(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+    buses["eu"].fill(queue, 3)
+    query = linked(queue)
+    query.step("planned")
+    buses["eu"]("DEL", QueueKeys(queue).messages)
+    with pytest.raises(QueueFlushed, match=f"queue 'eu/{queue}'"):
+        query.step()
+
+
+def test_a_queue_that_another_query_reads_is_named_with_its_link(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
+    buses["us"].attach(queue)
+    buses["us"]("SET", QueueKeys(queue).lease(""), my_token())
+    with pytest.raises(QueueBusy, match=f"queue 'us/{queue}' is read by another query"):
+        linked(queue).step()
+
+
+# Links that are away
+
+
+def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothing(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    query = linked(queue)
+    query.drain()
+    centres["eu"].down = True
+    for bus in buses.values():
+        bus.fill(queue, 3, first=3)
+    rows = gather(query, {"": 3, "us": 3})
+    assert ids(rows, "eu") == []
+    assert query.planned[-1]["sources"]["eu"]["queues"][queue]["last"] == 2
+    assert query.reader.reportLatestOffset()["sources"]["eu"] == {"queues": {queue: {"last": 2}}, "away": True}  # type: ignore[index]
+    centres["eu"].down = False
+    assert ids(gather(query, {"eu": 3}), "eu") == [3, 4, 5]
+    wait_until(lambda: query.step() is None and buses["eu"].ids(queue) == [], PATIENCE_S)
+    said = [text for text in caplog.messages if "link" in text]
+    assert [text.partition(" (")[0] for text in said] == ["link 'eu' is away", "link 'eu' is back; its queues go on where they were"]
+    assert "the test took it away" in said[0]
+
+
+def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "BUDGET_S", 0.5)
+    for bus in buses.values():
+        bus.fill(queue, 1)
+    query = linked(queue)
+    query.drain()
+    centres["us"].awake.clear()
+    wait_until(lambda: query.step() is None and "us" in query.reader._attachment.store.away, PATIENCE_S)  # type: ignore[union-attr]
+    began = time.monotonic()
+    for _ in range(5):
+        assert query.step() is None
+    assert time.monotonic() - began < 0.5, "five idle plannings together wait less than one budget"
+    buses[""].fill(queue, 1, first=2)
+    gather(query, {"": 1})
+    centres["us"].awake.set()
+    buses["us"].fill(queue, 2, first=2)
+    assert ids(gather(query, {"us": 2}), "us") == [2, 3]
+
+
+def test_a_link_that_is_away_at_the_start_joins_later_and_starting_offsets_count_then(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    centres["eu"].down = True
+    query = linked(queue, startingOffsets="latest")
+    wait_until(lambda: query.step() is None, PATIENCE_S)
+    buses[""].fill(queue, 1, first=3)
+    assert ids(gather(query, {"": 1}), "") == [3]
+    assert "eu" not in query.planned[-1]["sources"]
+    buses["eu"].fill(queue, 1, first=3)
+    query.restart()
+    query.step()
+    centres["eu"].down = False
+    wait_until(lambda: query.step() is None and "eu" in query.planned[-1]["sources"], PATIENCE_S)
+    buses["eu"].fill(queue, 1, first=4)
+    assert ids(gather(query, {"eu": 1}), "eu") == [4]
+
+
+@pytest.mark.parametrize("spark40", [False, True])
+def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, spark40: bool
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    query = linked(queue, ack="none")
+    query._spark40 = spark40
+    query.drain()
+    query.restart()
+    centres["eu"].down = True
+    for bus in buses.values():
+        bus.fill(queue, 2, first=3)
+    if spark40:  # it does not say where the checkpoint is, so the query waits for all
+        threading.Timer(0.3, lambda: setattr(centres["eu"], "down", False)).start()
+    else:
+        assert ids(gather(query, {"": 2, "us": 2}), "eu") == []
+        assert query.planned[-1]["sources"]["eu"]["queues"][queue]["last"] == 2
+        centres["eu"].down = False
+    assert ids(gather(query, {"eu": 2}), "eu") == [3, 4]
+
+
+def test_a_task_whose_link_goes_away_in_the_middle_waits_and_goes_on_behind_its_last_row(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str
+) -> None:
+    rows = 30_000
+    for at in range(0, rows, 5000):
+        buses["eu"].fill(queue, 5000, first=at + 1)
+    query = linked(queue)
+    query.step("planned")
+    centres["eu"].rows_until_down = 10_000
+    back = threading.Thread(target=lambda: (wait_until(lambda: centres["eu"].down, PATIENCE_S), setattr(centres["eu"], "down", False)))
+    back.start()
+    found = query.step() or []
+    back.join()
+    assert centres["eu"].rows_until_down < 0
+    assert ids(found, "eu") == list(range(1, rows + 1))
+
+
+@pytest.mark.parametrize("moment", ["planning", "reading"])
+def test_with_on_unavailable_fail_the_error_names_link_and_reason(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, moment: str
+) -> None:
+    buses["eu"].fill(queue, 2)
+    query = linked(queue, onUnavailable="fail")
+    if moment == "reading":
+        query.step("planned")
+    centres["eu"].down = True
+    with pytest.raises(LinkLost, match="link 'eu': the test took it away"):
+        query.step()
+    centres["eu"].down = False
+
+
+def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = linked(queue)
+    query.drain()
+    own = query.reader._attachment.store.own  # type: ignore[union-attr]
+
+    def gone(*_: object) -> None:
+        raise LinkLost(url="redis", reason="gone")
+
+    monkeypatch.setattr(own, "states", gone)
+    buses["eu"].fill(queue, 1)
+    with pytest.raises(LinkLost, match="gone"):
+        wait_until(query.step, PATIENCE_S)
+
+
+# Names
+
+
+@given(st.from_regex(r"[a-z][a-z0-9_-]*", fullmatch=True) | st.just(""), st.text())
+def test_a_name_of_a_link_is_taken_apart_as_it_was_made(source: str, queue: str) -> None:
+    if source:
+        assert split(spell(source, queue)) == (source, queue)
+    assert spell(*split(queue)) == queue
