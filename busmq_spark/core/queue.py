@@ -105,9 +105,12 @@ def _recording(keys: QueueKeys, record: str, token: str) -> tuple[str, ...]:
     return (keys.messages, keys.toack, keys.lease("")) if token else (keys.messages, record)
 
 
-def after(keys: QueueKeys, last: int, position: int, most: int) -> Flow[list[Message]]:
-    """Up to ``most`` messages behind the id ``last``; while that is 0, from ``position`` on (0 is the oldest). Nothing is removed."""
-    return _messages((yield script("after", (keys.messages, keys.msgid), (last, position, most))))
+def after(keys: QueueKeys, last: int, position: int, most: int, most_bytes: int = CHUNK_BYTES) -> Flow[list[Message]]:
+    """Up to ``most`` messages behind the id ``last``; while that is 0, from ``position`` on (0 is the oldest). Nothing is removed.
+
+    None comes behind the one that reaches ``most_bytes``.
+    """
+    return _messages((yield script("after", (keys.messages, keys.msgid), (last, position, most, most_bytes))))
 
 
 def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:

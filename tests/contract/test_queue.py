@@ -196,6 +196,15 @@ def test_a_pop_stops_after_the_message_that_reaches_its_bytes(run: Run, born: Bo
     assert len(run(queue.pop(keys, most=5, most_bytes=150))) == 2
 
 
+def test_reading_without_removing_stops_after_the_message_that_reaches_the_byte_limit(run: Run, born: Born) -> None:
+    keys, _ = born()
+    run(queue.push_many(keys, [b"x" * 100] * 5 + [b"x" * 100_000] * 3))
+    assert [message.id for message in run(queue.after(keys, 0, 1, 9, 150))] == [2, 3]
+    assert [message.id for message in run(queue.after(keys, 3, 0, 9, 200_000))] == [4, 5, 6, 7]
+    assert [message.id for message in run(queue.after(keys, 0, 0, 3, 200_000))] == [1, 2, 3]
+    assert run(queue.after(keys, 8, 0, 9, 150)) == []
+
+
 def test_a_reliable_pop_records_what_it_took_until_it_is_acked(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push_many(keys, values(1, 4)))

@@ -5,6 +5,7 @@
 -- With a lease the record is toack, where messages stay until acked, and the taker must hold the lease. Without one the record is the taker's own:
 -- it holds the last batch only.
 -- Result flat pairs id, value; empty when there is nothing; -1 when the lease is not the taker's.
+-- @include run
 local after, most, room, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[5] then return -1 end
 local tail = redis.call('LINDEX', KEYS[2], -2)
@@ -18,17 +19,7 @@ if tail and tail ~= after then
   redis.call('EXPIRE', KEYS[2], ttl)
   return redis.call('LRANGE', KEYS[2], at, -1)
 end
-local taken, step = {}, 1
-while #taken < 2 * most and room > 0 do
-  local some = redis.call('LRANGE', KEYS[1], #taken, #taken + 2 * math.min(step, most - #taken / 2) - 1)
-  if #some < 2 then break end
-  local longest = 1
-  for i = 1, #some - 1, 2 do
-    taken[#taken + 1], taken[#taken + 2] = some[i], some[i + 1]
-    room, longest = room - #some[i + 1], math.max(longest, #some[i + 1])
-  end
-  step = math.max(1, math.min(64, math.floor(room / (4 * longest))))
-end
+local taken = run(KEYS[1], 0, most, room)
 -- While a slot moves, a script that comes back to a key it has emptied dies half way: so what may empty a key comes last.
 if #taken > 0 then
   redis.call('RPUSH', KEYS[2], unpack(taken))
