@@ -22,6 +22,7 @@ class Limits:
     message_bytes: int = limit(16 * MIB, "longest web-socket message in either direction")
     in_flight_messages: int = limit(1_000, "messages taken from a connection and not yet worked off; a peer that sends more is read more slowly")
     in_flight_bytes: int = limit(32 * MIB, "their bytes together, and those waiting to be sent to it; reached, nothing more is read or taken for it")
+    kernel_bytes: int = limit(256 * 1024, "what the operating system may keep to send to a peer of busmq's own protocol; Linux takes it twice")
     channels_per_socket: int = limit(1_000, "federated objects on one web socket; a further one is refused")
     callbacks_per_channel: int = limit(100_000, "functions of the peer that one object remembers; npm clients never free any")
     name_bytes: int = limit(1_024, "longest name of an object, event or method")

@@ -14,6 +14,7 @@ import logging
 import ssl
 import time
 from collections.abc import Sequence
+from socket import SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -31,6 +32,7 @@ from busmq_spark.federation.handshake import BULK, HEALTH, Accept, Door, Refuse,
 from busmq_spark.federation.keyring import Identity, Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.listener import Listener, Socket
+from busmq_spark.federation.memory import Tide, give_back
 from busmq_spark.federation.quiet import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 
@@ -191,6 +193,7 @@ class FederationServer:
             if accepted.protocol == BULK:
                 await self._bulk.serve(socket, accepted.identity)
             else:
+                keep_less(socket, self._limits.kernel_bytes)
                 await self._converse(Connection(socket, accepted.identity, self._bus, self._limits))
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
@@ -208,9 +211,11 @@ class FederationServer:
 
     async def _watching(self) -> None:
         """Cut off who does not read, and whose token has run out."""
-        clock = asyncio.get_running_loop().time
+        clock, tide = asyncio.get_running_loop().time, Tide()
         while True:
             await asyncio.sleep(min(TICK_S, self._limits.send_s / 4))
+            if tide.is_out(self._listener.open):
+                give_back()
             for connection in tuple(self._connections):
                 since, expires = connection.outbox.since, connection.identity.expires
                 if since is not None and clock() - since > self._limits.send_s:
@@ -238,6 +243,11 @@ class Counts:
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
+
+
+def keep_less(socket: ServerConnection, size: int) -> None:
+    """Let the system keep less for a peer that does not read: by itself it takes megabytes. Bulk needs them, over long distances."""
+    socket.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, size)
 
 
 def is_loopback(host: str) -> bool:
