@@ -6,6 +6,7 @@ none; everything else for itself. What ``deny`` names is refused, whatever else 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ Verb = Literal["read", "write", "admin"]
 VERBS: tuple[Verb, ...] = ("read", "write", "admin")
 KINDS = ("queue", "channel", "pubsub", "persistify", "service")
 DENY = "deny"
+_REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,16 @@ class Grants:
         if kind not in KINDS or not any(pattern.matches(kind, name) for pattern in self.allowed.get(verb, ())):
             return False
         return not any(pattern.matches(kind, name) for pattern in self.denied)
+
+
+def inside_of(kind: str, name: str) -> list[tuple[str, str]]:
+    """Which object a queue is the inside of, if of any: whoever may not use that does not get at it this way."""
+    head, colon, rest = name.partition(":")
+    if kind != "queue" or not colon:
+        return []
+    if head == "channel":
+        return [("channel", rest.partition(":")[2])]
+    return [("service", _REPLIES.sub("", rest))] if head == "service" else []
 
 
 def _patterns(given: Any, where: str, key: str) -> tuple[Pattern, ...]:

@@ -29,7 +29,7 @@ from typing import Any, Self
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation import token
-from busmq_spark.federation.grants import VERBS, Grants, Verb
+from busmq_spark.federation.grants import VERBS, Grants, Verb, inside_of
 
 SHORTEST = 16
 """Fewest characters of a secret: whoever has seen a token may try out secrets at leisure."""
@@ -50,8 +50,12 @@ class Identity:
     expires: float | None = None
 
     def may(self, verb: Verb, kind: str, name: str) -> bool:
-        """Whether it may ``verb`` the object ``name`` of that ``kind`` (queue, channel, pubsub, persistify, service)."""
-        return self.grants.may(verb, kind, name) and (self.narrowed is None or self.narrowed.may(verb, kind, name))
+        """Whether it may ``verb`` the object ``name`` of that ``kind`` (queue, channel, pubsub, persistify, service).
+
+        The queues inside a channel or service take the grants of both.
+        """
+        objects, levels = [(kind, name), *inside_of(kind, name)], [self.grants, *([self.narrowed] if self.narrowed else [])]
+        return all(grants.may(verb, *each) for grants in levels for each in objects)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -70,6 +70,17 @@ def test_deny_wins_over_every_verb_and_kind() -> None:
     assert [grants.may(verb, "queue", "open") for verb in VERBS] == [True] * 3
 
 
+def test_the_queues_inside_channels_and_services_are_theirs_too() -> None:
+    grants = Grants.parse({"read": ["*"], "write": ["queue:*"], "deny": ["channel:private", "service:pay"]}, "test")
+    somebody, narrowed = Identity("a", grants), Identity("a", Grants.everything(), grants)
+    replies = ":replyTo:0123456789abcdef"
+    for name in ("channel:any:private", "service:pay", f"service:pay{replies}"):
+        assert rights(somebody, name) == rights(narrowed, name) == ""
+    for name in ("channel:any:open", "channel:private", "service:sum", "service:pay:replyTo:x", "channel", "service"):
+        assert rights(somebody, name) == rights(narrowed, name) == ("read" if ":" in name else "read write")
+    assert rights(somebody, f"service:sum{replies}") == "read"
+
+
 def test_an_unknown_verb_or_kind_is_not_granted_by_a_star() -> None:
     everything = Grants.everything()
     assert not everything.may("delete", "queue", "x")

@@ -47,15 +47,6 @@ class ExposedQueue(Exposed):
         self._deferred: list[Call] = []
         self._wanted: Call | None = None
 
-    def may(self, verb: Any) -> bool:
-        """The queues behind channels and services are theirs, too: who may not use those does not get at them by this way."""
-        if not super().may(verb):
-            return False
-        kind, _, rest = self.name.partition(":")
-        if kind == "channel":
-            return self.session.identity.may(verb, "channel", rest.partition(":")[2])
-        return kind != "service" or self.session.identity.may(verb, "service", rest.partition(":replyTo:")[0])
-
     def need(self, name: str, method: Method, values: list[Any]) -> Need:
         """Metadata are read by anybody and set by writers."""
         return "write" if name == "metadata" and _sets(values) else method.need
