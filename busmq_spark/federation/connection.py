@@ -43,7 +43,7 @@ class Connection:
         self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes), self._worked.set)
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
-        self._messages = self._bytes = 0
+        self._messages = self._bytes = self._held = 0
         self._gone = False
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -97,6 +97,12 @@ class Connection:
         self._messages -= messages
         self._bytes -= size
         self._worked.set()
+
+    def hold(self, size: int) -> None:
+        """So many bytes more belong to lines that are not complete. Raises WireError when they are too many: they would wait for ever."""
+        self._held += size
+        if size > 0 and self._held > self.limits.message_bytes:
+            raise WireError(found=f"{self._held} bytes of lines that do not end", expected="each line in one packet")
 
     @property
     def _busy(self) -> bool:

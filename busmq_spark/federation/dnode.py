@@ -18,8 +18,9 @@ from typing import Any
 from busmq_spark.errors import WireError
 
 LINE_BYTES = 16 * 1024 * 1024
-DEPTH = 100
-"""Deepest nesting that is read: far below Python's own limit of recursion, so that what was read can be walked and written again."""
+DEPTH, OUTER = 100, 3
+"""Deepest nesting of a line, and how much of it is the line's own: far below Python's limit of recursion, so that what was read can be walked
+and written again."""
 FUNCTIONS = 10_000
 HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 UNSAFE = {"__proto__", "constructor", "prototype"}
@@ -52,9 +53,9 @@ class Line:
         return encode_json(members) + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes) -> Line:
-        """Read one line, with or without its line feed. Raises WireError."""
-        members = decode_json(line, "a line")
+    def decode(cls, line: bytes, depth: int = DEPTH) -> Line:
+        """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most DEPTH. Raises WireError."""
+        members = decode_json(line, "a line", min(depth + OUTER, DEPTH))
         if not isinstance(members, dict):
             raise WireError(found="a line that is no object", expected="method, arguments, callbacks and links")
         return cls(
@@ -146,7 +147,8 @@ class Lines:
     def __init__(self, most: int = LINE_BYTES) -> None:
         self._most = most
         self._parts: list[bytes] = []
-        self._held = 0
+        self.held = 0
+        """Bytes of a line that is not complete yet."""
 
     def feed(self, body: bytes) -> Iterator[bytes]:
         """The lines that are complete now; the rest waits for more."""
@@ -154,13 +156,13 @@ class Lines:
         for line in whole:
             complete = b"".join([*self._parts, line]) if self._parts else line
             self._parts.clear()
-            self._held = 0
+            self.held = 0
             self._check(len(complete))
             if complete:
                 yield complete
         if rest:
-            self._held += len(rest)
-            self._check(self._held)
+            self.held += len(rest)
+            self._check(self.held)
             self._parts.append(rest)
             if len(self._parts) > 100:  # one byte a packet must not cost an object each
                 self._parts = [b"".join(self._parts)]
@@ -181,15 +183,15 @@ def encode_json(value: Any) -> bytes:
         raise WireError(found=f"a value that is no JSON ({error})", expected="what JSON can express") from None
 
 
-def decode_json(data: bytes, what: str) -> Any:
-    """What the text says. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for nesting beyond DEPTH."""
+def decode_json(data: bytes, what: str, depth: int = DEPTH) -> Any:
+    """What the text says. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for deeper nesting."""
     try:
         value = json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
         raise WireError(found=f"{what} of {len(data)} bytes that is no JSON ({reason})", expected="compact JSON in UTF-8") from None
-    if data.count(b"[") + data.count(b"{") > DEPTH and _depth(value) > DEPTH:
-        raise WireError(found=f"{what} that is nested more than {DEPTH} deep", expected="a flatter one")
+    if data.count(b"[") + data.count(b"{") > depth and _depth(value) > depth:
+        raise WireError(found=f"{what} that is nested more than {depth} deep", expected="a flatter one")
     return value
 
 

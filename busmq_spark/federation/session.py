@@ -40,10 +40,12 @@ class Session:
         self._object: Exposed | None = None
         self._methods: tuple[str, ...] = ()
         self._lines = Lines(connection.limits.message_bytes)
-        self._calls: deque[tuple[str, list[Any], int]] = deque()
+        self._calls: deque[tuple[str, bytes]] = deque()  # as they came: read, they may take much more memory
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._messages = self._bytes = 0
+        self._messages = self._bytes = self._held = 0
+        self.line_bytes = 0
+        """Bytes of the line that invokes a function now."""
         self._open = True
 
     def feed(self, body: bytes) -> None:
@@ -53,9 +55,10 @@ class Session:
                 self._create(Creation.decode(body))
             else:
                 for line in self._lines.feed(body):
-                    self._invoked(Line.decode(line), len(line))
+                    self._invoked(line)
                     if not self._open:
                         return
+                self._hold(self._lines.held)
         except WireError as error:
             self._unread(error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
@@ -71,6 +74,7 @@ class Session:
             self._open = False
             self._calls.clear()
             self.connection.ended(self._messages, self._bytes)
+            self._hold(0)
 
     async def end(self) -> None:
         """Detach the object."""
@@ -144,6 +148,11 @@ class Session:
             self._bytes += size
             self.connection.began(size)
 
+    def _hold(self, size: int) -> None:
+        """So many bytes belong to a line that is not complete."""
+        more, self._held = size - self._held, size
+        self.connection.hold(more)
+
     def ended(self, size: int) -> None:
         """It is not any more."""
         if self._open:
@@ -160,25 +169,28 @@ class Session:
         self.send(READY)
         self.send(methods_line(made.methods).encode())
 
-    def _invoked(self, line: Line, size: int) -> None:
+    def _invoked(self, text: bytes) -> None:
+        line = Line.decode(text, self.limits.depth)
         method = line.method
         if isinstance(method, int) and method >= len(self._methods):
             if (function := self.functions.get(method)) is not None:
+                self.line_bytes = len(text)
                 function(*line.values())
         elif isinstance(method, int):
-            self._call(self._methods[method], line.call_values(), size)
+            self._call(self._methods[method], line, text)
         elif method == "cull":
             for id in line.arguments:
                 if isinstance(id, int):
                     self.functions.forget(id)
         elif method in self._methods:
-            self._call(method, line.call_values(), size)
+            self._call(method, line, text)
 
-    def _call(self, name: str, values: list[Any], size: int) -> None:
+    def _call(self, name: str, line: Line, text: bytes) -> None:
+        size = len(text)
         if self._working is not None:
             self.began(size)
-            self._calls.append((name, values, size))
-        elif (outcome := self._execute(name, values, size)) is not None:
+            self._calls.append((name, text))
+        elif (outcome := self._execute(name, line.call_values(), size)) is not None:
             self.began(size)
             self._working = self.spawn(self._work_off(outcome, size), "working off calls")
             self._working.add_done_callback(lambda _: outcome.close())
@@ -192,8 +204,9 @@ class Session:
                 self.ended(size)
                 if not self._calls:
                     return
-                name, values, size = self._calls.popleft()
-                outcome = self._execute(name, values, size)
+                name, text = self._calls.popleft()
+                size = len(text)
+                outcome = self._execute(name, Line.decode(text).call_values(), size)
         finally:
             self._working = None
 

@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
+from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.creation import creation
 from busmq_spark.federation.dnode import Functions, pack_call
 from busmq_spark.federation.limits import Limits
@@ -47,6 +48,12 @@ def listen(event: str) -> bytes:
     return call(0, event, print)
 
 
+def stuck(connection: Connection) -> bool:
+    """Whether the message under way has not moved for a while."""
+    since = connection.outbox.since
+    return connection._busy and since is not None and asyncio.get_running_loop().time() - since > 0.3
+
+
 CONSUME = [listen("message"), call(4, {"ttl": 60}), call(18, {})]
 
 
@@ -63,6 +70,17 @@ async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is
             await until(lambda: not server._connections)
         assert await queue.count() * len(BIG) > SOCKETS // 2  # what was not on its way has gone back
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
+
+
+async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(send_s=1.0, in_flight_bytes=2 * len(BIG))) as (bus, server), bus.queue(fresh()) as queue:
+        await queue.push_many([BIG] * (SOCKETS // len(BIG)))
+        async with deaf(server) as socket:
+            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await until(lambda: any(stuck(connection) for connection in server._connections))
+            await say(socket, "0" * 16, call(3), call(3))
+            await until(lambda: not server._connections)
+        assert len(bus._objects) == 1
 
 
 async def test_a_peer_that_reads_late_gets_everything_in_order(federation: Serve, fresh: Fresh) -> None:
@@ -172,6 +190,35 @@ async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_told(fe
         assert "message 2" in (await queue.event("error"))[0]
         assert [await queue.event("consuming") for _ in range(2)] == [[True], [False]]
         assert await owner.count() == 2
+
+
+async def test_lines_that_do_not_end_cost_no_more_than_one_message_whatever_the_number_of_channels(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
+        first, second, third = [await wire.open("queue", fresh()) for _ in range(3)]
+        for queue in (first, second):
+            await wire.send(queue.channel, b"x" * 4000)
+        await wire.send(third.channel, b"x" * 4000)
+        assert await wire.next(third.channel) is None
+        await wire.send(second.channel, b"x" * 4000)  # there is room again
+        await wire.send(second.channel, b"\n")
+        assert await wire.next(second.channel) is None  # it was no line
+        [connection] = server._connections
+        assert connection._held == 4000
+
+
+async def test_pushes_before_attaching_are_bounded_in_bytes(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (_, server), Wire(server) as wire:
+        queue = await wire.open("queue", fresh())
+        answers: list[Any] = []
+        for _ in range(30):
+            await queue.send("push", BIG, lambda *values: answers.append(values))
+        assert (await queue.call("isAttached")) == [False]
+        assert {error["code"] for (error,) in answers} == {"BUSMQ_STATE"}
+        refused = len(answers)
+        await queue.send("attach", {})
+        while len(answers) < 30:
+            await queue.step()
+        assert len([values for values in answers if values[0] is None]) == 30 - refused == 1024 * 1024 // len(BIG)
 
 
 async def test_a_line_that_never_ends_ends_its_channel(federation: Serve, fresh: Fresh) -> None:

@@ -303,6 +303,8 @@ async def test_a_throttled_consumption_can_be_stopped_and_begun_again(federation
         assert isinstance(nexts[0], Remote)
         await queue.send("stop")
         await queue.event("consuming")
+        [session] = next(iter(server._connections))._sessions.values()
+        await until(lambda: not session._tasks)
         await queue.invoke(nexts[0])  # too late
         await queue.send("consume", {})
         assert await queue.event("message") == ["held", 1]

@@ -145,6 +145,9 @@ def test_numbers_are_never_used_twice_and_bounded_in_number() -> None:
     assert functions.get(0) is None
     assert functions.hand_out(nothing) == 2
     assert len(functions) == 2
+    for id in (1, 2):
+        functions.forget(id)
+    assert [functions.hand_out(nothing), functions.hand_out(other)] == [3, 4]
 
 
 # -- lines in packets ------------------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Need = Literal["nothing", "any", "read", "write", "both", "admin"]
 TTL_S, LONGEST_TTL_S = 30, 10 * 365 * 86_400
+LISTENERS = 10_000
+"""Most listeners of one object, whatever the limits: each is remembered."""
 T = TypeVar("T")
 
 
@@ -117,7 +119,7 @@ class Exposed:
         event = call.value(0, str, "the name of an event")
         if call.callback is None or len(event) > self.session.limits.name_bytes:
             raise ConfigError(reason="on and once take the name of an event and a function")
-        if self._functions >= self.session.limits.callbacks_per_channel:
+        if self._functions >= min(self.session.limits.callbacks_per_channel, LISTENERS):
             raise WireError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
         self._functions += 1
         self._listeners.setdefault(event, []).append((call.callback.id, once))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.session import Session
 
 PREFETCH = 200
-DEFERRED = 1000
+DEFERRED, DEFERRED_BYTES = 1000, 1024 * 1024
 """Most pushes that wait for a queue to be attached."""
 LINE_BYTES = 200
 """What a line and its packet have beside the message, and then some."""
@@ -114,7 +114,7 @@ class ExposedQueue(Exposed):
             raise error
 
     def _defer(self, call: Call) -> None:
-        if len(self._deferred) >= DEFERRED:
+        if len(self._deferred) >= DEFERRED or sum(push.size for push in self._deferred) + call.size > DEFERRED_BYTES:
             raise self._not_attached("push to")
         self._deferred.append(call)
 

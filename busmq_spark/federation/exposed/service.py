@@ -135,7 +135,7 @@ class _Replies:
 
     def __init__(self, owner: ExposedService) -> None:
         self._owner = owner
-        self._waiting: asyncio.Queue[tuple[Any, Any, bool]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[Any, Any, bool, int]] = asyncio.Queue()
         self._over = False
 
     def given(self, error: Any = None, value: Any = None, is_part: Any = False, *_: Any) -> None:
@@ -145,16 +145,21 @@ class _Replies:
             failed = RequestFailed(service=self._owner.name, reason=f"the provider gave more than {MOST_PARTS} partial replies at once")
             error, is_part = fault.to_wire(failed), False
         self._over = is_part is not True or error is not None
-        self._waiting.put_nowait((error, value, not self._over))
+        session = self._owner.session
+        session.began(session.line_bytes)
+        self._waiting.put_nowait((error, value, not self._over, session.line_bytes))
 
     async def __aiter__(self) -> AsyncIterator[tuple[Any, Any, bool]]:
         part = True
         while part:
-            reply = await self._waiting.get()
-            part = reply[2]
-            yield reply
+            error, value, part, size = await self._waiting.get()
+            self._owner.session.ended(size)
+            yield error, value, part
 
     def forget(self) -> None:
-        """The peer may not call it any more."""
+        """The peer may not call it any more, and what it said too much is dropped."""
+        self._over = True
+        while not self._waiting.empty():
+            self._owner.session.ended(self._waiting.get_nowait()[3])
         functions = self._owner.session.functions
         functions.forget(functions.hand_out(self.given))
