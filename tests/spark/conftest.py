@@ -24,6 +24,7 @@ from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.place import new_token
 from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
+from tests.spark.centres import DataCentre
 from tests.spark.engine import Engine
 from tests.spark.links import LINKED, LINKS, Centre, leading_to
 from tests.support import PATIENCE_S, wait_until
@@ -276,3 +277,11 @@ def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPa
 def linked(centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[..., Engine]) -> Callable[..., Engine]:
     """Makes an engine over all three; its rows are queue, id, value, source."""
     return lambda queue="", **more: engine({"redis.url": buses[""].url, **LINKS, **({"subscribe": queue} if queue else {}), **more}, schema=LINKED)
+
+
+@pytest.fixture(scope="session")
+def data_centres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DataCentre]]:
+    """Two, at different addresses of this machine. Whoever ends the server of one starts it again."""
+    folder = tmp_path_factory.mktemp("centres")
+    with DataCentre(folder / "eu", "127.0.0.1") as eu, DataCentre(folder / "us", "127.0.0.2") as us:
+        yield {"eu": eu, "us": us}
