@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
+from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.creation import creation
 from busmq_spark.federation.dnode import Functions, pack_call
@@ -81,6 +82,20 @@ async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_
             await say(socket, "0" * 16, call(3), call(3))
             await until(lambda: not server._connections)
         assert len(bus._objects) == 1
+
+
+async def test_a_peer_that_goes_while_its_call_waits_is_not_waited_for(federation: Serve, fresh: Fresh, redis_url: str) -> None:
+    async with federation(limits=Limits(in_flight_messages=1)) as (bus, server), Bus(redis_url) as other:
+        name = fresh()
+        async with other.queue(f"channel:local:{name}") as held:
+            await held.consume(reliable=True).begin()
+            async with Wire(server) as wire:
+                chat = await wire.open("channel", name, "local", "remote")
+                await chat.send("connect", {"reliable": True})  # waits for the other reader to end
+                await until(lambda: any(connection._busy for connection in server._connections))
+                wire.socket.transport.abort()
+                await until(lambda: not server._connections)
+        assert not bus._objects
 
 
 async def test_a_peer_that_reads_late_gets_everything_in_order(federation: Serve, fresh: Fresh) -> None:
