@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,22 @@ import psutil
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.federation import bulk
+from busmq_spark.federation.bulk_calls import OPERATIONS
 from busmq_spark.federation.creation import METHODS, creation
 from busmq_spark.federation.handshake import BULK
 from tests.cli.conftest import COMMAND, environment
 from tests.conftest import Fresh
 from tests.federation.hostile import SEED, Bender
-from tests.federation.raw import CHANNEL, CLOSE, PING, TEXT, Object, Raw, frame, request
+from tests.federation.raw import BINARY, CHANNEL, CLOSE, PING, TEXT, Object, Raw, frame, request
 from tests.federation.test_abuse_codecs import LINES
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
 SECRET = "a-secret-of-some-length"
 PATH = f"/bus?secret={SECRET}"
-HANDSHAKES, SEQUENCES, LORISES, IGNORANT = 2_000, 20_000, 300, 300
+HANDSHAKES, SEQUENCES, BULKS, LORISES, IGNORANT = 2_000, 20_000, 1_000, 300, 300
+MARK = b"f" * 16
 MIB = 1024 * 1024
 CUT_OFF = re.escape('busmq_federation_cut_off_total{reason="slow"}')
 
@@ -124,6 +128,22 @@ async def works(served: Served, fresh: Fresh) -> None:
     await peer.raw.close()
 
 
+async def push_through(raw: Raw, data: bytes) -> None:
+    """Send it while somebody else reads."""
+    with suppress(ConnectionError):
+        raw.send(data)
+        await raw.writer.drain()
+
+
+async def farewell(raw: Raw) -> None:
+    """Say that nothing follows, and read until the server has ended the connection."""
+    with suppress(OSError):
+        raw.send(frame(b"\x03\xe8", CLOSE))
+        raw.writer.write_eof()  # a frame cut off may have swallowed the closing one
+    async with asyncio.timeout(30):
+        await raw.drained()
+
+
 # -- handshakes ------------------------------------------------------------------------------------------------------------------------------
 
 HEADS = [
@@ -170,17 +190,15 @@ async def test_malformed_handshakes_are_ended_and_leave_nothing(served: Served, 
 # -- sequences -------------------------------------------------------------------------------------------------------------------------------
 
 
-def sequence(bender: Bender, creations: Bender, chance: random.Random, channel: bytes) -> bytes:
-    """A channel's life gone wrong."""
+def sequence(bender: Bender, creations: Bender, chance: random.Random, channel: bytes) -> list[bytes]:
+    """A channel's life gone wrong, each frame of it sound: the socket survives it."""
     bodies = [creations.one(), *(bender.one() for _ in range(chance.randint(0, 3)))]
-    frames = [frame(channel + b"1" + body) for body in bodies]
+    frames = [frame(channel + b"1" + (body or b"x")) for body in bodies]
     if chance.random() < 0.7:
         frames.append(frame(channel + b"2"))
     if chance.random() < 0.2:
         chance.shuffle(frames)
-    if chance.random() < 0.05:
-        frames.insert(chance.randrange(len(frames) + 1), chance.choice(BROKEN))
-    return b"".join(frames)
+    return frames
 
 
 BROKEN = [
@@ -217,27 +235,98 @@ async def test_malformed_sequences_end_their_channel_or_socket_only(served: Serv
     ]
     bender, left, peer = Bender([*LINES, *calls], SEED + 1), iter(range(SEQUENCES)), await honest(served.port, names[0])
 
+    answered: set[bytes] = set()
+
     async def misbehave() -> None:
-        while batch := [f"{number:016d}".encode() for number, _ in zip(left, range(100), strict=False)] or None:
+        while batch := [f"{number:016d}".encode() for number in islice(left, 25)]:
             raw = await Raw.open(served.port, PATH)
-            reading = asyncio.create_task(raw.drained())
-            with suppress(ConnectionError):
-                for channel in batch:
-                    raw.send(sequence(bender, creations, chance, channel))
-                    await raw.writer.drain()
-                raw.send(frame(b"\x03\xe8", CLOSE))
-            async with asyncio.timeout(30):
-                await reading
+            sent = b"".join(piece for channel in batch for piece in sequence(bender, creations, chance, channel))
+            writing = asyncio.create_task(push_through(raw, sent + frame(MARK + b"1" + creation("pubsub", "mark").encode())))
+            with suppress(asyncio.IncompleteReadError):
+                while True:
+                    opcode, payload = await asyncio.wait_for(raw.message(), 30)
+                    if opcode == BINARY:
+                        answered.add(payload[:16])
+                    if payload.startswith(MARK + b"1ready"):
+                        break
+            await writing
+            raw.send(chance.choice([*BROKEN, b""]))
+            await farewell(raw)
             await raw.close()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(8):
             group.create_task(misbehave())
+    assert len(answered) > 0.9 * SEQUENCES, "the server has not seen them"
     assert len(await peer.call("exists")) == 2
     await peer.raw.close()
     await served.empty(15)
     await works(served, fresh)
     assert served.memory < before + 40 * MIB
+
+
+def bulk_calls(queue: str) -> list[bytes]:
+    """Sound calls of bulk, most with arguments that make sense."""
+    key = f"bus:queue:{queue}:stage:batch:0:0:{'0' * 16}"
+    staged = [[queue, 0, key, [[1, 1]]]]
+    arguments: dict[str, list[Any]] = {
+        "hello": [1],
+        "discover": [],
+        "attach": [[queue], [True, 60, 0]],
+        "states": [{queue: -1}],
+        "marks": [{queue: 1}],
+        "counters": [[queue]],
+        "ack": [{queue: ["5f", 1, "", None, 0]}, ""],
+        "subscribe": [{queue: "earliest"}, "s"],
+        "subscriptions": [[queue]],
+        "traces": [queue],
+        "lease": [[queue], "", "me", {}],
+        "holders": [[queue], ""],
+        "keep_alive": [[queue], "", ""],
+        "bytes_until": [queue, 1, 3, 100],
+        "read": [[queue, "5f", 1, 9, 0], True, 4096],
+        "listen": [[queue]],
+        "wait": [1],
+        "recorded": ["sink", 0],
+        "truncate": [[queue]],
+        "stage": [queue, key, 0],
+        "push": [queue],
+        "record": ["sink", 0, staged, "q"],
+        "commit": [queue, "sink", 0, staged],
+        "discard": [staged],
+        "forget": ["sink", staged],
+    }
+    assert {*arguments} == {*OPERATIONS}
+    body = bulk.pack_values([b"a", b"bc" * 100])
+    calls = [
+        bulk.Frame(bulk.Kind.CALL, number, {"op": name, "args": args}, body if name in ("stage", "push") else b"").encode()
+        for number, (name, args) in enumerate(arguments.items())
+    ]
+    return [*calls, bulk.Frame(bulk.Kind.CREDIT, 14, 4096).encode(), bulk.Frame(bulk.Kind.CANCEL, 14).encode()]
+
+
+async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fresh) -> None:
+    await works(served, fresh)
+    before, chance = served.memory, random.Random(SEED)
+    sound = bulk_calls(fresh("abused"))
+    bender, left = Bender(sound, SEED), iter(range(BULKS))
+
+    async def misbehave() -> None:
+        for _ in left:
+            raw = await Raw.open(served.port, "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK}")
+            for _ in range(chance.randint(1, 8)):
+                raw.send(frame(bender.one() if chance.random() < 0.6 else chance.choice(sound)))
+            if chance.random() < 0.1:
+                raw.send(chance.choice(BROKEN))
+            await farewell(raw)
+            await raw.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(misbehave())
+    await served.empty(15)
+    await works(served, fresh)
+    assert served.memory < before + 60 * MIB
 
 
 # -- those that cling ------------------------------------------------------------------------------------------------------------------------

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
-from busmq_spark.errors import ProtocolError
+from busmq_spark.errors import BusError, ProtocolError
+from busmq_spark.federation import bulk
+from busmq_spark.federation.bulk_calls import OPERATIONS, decode_error
 from busmq_spark.federation.creation import METHODS, Creation, creation
 from busmq_spark.federation.dnode import Line, Lines
 from busmq_spark.federation.grants import Grants
@@ -44,6 +47,18 @@ REQUESTS = [
     f"/bus\nAuthorization: Bearer {SECRET}\nSec-WebSocket-Protocol: {BULK}",
     "/bus?a=%41%C3%A9+&secret=%2B%zz\nOrigin: null\nOrigin: x",
     "/healthz",
+]
+
+BULK_SCHEMA = bulk.schema_of(pa.array([b"x"]))
+FRAMES = [
+    bulk.Frame(bulk.Kind.CALL, 1, {"op": "hello", "args": [1]}).encode(),
+    bulk.Frame(bulk.Kind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, bulk.pack_values([b"a", b"bc"])).encode(),
+    bulk.Frame(bulk.Kind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
+    bulk.Frame(bulk.Kind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
+    bulk.Frame(bulk.Kind.REPLY, 1, [1, False, 1000]).encode(),
+    bulk.Frame(bulk.Kind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
+    bulk.Frame(bulk.Kind.ROWS, 1, {"first": 1}, bulk.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
+    bulk.Frame(bulk.Kind.CREDIT, 1, 4096).encode(),
 ]
 
 
@@ -87,13 +102,27 @@ def read_token(data: bytes) -> None:
     assert (RING.identify_either(text) is None) == (text not in (TOKEN, SECRET))
 
 
+def read_bulk(data: bytes) -> None:
+    found = bulk.decode(data)
+    if found.kind is bulk.Kind.CALL and isinstance(found.head, dict) and (operation := OPERATIONS.get(str(found.head.get("op")))):
+        operation.decode_arguments(found.head.get("args"))
+        bulk.unpack_values(found.body)
+    elif found.kind is bulk.Kind.REPLY:
+        OPERATIONS["hello"].decode_result(found.head)
+    elif found.kind is bulk.Kind.ERROR:
+        assert isinstance(decode_error(found.head, "ws://x"), BusError)
+    elif found.kind is bulk.Kind.ROWS:
+        bulk.decode_rows(found.body, BULK_SCHEMA).to_pylist()
+
+
 CODECS: list[tuple[Callable[[bytes], None], list[bytes], float]] = [
-    (read_packet, PACKETS, 0.25),
-    (read_line, LINES, 0.25),
+    (read_packet, PACKETS, 0.2),
+    (read_line, LINES, 0.2),
     (read_lines, [b"".join(LINES), *LINES], 0.05),
-    (read_creation, CREATIONS, 0.2),
+    (read_creation, CREATIONS, 0.175),
     (read_request, [request.encode() for request in REQUESTS], 0.125),
-    (read_token, [TOKEN.encode(), SECRET.encode()], 0.125),
+    (read_token, [TOKEN.encode(), SECRET.encode()], 0.1),
+    (read_bulk, FRAMES, 0.15),
 ]
 IN_ALL = 1_000_000
 
