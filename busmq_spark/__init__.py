@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.errors import BusError
+    from busmq_spark.federation.keyring import Keyring
+    from busmq_spark.federation.server import FederationServer
     from busmq_spark.spark.columns import json_columns
     from busmq_spark.spark.source import BusmqDataSource, register
     from busmq_spark.spark.tune import tune
@@ -22,12 +24,14 @@ HOMES = {
     "Bus": "bus.bus",
     "BusError": "errors",
     "BusmqDataSource": "spark.source",
+    "FederationServer": "federation.server",
+    "Keyring": "federation.keyring",
     "json_columns": "spark.columns",
     "register": "spark.source",
     "tune": "spark.tune",
 }
 
-__all__ = ["Bus", "BusError", "BusmqDataSource", "__version__", "json_columns", "register", "tune"]
+__all__ = ["Bus", "BusError", "BusmqDataSource", "FederationServer", "Keyring", "__version__", "json_columns", "register", "tune"]
 
 
 def __getattr__(name: str) -> Any:

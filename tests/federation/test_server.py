@@ -103,7 +103,7 @@ async def test_what_is_no_packet_ends_the_socket_and_the_server_goes_on(federati
     async with federation() as (_, server), Wire(server) as wire, Wire(server) as other:
         await wire.socket.send(message)
         await wire.socket.wait_closed()
-        assert wire.socket.close_code == code
+        assert wire.socket.protocol.close_code == code
         assert await (await other.open("queue", fresh())).call("isAttached") == [False]
 
 
@@ -285,7 +285,7 @@ async def test_stopping_the_server_closes_sockets_as_going_away_and_detaches(red
                 await queue.event("attached")
             assert idle(bus)
             await wire.socket.wait_closed()
-            assert wire.socket.close_code == 1001
+            assert wire.socket.protocol.close_code == 1001
         assert await bus.queue(queue.name).exists()
 
 

@@ -1,0 +1,64 @@
+"""Errors across the wire: what a peer is told, and what it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from busmq_spark import errors
+from busmq_spark.errors import BusError, RemoteError
+from busmq_spark.federation import fault
+
+URL = "redis://10.1.2.3:6379"
+ABOUT_US: list[BusError] = [
+    errors.LinkLost(url=URL, reason="no route"),
+    errors.Unauthorized(url=URL, reason="wrong password"),
+    errors.TlsFailed(url=URL, reason="a bad certificate"),
+    errors.ServerRefused(url=URL, reason="ERR of a script"),
+    errors.ServerFull(url=URL, reason="maxmemory"),
+]
+ABOUT_THE_CALL: list[BusError] = [
+    errors.ConfigError(reason="ttl is -1; expected seconds"),
+    errors.QueueFull(queue="q", maxsize=5, left=2, waited=""),
+    errors.QueueBusy(queue="q", found="has a consumer", remedy="Wait"),
+    errors.StateError(event="push to", what="queue 'q'", state="not attached", remedy="Attach it"),
+    errors.MessageRefused(reason="no JSON"),
+    errors.RequestTimeout(service="s", timeout_ms=5),
+    errors.RequestFailed(service="s", reason="no", error={"message": "no", "code": 5}),
+    errors.FederationRefused(url="this bus", reason="'peer' may not push"),
+]
+
+
+@pytest.mark.parametrize("error", ABOUT_US, ids=lambda error: error.code)
+def test_a_peer_learns_nothing_of_our_redis(error: BusError) -> None:
+    told = f"{fault.to_wire(error)} {fault.text(error)}"
+    assert error.code in told
+    for found in error.details.values():
+        assert found not in told
+    back = fault.from_wire(fault.to_wire(error))
+    assert isinstance(back, RemoteError)
+    assert back.details["remote"] == error.code
+
+
+@pytest.mark.parametrize("error", ABOUT_THE_CALL, ids=lambda error: error.code)
+def test_an_error_about_the_call_arrives_as_it_was(error: BusError) -> None:
+    back = fault.from_wire(fault.to_wire(error))
+    assert (type(back), back.details, str(back)) == (type(error), error.details, str(error))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text of npm",
+        {},
+        {"command": "EVALSHA", "code": "NOSCRIPT"},
+        {"code": "BUSMQ_QUEUE_FULL", "details": {"x": 1}},
+        5,
+        ["x"],
+        True,
+        {"code": {}},
+    ],
+)
+def test_whatever_is_not_null_is_an_error(value: Any) -> None:
+    assert isinstance(fault.from_wire(value), RemoteError)
