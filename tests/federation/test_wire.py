@@ -24,6 +24,7 @@ from busmq_spark.federation.dnode import (
     methods_line,
     pack,
     pack_call,
+    result_line,
 )
 from busmq_spark.federation.mux import Packet
 
@@ -73,7 +74,9 @@ def test_the_lists_of_methods_and_their_numbers_are_those_of_npm() -> None:
     assert methods_line(METHODS["pubsub"]).encode() in captured
 
 
-def test_the_short_way_writes_the_same_message_line() -> None:
+def test_the_short_ways_write_the_same_lines() -> None:
+    assert result_line(6, 1) == Line(6, [None, 1]).encode()
+    assert result_line(6, 1).decode() in GOLDEN["lines"]
     for text in ("hello", 'line1\nline2 z\u0000\u001f"\\', "h\u00e9\U0001f600", "\u2028", "half \ud800 pair"):
         assert message_line(3, text, 7) == Line(3, [text, 7]).encode()
     assert message_line(2, 'line1\nline2\u2028z\u0000\u001f"\\', 3).decode() in GOLDEN["lines"]

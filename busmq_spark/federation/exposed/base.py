@@ -60,6 +60,7 @@ class Exposed:
         self.session, self.bus, self.name = session, session.bus, made.name
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0
+        self._granted: dict[Need, bool] = {}
 
     # -- who may --------------------------------------------------------------------------------------------------------------------------------
 
@@ -78,7 +79,12 @@ class Exposed:
         return method.need
 
     def granted(self, need: Need) -> bool:
-        """Whether the peer has what a call needs."""
+        """Whether the peer has what a call needs; found out once, since neither changes."""
+        if (known := self._granted.get(need)) is None:
+            known = self._granted[need] = self._has(need)
+        return known
+
+    def _has(self, need: Need) -> bool:
         verbs: tuple[Verb, ...] = get_args(Verb)
         if need == "any":
             return any(self.may(verb) for verb in verbs)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, StateError
 from busmq_spark.federation import fault
-from busmq_spark.federation.dnode import Remote, message_line
+from busmq_spark.federation.dnode import Remote, message_line, result_line
 from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, number, storable, ttl_of
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class ExposedQueue(Exposed):
             return
         error = future.exception()
         if error is None:
-            self.answer(call, None, future.result())
+            if call.callback is not None:
+                self.session.send(result_line(call.callback.id, future.result()))
         elif isinstance(error, QueueFull):
             self.answer(call, None, None)
         elif isinstance(error, BusError):
