@@ -211,6 +211,19 @@ async def test_the_pool_of_node_federates_its_notifications_first(npm: None, red
             await until(lambda: server.metrics.text().count("busmq_federation_channels 2") == 1)
 
 
+async def test_two_node_clients_share_a_queue_and_each_message_goes_to_one(npm: None, redis_url: str, fresh: Fresh) -> None:
+    async with serving(redis_url) as (bus, server), dial(server.url) as one, dial(server.url) as two, bus.queue(fresh()) as queue:
+        for node in (one, two):
+            await node.queue("q", queue.name)
+            await node.call("q", "consume", {"max": 50})
+            await node.event("q", "consuming")
+        for number in range(100):
+            await queue.push(str(number))
+        got = [[(await node.event("q", "message"))[1] for _ in range(50)] for node in (one, two)]
+        assert sorted(got[0] + got[1]) == list(range(1, 101))
+        assert all(ids == sorted(ids) for ids in got)
+
+
 async def test_after_a_drop_node_comes_back_to_a_server_restarted_at_its_port(npm: None, redis_url: str, fresh: Fresh) -> None:
     name = fresh()
     async with serving(redis_url) as (_, first):
