@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,15 @@ def test_only_our_two_schemas_are_taken() -> None:
     other = pa.schema([pa.field("value", pa.string())])
     with pytest.raises(WireError, match="an Arrow schema of 1 columns"):
         bulk.decode_schema(other.serialize().to_pybytes())
+
+
+@pytest.mark.parametrize("last", [4_000_000, 3, -1])
+def test_rows_that_point_beyond_their_message_are_refused(last: int) -> None:
+    array = pa.array([b"aaaa", b"bbbb"], pa.binary())
+    body, borders = bulk.encode_rows(array).to_pybytes(), struct.pack("<iii", 0, 4, 8)
+    assert body.count(borders) == 1
+    with pytest.raises(WireError):
+        bulk.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), bulk.schema_of(array))
 
 
 def test_rows_that_are_compressed_or_null_are_refused() -> None:
