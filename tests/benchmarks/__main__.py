@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import bus, drain, federation, flat, idle, latency, reply, sink
+from tests.benchmarks import bulk, bus, drain, federation, flat, idle, latency, reply, sink
 from tests.benchmarks.harness import RUNS, Row
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     "idle": idle.run,
     "bus": bus.run,
     "federation": federation.run,
+    "bulk": bulk.run,
 }
 START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
