@@ -35,6 +35,8 @@ WAIT_S = 0.01
 """How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
 BLIND_S = 0.2
 """Pause between two looks at a link that is away, where Spark does not say where the checkpoint is."""
+LINK_POLL_S = 1.0
+"""How often an idle query asks federation servers at most. Their pushes wake it, too; over a far link asking all the time is not cheap."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -203,7 +205,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             return False
         self._rung.clear()
         counters = self._attachment.store.counters(queues)
-        self._next_poll = time.monotonic() + max(self._options.idle_poll_ms / 1000, 0.045)
+        self._next_poll = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else 0.045)
         return counters != self._counters
 
     def _reachable(self, queue: str) -> int:

@@ -1,0 +1,58 @@
+"""An idle query over a federation server: a few calls a second at most, and a push wakes it at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from busmq_spark.federation import bulk_server
+from busmq_spark.options import RedisOptions
+from busmq_spark.spark import reader
+from busmq_spark.store.protocol import Creation
+from busmq_spark.store.redis_store import open_store
+from tests.conftest import Fresh
+from tests.federation.bulk_site import SECRET, site
+from tests.spark.engine import Engine
+from tests.support import wait_until
+
+pytestmark = pytest.mark.redis
+
+
+def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    plain = bulk_server._Session._checked
+
+    def counted(session: Any, frame: Any) -> Any:
+        asked[frame.head["op"]] += 1
+        return plain(session, frame)
+
+    monkeypatch.setattr(bulk_server._Session, "_checked", counted)
+    queue, direct = fresh(), open_store(RedisOptions(url=redis_url))
+    direct.attach([queue], Creation(allowed=True, ttl_s=3600))
+    direct.push(queue, [b"1"])
+    with site(redis_url) as there:
+        query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue})
+        query.drain()
+        wait_until(lambda: query.step() is None and asked["wait"], 30, "the bell waits")
+        for _ in range(100):  # 10 ms and more each, as Spark does
+            assert query.step() is None
+        before = asked.copy()
+        while asked["wait"] < before["wait"] + 2:  # two waits of 2 s have passed
+            assert query.step() is None
+        assert asked["counters"] - before["counters"] <= 10
+        monkeypatch.setattr(reader, "LINK_POLL_S", 600.0)
+        for value in (b"2", b"3", b"4"):  # the first may be found by asking; after that only the bell can tell
+            direct.push(queue, [value])
+            assert next_value(query) == value
+        query.reader.stop()
+    direct.close()
+
+
+def next_value(query: Engine) -> bytes:
+    """The value of the next row that comes."""
+    rows: list[Any] = []
+    wait_until(lambda: rows.extend(query.step() or []) or rows, 30, "a row")
+    found: bytes = rows[0][2]
+    return found
