@@ -188,6 +188,8 @@ class Session:
     def _call(self, name: str, line: Line, text: bytes) -> None:
         size = len(text)
         if self._working is not None:
+            assert self._object is not None
+            self._object.coming(name)
             self.began(size)
             self._calls.append((name, text))
         elif (outcome := self._execute(name, line.call_values(), size)) is not None:

@@ -84,6 +84,20 @@ async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_
         assert len(bus._objects) == 1
 
 
+async def test_a_peer_that_leaves_a_channel_does_not_wait_to_be_let_in(federation: Serve, fresh: Fresh, redis_url: str) -> None:
+    async with federation() as (bus, server), Bus(redis_url) as other, Wire(server) as wire:
+        chat = await wire.open("channel", fresh(), "local", "remote")
+        await chat.listen("connect", "error")
+        async with other.queue(f"channel:local:{chat.name}") as held:
+            await held.consume(reliable=True).begin()
+            await chat.send("connect", {"reliable": True})  # waits for the other reader to end
+            await chat.send("disconnect")
+            assert await chat.call("isAttached") == [False]
+            assert (chat.heard, len(bus._objects)) == ([], 0)
+        await chat.send("connect", {"reliable": True})
+        await chat.event("connect")
+
+
 async def test_a_peer_that_goes_while_its_call_waits_is_not_waited_for(federation: Serve, fresh: Fresh, redis_url: str) -> None:
     async with federation(limits=Limits(in_flight_messages=1)) as (bus, server), Bus(redis_url) as other:
         name = fresh()

@@ -140,6 +140,9 @@ class Exposed:
     def nothing(self, call: Call) -> None:
         """A method of the client's own, named for compatibility."""
 
+    def coming(self, name: str) -> None:
+        """A call has come that has to wait for the one under way."""
+
     async def end(self) -> None:
         """The channel is over: detach."""
 

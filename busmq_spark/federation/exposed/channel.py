@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.channel import ConnectKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused
@@ -39,18 +40,36 @@ class ExposedChannel(Exposed):
         for theirs, ours in NAMES.items():
             self._channel.on(ours, partial(self.emit, theirs))
         self._channel.on("error", self._failed)
+        self._opening: asyncio.Task[Any] | None = None
 
     async def end(self) -> None:
         """Disconnect: the other side of the channel is told."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         await self._channel.disconnect()
 
-    async def connect(self, call: Call) -> None:
-        await self._channel.connect(**_keywords(call))
-        self._read()
+    def coming(self, name: str) -> None:
+        """Who connects reliably may wait for another reader to end; who leaves waits no longer."""
+        if name in ("disconnect", "detach", "end") and self._opening is not None:
+            self._opening.cancel()
 
-    async def listen(self, call: Call) -> None:
-        await self._channel.listen(**_keywords(call))
-        self._read()
+    def connect(self, call: Call) -> Coroutine[Any, Any, None]:
+        return self._open(self._channel.connect(**_keywords(call)))
+
+    def listen(self, call: Call) -> Coroutine[Any, Any, None]:
+        return self._open(self._channel.listen(**_keywords(call)))
+
+    def _open(self, opening: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
+        self._opening = asyncio.ensure_future(opening)  # now: the call behind it may have come already
+        return self._opened(self._opening)
+
+    async def _opened(self, opening: asyncio.Task[Any]) -> None:
+        await asyncio.wait([opening])
+        self._opening = None
+        if not opening.cancelled():
+            opening.result()
+            self._read()
 
     async def disconnect(self, _: Call) -> None:
         await self._channel.disconnect()
