@@ -13,7 +13,7 @@ from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh
 from tests.tls import Authority, TlsProxy
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.redis
 
 
 def words(group: Any, layout: str) -> list[str]:

@@ -13,7 +13,7 @@ from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow]
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 RULES = re.search(r"ACL SETUSER spark on >secret (.*?)\n", README)

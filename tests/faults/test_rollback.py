@@ -12,7 +12,7 @@ from tests.faults.scene import Bus
 from tests.spark.engine import Engine
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow]
 
 
 class Split:

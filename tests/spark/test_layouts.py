@@ -19,7 +19,7 @@ from tests.conftest import Fresh
 from tests.spark.engine import SCHEMA, Engine, rows_of
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.redis
 
 
 class Servers:

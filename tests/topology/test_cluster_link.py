@@ -25,8 +25,6 @@ from tests.support import wait_until
 from tests.topology.conftest import Driver, absent
 from tests.topology.fakes import CLOSE, FakeRedis
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def seeds(group: ClusterGroup) -> Cluster:
     return Cluster(parse(group.urls[0]))

@@ -18,7 +18,6 @@ from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.moves import Move
 
-pytestmark = pytest.mark.timeout(120)
 VALUES = [b"%d" % i for i in range(1, 8)]
 
 

@@ -94,7 +94,6 @@ def test_tokens_are_of_their_length_and_unlike_each_other() -> None:
     assert len(new_token(128)) == 32
 
 
-@pytest.mark.timeout(120)
 def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_group: ClusterGroup, fresh: Fresh) -> None:
     [link] = sync_links(address(RedisOptions(url=cluster_group.urls[0], layout="cluster")))
     names = [fresh(name) for name in NAMES]

@@ -89,7 +89,6 @@ def test_a_write_that_a_demoted_master_refuses_goes_to_the_next_master_even_if_i
         assert [words[0] for words in fake.seen] == [b"ROLE", b"INCR", b"ROLE", b"INCR"]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
     with SentinelGroup(password="right") as group:
