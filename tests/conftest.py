@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import os
 import secrets
 import signal
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import parse
+from tests.support import QUICK_JAVA
 
 TESTS = Path(__file__).parent
 # What the tests of a folder need. A test of another folder says so itself.
@@ -32,6 +34,8 @@ def pytest_configure() -> None:
     # Whoever runs this in the background of a script may have Ctrl-C ignored, and every process started here would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # For every Spark that a test starts, also in a process of its own. The web page with its jobs costs seconds.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} -Dspark.ui.enabled=false")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
 PATIENCE_S = 60.0
 """How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
 

@@ -38,7 +38,7 @@ def garage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Garage]:
 
 @pytest.fixture(scope="package")
 def _workshop(garage: Garage) -> Iterator[DriverProcess]:
-    with garage.take() as made:
+    with garage.take(last=True) as made:
         yield made
 
 

@@ -19,9 +19,7 @@ import pyarrow.compute as pc
 
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
-
-JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""A JVM that lives for seconds need not compile well; nor need Spark compile queries (below)."""
+from tests.support import QUICK_JAVA
 
 
 def plain(rows: Any, mark: bytes) -> Any:
@@ -63,9 +61,10 @@ class Driver:
         for name, value in {
             "spark.ui.enabled": "false",
             "spark.driver.memory": "600m",
-            "spark.driver.extraJavaOptions": JAVA,
-            "spark.executor.extraJavaOptions": JAVA,
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
+            "spark.executor.extraJavaOptions": QUICK_JAVA,
             "spark.sql.shuffle.partitions": "2",
+            # A JVM that lives for seconds need not compile well; nor need Spark compile queries.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         }.items():

@@ -33,7 +33,7 @@ def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_eac
     run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="20000")
     run.feed(20_000)
     gate = proxy.hold(commits)
-    with garage.take() as old, garage.take() as new:
+    with garage.take() as old, garage.take(last=True) as new:
         run.start(old, proxy.url)
         of_old = gate.wait()
         orphan = old.worker_at(of_old.port)

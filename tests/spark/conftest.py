@@ -30,8 +30,6 @@ from tests.spark.links import LINKED, LINKS, Centre, leading_to
 from tests.support import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,7 +48,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     ensure_java()
     ensure_python()
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
     # Workers import the package from this tree even where it is not installed.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = SparkSession.builder.master("local[2]").appName("busmq_spark tests")
