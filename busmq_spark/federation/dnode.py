@@ -22,6 +22,9 @@ DEPTH, OUTER = 100, 3
 """Deepest nesting of a line, and how much of it is the line's own: far below Python's limit of recursion, so that what was read can be walked
 and written again."""
 FUNCTIONS = 10_000
+CALLBACKS = 1000
+"""Most functions in one line; npm busmq sends one or two."""
+INDEX = re.compile("0|[1-9][0-9]{0,8}")
 HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 UNSAFE = {"__proto__", "constructor", "prototype"}
 UNDEFINED = object()
@@ -248,6 +251,8 @@ def _callbacks(found: Any) -> dict[str, Path]:
         return {}
     if not isinstance(found, dict):
         raise WireError(found="a line whose callbacks are no object", expected="numbers with their paths")
+    if len(found) > CALLBACKS:
+        raise WireError(found=f"a line with {len(found)} functions", expected=f"at most {CALLBACKS}")
     return {_number(id): _path(path) for id, path in found.items()}
 
 
@@ -298,7 +303,8 @@ def _key(whole: Any, step: str) -> Any:
 def _at(whole: Any, step: str) -> Any:
     if isinstance(whole, dict) and step in whole:
         return whole[step]
-    if isinstance(whole, list) and step.isascii() and step.isdecimal() and len(step) < 10 and int(step) < len(whole):
+    # As JavaScript writes it: "00" is another path to the same list, which would be copied once for each.
+    if isinstance(whole, list) and INDEX.fullmatch(step) and int(step) < len(whole):
         return whole[int(step)]
     raise WireError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
 

@@ -170,6 +170,20 @@ def test_a_line_that_gets_too_long_is_refused(packets: list[bytes]) -> None:
         [line for packet in packets for line in lines.feed(packet)]
 
 
+@pytest.mark.parametrize("index", ["00", "01", "+0", " 0", "٠"])
+def test_a_place_in_a_list_has_one_spelling_so_that_no_list_is_copied_many_times(index: str) -> None:
+    with pytest.raises(WireError, match="leads nowhere"):
+        Line(5, [[1, 2]], {"0": (index, "1")}).values()
+    with pytest.raises(WireError, match="leads nowhere"):
+        Line(5, [1, 2], {"0": (index,)}).values()
+
+
+def test_a_line_with_very_many_functions_is_refused() -> None:
+    callbacks = {str(number): ["0"] for number in range(1001)}
+    with pytest.raises(WireError, match="1001 functions"):
+        Line.decode(json.dumps({"method": 0, "arguments": [1], "callbacks": callbacks}).encode())
+
+
 # -- whatever comes --------------------------------------------------------------------------------------------------------------------------
 
 
