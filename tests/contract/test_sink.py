@@ -296,6 +296,19 @@ def test_a_chunk_behind_rows_that_were_lost_is_not_staged(link: SyncLink, fresh_
     assert link.execute(sink.stage(fresh_keys().stage("one"), 2, [b"c"])) == 0
 
 
+def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born(maxsize=3)
+    rows = [b"%d" % i for i in range(6)]
+    for before in (0, 3):
+        link.execute(sink.stage(keys.stage("a"), before, rows[before : before + 3]))
+    part = Staged(keys.name, 0, keys.stage("a"), ((3, 2),))
+    assert run(sink.commit(keys, "s", 0, [part])) == Full(keys.name, 3, 3)
+    assert link.execute(sink.stage(part.key, 3, rows[3:])) == 3
+    redis("DEL", keys.messages)
+    assert run(sink.commit(keys, "s", 0, [part])) is None
+    assert stored(link.execute, keys) == numbered(rows[3:], 4)
+
+
 def test_lists_that_hold_what_was_staged_are_verified(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
     keys, _ = born()
     (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])

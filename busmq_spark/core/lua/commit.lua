@@ -45,6 +45,7 @@ if count > 0 then
   end
   redis.call('RPUSH', KEYS[2], unpack(pairs))
   redis.call('LTRIM', KEYS[6], count, -1)
+  redis.call('EXPIRE', KEYS[6], ARGV[9]) -- also seals what is left of the list: see stage.lua
   redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
 end
 redis.call('HSET', KEYS[5], ARGV[2], after)
