@@ -160,8 +160,12 @@ class Connection:
     async def _end(self) -> None:
         for channel in tuple(self._sessions):
             self._forget(channel)
-        if self._ending:
-            await asyncio.wait(self._ending)
+        try:
+            if self._ending:
+                await asyncio.wait(self._ending)
+        finally:
+            for task in self._ending:  # the server leaves, and has waited long enough
+                task.cancel()
 
     async def _watching(self) -> None:
         """Whoever waits for the peer to read need not wait for one that is gone."""

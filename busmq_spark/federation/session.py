@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from busmq_spark.federation.exposed.base import Exposed
 
 READY = b"ready"
-END_S = 30.0
-"""Longest time for an object to detach: behind it its tasks are gone, and what it held in Redis ends by its ttl."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -77,7 +75,7 @@ class Session:
             self._hold(0)
 
     async def end(self) -> None:
-        """Detach the object."""
+        """Detach the object. While Redis is away that takes as long as the bus has patience; cut short, it would stay attached for nobody."""
         self.shut()
         for task in tuple(self._tasks):
             task.cancel()
@@ -86,10 +84,9 @@ class Session:
         if self._object is None:
             return
         try:
-            async with asyncio.timeout(END_S):
-                await self._object.end()
-        except (BusError, TimeoutError) as error:
-            log.warning("federation: an object of %s could not be detached: %s", self.identity.name, str(error) or "no answer")
+            await self._object.end()
+        except BusError as error:
+            log.warning("federation: an object of %s could not be detached: %s", self.identity.name, error)
 
     # -- to the peer ------------------------------------------------------------------------------------------------------------------------
 

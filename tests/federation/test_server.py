@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import AsyncExitStack
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.embedded import RedisServer
+from busmq_spark.federation import fault
 from busmq_spark.federation.creation import METHODS, Creation, Type, creation
 from busmq_spark.federation.dnode import Line, Remote, methods_line
 from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -310,6 +314,23 @@ async def test_a_throttled_consumption_can_be_stopped_and_begun_again(federation
         assert await queue.event("message") == ["held", 1]
 
 
+async def test_who_does_not_want_to_wait_for_another_reliable_consumer_is_told(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (_, server), Wire(server) as wire, Wire(server) as other:
+        name = fresh()
+        first, second = await wire.open("queue", name), await other.open("queue", name)
+        for queue in (first, second):
+            await queue.listen("consuming", "message", "error")
+            await queue.send("attach")
+        await first.send("push", "x")
+        await first.send("consume", {"reliable": True})
+        assert await first.event("message") == ["x", 1]
+        await second.send("consume", {"reliable": True, "wait": False})
+        assert "reliable consumer already" in (await second.event("error"))[0]
+        await second.send("consume", {"reliable": True})
+        await first.close()
+        assert await second.event("message") == ["x", 1]  # un-acked, so it comes to whoever is next
+
+
 async def test_no_secret_is_logged(federation: Serve, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with federation() as (_, server), Wire(server) as wire:
@@ -318,3 +339,35 @@ async def test_no_secret_is_logged(federation: Serve, fresh: Fresh, caplog: pyte
     ours = [record for record in caplog.records if not record.name.startswith("websockets.client")]
     assert ours
     assert "correct-horse" not in "\n".join(record.getMessage() for record in ours)
+
+
+async def test_what_is_called_while_redis_is_away_is_answered_and_consuming_goes_on(fresh: Fresh) -> None:
+    with RedisServer() as redis:
+        async with Bus(redis.url) as bus, FederationServer(bus, Keyring.single(SECRET)) as server, Wire(server) as wire:
+            queue = await wire.open("queue", fresh())
+            await queue.listen("message", "error", "consuming")
+            await queue.send("attach", {"ttl": 60})
+            await queue.send("consume", {})
+            await queue.event("consuming")
+            redis.kill()
+            await queue.send("push", "doubtful", lambda *values: queue.heard.append(("pushed", list(values))))
+            redis.restart()
+            answer = await queue.event("pushed")
+            assert answer in ([{"code": "BUSMQ_LINK_LOST", "message": fault.CLOSED}], [None, 1])
+            assert (await queue.call("push", "stored"))[0] is None
+            while (await queue.event("message"))[0] != "stored":
+                pass
+            assert {text for name, [text] in queue.heard if name == "error"} <= {f"[BUSMQ_LINK_LOST] {fault.CLOSED}"}
+
+
+async def test_a_server_leaves_although_redis_is_away(fresh: Fresh) -> None:
+    with RedisServer() as redis:
+        async with Bus(redis.url) as bus, asyncio.timeout(25):
+            async with FederationServer(bus, Keyring.single(SECRET), limits=Limits(close_s=0.3)) as server, Wire(server) as wire:
+                queue = await wire.open("queue", fresh())
+                await queue.listen("consuming")
+                await queue.send("attach")
+                await queue.send("consume", {"reliable": True})
+                await queue.event("consuming")
+                redis.kill()
+            assert not server._connections

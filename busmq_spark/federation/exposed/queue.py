@@ -295,4 +295,5 @@ def _keywords(options: dict[str, Any]) -> ConsumeKeywords:
         found["index"] = number(options, "index", 0)
     if reliable:
         found["last"] = number(options, "last", 0)
+        found["wait"] = options.get("wait") is not False  # ours: npm knows no lease
     return found
