@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
@@ -38,6 +39,7 @@ DETACH_S = 2.0
 """Longest wait for an object to detach when its bus is left."""
 LEAVE_S = 10.0
 """Longest wait for all of them; after that each gets one more moment."""
+T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
 
@@ -46,17 +48,22 @@ class Bus(Emitter):
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
     Events: ``online`` when all servers are there (again), ``offline(error)`` when the last one is gone (None: the bus is left),
-    ``error(error)`` when one of several is.
+    ``error(error)`` when one of several is; ``federating(url)`` when the announcements of a federation server are listened to (again).
+
+    With ``federate="wss://…"`` and ``federate_secret`` and no ``url`` the bus has no Redis (BUSMQ_REDIS_URL does not count then): its objects
+    are good for ``federate`` only.
     """
 
-    events = ("online", "offline", "error")
+    events = ("online", "offline", "error", "federating")
 
     def __init__(self, url: str | None = None, **settings: Any) -> None:
         super().__init__(self.spawn)
         self.options = from_keywords(BusOptions, {"url": url, **settings})
         self.token = my_token()
         """Names this bus in leases."""
+        self._redis = url is not None or self.options.federate is None
         self._servers: Servers | None = None
+        self._links: Any = None
         self._group: asyncio.TaskGroup | None = None
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -75,29 +82,25 @@ class Bus(Emitter):
         """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong password, a bad certificate."""
         if self._group is not None:
             raise StateError(event="enter", what="this bus", state="open already", remedy="Make another Bus for another scope")
-        servers = Servers(address(self.options), self._changed, self.options.reply_timeout_ms / 1000)
-        try:
-            self._servers = servers
-            await servers.first_contact()
+        links = self._far() if self.options.federate else None  # a bad URL is an error before anything is connected
+        if self._redis:
+            await self._connect()
+        else:
             self._group = await asyncio.TaskGroup().__aenter__()
-            self._changed(None)
-        except BaseException:
-            self._servers = None
-            await servers.close()
-            raise
-        servers.start(self.spawn)
-        self.spawn(self.keeper.run(), "keeping queues alive")
+        if links is not None:
+            links.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Detach every object, end every task, close every connection."""
         group, servers = self._group, self._servers
         assert group is not None
-        assert servers is not None
         only = None
         try:
             await self._leave_all()
             await self._say_offline()
+            if self._links is not None:
+                await self._links.close()
         finally:
             self._group = None
             for task in tuple(self._tasks):
@@ -109,8 +112,9 @@ class Bus(Emitter):
                     raise
                 only = failed.exceptions[0]  # one error is easier to catch than a group of one
             finally:
-                await servers.close()
-                self._servers, self._connected = None, False
+                if servers is not None:
+                    await servers.close()
+                self._servers, self._connected, self._links = None, False, None
                 self._held.clear()
                 self.keeper = Keeper(self)
         if only is not None and only is not error:
@@ -118,7 +122,7 @@ class Bus(Emitter):
 
     @property
     def online(self) -> bool:
-        """Whether every server answers."""
+        """Whether every server of its own answers; a bus without Redis is never online."""
         return self._servers is not None and all(self._servers.ready)
 
     def queue(self, name: str) -> Queue:
@@ -150,21 +154,33 @@ class Bus(Emitter):
         """
         return PersistedDict(self, name, ttl_s) if shape is None else PersistedRecord(self, name, shape, ttl_s)
 
+    def federate(self, thing: T, url: str | None = None, *, secret: str | None = None) -> T:
+        """The same object on the bus behind a federation server, with the same methods: ``bus.federate(bus.queue("orders"), "wss://dc2.example/bus")``.
+
+        Without ``url`` the one of the option ``federate`` counts, without ``secret`` the option ``federate_secret``. Nothing is sent before it is
+        attached or asked. Its web sockets are shared with everything federated to the same URL. Raises ConfigError.
+        """
+        return cast("T", self._far().federate(thing, url, secret))
+
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""
         if self._group is None:
             work.close()
             raise _closed()
-        task = self._group.create_task(work, name=f"busmq: {what}")
+        try:
+            task = self._group.create_task(work, name=f"busmq: {what}")
+        except RuntimeError:  # something has failed, and the scope is about to end
+            work.close()
+            raise _closed() from None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     @property
     def servers(self) -> Servers:
-        """The servers. Raises StateError outside of ``async with``."""
+        """The servers. Raises StateError outside of ``async with``, and for a bus without Redis."""
         if self._servers is None:
-            raise _closed()
+            raise _closed() if self._redis else _no_redis()
         return self._servers
 
     def adopt(self, thing: Any) -> None:
@@ -183,6 +199,26 @@ class Bus(Emitter):
         """It does not any more."""
         if self._held.get(queue) is consumer:
             del self._held[queue]
+
+    async def _connect(self) -> None:
+        servers = Servers(address(self.options), self._changed, self.options.reply_timeout_ms / 1000)
+        try:
+            self._servers = servers
+            await servers.first_contact()
+            self._group = await asyncio.TaskGroup().__aenter__()
+            self._changed(None)
+        except BaseException:
+            self._servers = None
+            await servers.close()
+            raise
+        servers.start(self.spawn)
+        self.spawn(self.keeper.run(), "keeping queues alive")
+
+    def _far(self) -> Any:
+        """The links to other buses. Found at run time: federation stands on the bus, so no file of the bus may import it, nor need web sockets."""
+        if self._links is None:
+            self._links = import_module("busmq_spark.federation.client.links").Links(self)
+        return self._links
 
     async def _leave_all(self) -> None:
         """Detach in reverse order: a channel before its queues. A server that is gone must not keep the scope open."""
@@ -219,6 +255,11 @@ class Bus(Emitter):
             self._connected = False
             log.warning("%s", error)
             self._emit("offline", error)
+
+
+def _no_redis() -> StateError:
+    remedy = "Give the object to bus.federate(...), or name a Redis with Bus(url=…)"
+    return StateError(event="use", what="an object of this bus as it is", state="a bus without Redis, for federation only", remedy=remedy)
 
 
 def _closed() -> StateError:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from busmq_spark.core import persisted
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
-from busmq_spark.core.persisted import Fields
+from busmq_spark.core.persisted import Fields, Sending
 from busmq_spark.core.shape import has_default, hints_of
 from busmq_spark.errors import BusError, ConfigError, StateError
 
@@ -87,7 +87,7 @@ class Persistable:
             mine, done = self._fields, False
             while sending := mine.send():
                 try:
-                    created = await self._run(persisted.save(self.key, sending, self.ttl_s))
+                    created = await self._write(sending)
                 except BaseException:
                     mine.failed(sending)
                     raise
@@ -105,7 +105,7 @@ class Persistable:
         """
         async with self._busy:
             mine = self._fields
-            stored = await self._run(persisted.load(self.key))
+            stored = await self._read()
             for name, expected in mine.load(stored).items():
                 log.warning("persisted object %r: field %r is skipped; what is stored is not what was expected: %s", self.name, name, expected)
             self.existed = bool(stored)
@@ -113,13 +113,13 @@ class Persistable:
 
     async def touch(self) -> bool:
         """Let it live for ``ttl_s`` from now on; whether it is there."""
-        [found] = await self._run(persisted.touch([(self.key, self.ttl_s)]))
+        found = await self._touch()
         self.touched(found)
         return found
 
     async def persist(self, ttl_s: int | None = None) -> None:
         """Keep it alive: touched now and every ttl/3 until ``unpersist``, ``detach`` or the bus ends. Called again it takes the new ttl."""
-        self.ttl_s = self.ttl_s if ttl_s is None else _checked(ttl_s)
+        self._set_ttl(ttl_s)
         await self.touch()
         if not self.kept:
             self.server = await self.bus.servers.locate(self.key)
@@ -167,6 +167,22 @@ class Persistable:
 
     def _forgotten(self) -> Fields:
         raise NotImplementedError
+
+    def _set_ttl(self, ttl_s: int | None) -> None:
+        self.ttl_s = self.ttl_s if ttl_s is None else _checked(ttl_s)
+
+    async def _write(self, sending: Sending) -> int:
+        """Store the fields and touch the object; how many of ``sending.fields`` were not there before."""
+        return await self._run(persisted.save(self.key, sending, self.ttl_s))
+
+    async def _read(self) -> dict[str, bytes]:
+        """Every field that is stored."""
+        return await self._run(persisted.load(self.key))
+
+    async def _touch(self) -> bool:
+        """Whether it is there."""
+        [found] = await self._run(persisted.touch([(self.key, self.ttl_s)]))
+        return found
 
     async def _run(self, flow: Flow[T]) -> T:
         server = self.server if self.kept else await self.bus.servers.locate(self.key)
@@ -219,6 +235,8 @@ class PersistedRecord(Persistable, Generic[D]):
     """
 
     def __init__(self, bus: Bus, name: str, shape: type[D] | D, ttl_s: int = TTL_S) -> None:
+        self.shape = shape
+        """What it was made from: a dataclass, or an instance of one."""
         self.value: D = _instance(shape)
         self._hints = hints_of(type(self.value))
         super().__init__(bus, name, Fields(_Attributes(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s)

@@ -14,7 +14,7 @@ Rule 3. A subscription outlives lost links and fail-overs; what was published wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -39,14 +39,15 @@ class Pubsub(Emitter):
     first message dropped. A handler of ``message`` that is a coroutine function is awaited before the next message.
     """
 
-    events = ("subscribed", "unsubscribed", "message", "error")
+    events: tuple[str, ...] = ("subscribed", "unsubscribed", "message", "error")
 
     def __init__(self, bus: Bus, name: str, most: int = MOST) -> None:
         super().__init__(bus.spawn)
         if most < 1:
             raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1: how many messages may wait for a slow listener")
         self.bus, self.name, self.channel = bus, name, pubsub_channel(name)
-        self._most = most
+        self.most = most
+        """How many messages may wait for a slow listener."""
         self._hearing: _Hearing | None = None
         self._busy = asyncio.Lock()
         self._dropped = 0
@@ -83,8 +84,8 @@ class Pubsub(Emitter):
         async with self._busy:
             if self._hearing is not None:
                 return
-            hearing = _Hearing(self, self._most)
-            await self.bus.servers.ears[0].add(self.channel, hearing.heard)
+            hearing = _Hearing(self, self.most)
+            await self._begin_hearing(hearing.heard)
             self._hearing = hearing
             self.bus.adopt(self)
             hearing.task = self.bus.spawn(hearing.tell(), f"telling what {self.name} says")
@@ -97,7 +98,7 @@ class Pubsub(Emitter):
             if hearing is None:
                 return
             self._dropped += hearing.dropped
-            self.bus.servers.ears[0].remove(self.channel, hearing.heard)
+            self._end_hearing(hearing.heard)
             self.bus.release(self)
         await hearing.end()  # with the door open: a handler under way may unsubscribe, too
         self._emit("unsubscribed")
@@ -113,6 +114,13 @@ class Pubsub(Emitter):
                 event="listen to", what=f"pubsub {self.name!r}", state="not subscribed", remedy="Call subscribe() first, or use 'async with'"
             )
         return aiter(self._hearing)
+
+    async def _begin_hearing(self, hear: Callable[[bytes | None], None]) -> None:
+        """Have ``hear`` called with every message, and with None when subscribed once more."""
+        await self.bus.servers.ears[0].add(self.channel, hear)
+
+    def _end_hearing(self, hear: Callable[[bytes | None], None]) -> None:
+        self.bus.servers.ears[0].remove(self.channel, hear)
 
 
 class _Hearing:

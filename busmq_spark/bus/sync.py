@@ -32,6 +32,7 @@ from busmq_spark.errors import StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
+_HOMES = ("busmq_spark.bus.", "busmq_spark.federation.client.")
 log = logging.getLogger("busmq_spark")
 
 
@@ -152,7 +153,7 @@ class Face:
             return _Running(found, self._portal)
         if isinstance(found, PersistedDict):
             return _DictFace(found, self._portal)
-        return Face(found, self._portal) if type(found).__module__.startswith("busmq_spark.bus.") else found
+        return Face(found, self._portal) if type(found).__module__.startswith(_HOMES) else found
 
 
 class _DictFace(Face):
@@ -222,7 +223,7 @@ def _bare(value: Any) -> Any:
 
 def _iterate(source: Any, portal: Portal) -> Iterator[Any]:
     """The items of an asynchronous iterator. Messages that are there already cost no hop between threads."""
-    stored = source.next_stored if isinstance(source, Consumption) else lambda: None
+    stored = getattr(source, "next_stored", lambda: None)
     while True:
         item = stored()
         if item is None:

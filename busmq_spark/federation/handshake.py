@@ -14,6 +14,8 @@ from urllib.parse import unquote_to_bytes
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.keyring import Identity, Keyring
 
+OURS = "X-Busmq"
+"""Header of an accepted handshake: by it clients of ours tell a server of ours from npm's."""
 BULK: Final = "busmq.bulk.v1"
 HEALTH, METRICS = "/healthz", "/metrics"
 REASONS = ("path", "origin", "secret", "busy")

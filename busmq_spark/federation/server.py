@@ -28,7 +28,7 @@ from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk_server import BulkServer
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.handshake import BULK, HEALTH, Accept, Door, Refuse, decide, page, refuse
+from busmq_spark.federation.handshake import BULK, HEALTH, OURS, Accept, Door, Refuse, decide, page, refuse
 from busmq_spark.federation.keyring import Identity, Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.listener import Listener, Socket
@@ -92,6 +92,7 @@ class FederationServer:
                 self._host,
                 self._port,
                 process_request=self._request,
+                process_response=_signed,
                 select_subprotocol=_subprotocol,
                 compression=None,
                 server_header=None,
@@ -256,6 +257,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _signed(_: ServerConnection, __: Request, response: Response) -> None:
+    if response.status_code == 101:
+        response.headers[OURS] = "busmq_spark"
 
 
 def _subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:

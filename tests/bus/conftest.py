@@ -1,15 +1,19 @@
-"""One behaviour, four layouts: a test that takes ``open_bus`` runs on one server, on three, behind sentinels and on a cluster."""
+"""One behaviour, many places: a test that takes ``open_bus`` runs on one server, on three, behind sentinels and on a cluster; and with the objects of
+another bus, behind our federation server (``federated``) and behind npm's (``npm``), save for what a table in federated.py excepts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
+from tests.peers.node import Peer, missing
 
 LAYOUTS = ["direct", "three", "sentinel", "cluster"]
+FAR = {"federated": "our_federation", "npm": "npm_federation"}
 
 
 class OpenBus(Protocol):
@@ -26,12 +30,45 @@ def where(layout: str, fixture: Callable[[str], Any]) -> dict[str, Any]:
     return {"url": ",".join(group.urls), "layout": "direct" if layout == "three" else layout}
 
 
-@pytest.fixture(params=LAYOUTS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "layout" not in metafunc.fixturenames:
+        return
+    places: list[Any] = list(LAYOUTS)
+    if "open_bus" in metafunc.fixturenames and "layout" not in metafunc.definition.originalname:
+        name = f"{metafunc.module.__name__.rpartition('.')[2]}::{metafunc.function.__name__}"
+        places += [] if name in EXCEPT else ["federated"]
+        places += [] if name in EXCEPT or name in EXCEPT_NPM else [pytest.param("npm", marks=pytest.mark.peer)]
+    metafunc.parametrize("layout", places, indirect=True)
+
+
+@pytest.fixture
 def layout(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def our_federation(redis_url: str) -> Iterator[str]:
+    """The URL of a federation server of ours."""
+    with serving(redis_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def npm_federation(redis_url: str) -> Iterator[str]:
+    """The URL of one of npm busmq. That it lives at the end is part of the contract: it dies of whatever it does not expect."""
+    if reason := missing():
+        pytest.skip(reason)
+    with Peer([redis_url]) as peer:
+        port = peer.call("federateServe", urls=[redis_url], path="/bus", secret=SECRET)
+        yield f"ws://127.0.0.1:{port}/bus"
+        assert peer.call("federateSockets") == 0
+        assert peer.errors == []
+
+
 @pytest.fixture
 def open_bus(layout: str, request: pytest.FixtureRequest) -> OpenBus:
+    if layout in FAR:
+        url, far = request.getfixturevalue("redis_url"), request.getfixturevalue(FAR[layout])
+        return lambda **settings: FederatedBus(url, **{"federate": far, "federate_secret": SECRET, **settings})
     place = where(layout, request.getfixturevalue)
     return lambda **settings: Bus(**{**place, **settings})

@@ -1,0 +1,325 @@
+"""A channel of another bus, with the methods of one of this bus (``bus/channel.py``). The server has the queues; here is what it tells, in order.
+
+Rule 1. Events and messages are handed out in the order they came. A message that nobody takes yet holds up what came behind it.
+Rule 2. The wire cannot stop the server: what is not taken waits here. What nobody took when the channel ends is lost, unless it is reliable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from busmq_spark.bus.channel import Channel, ConnectKeywords, ConnectOptions
+from busmq_spark.bus.events import Emitter, Handler
+from busmq_spark.core.message import Message, encode
+from busmq_spark.core.queue import check_id
+from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull, StateError
+from busmq_spark.federation.client.line import told_error
+from busmq_spark.federation.client.push import Pushes, as_text
+from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.creation import creation
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.federation.client.line import Line
+    from busmq_spark.federation.client.pool import Pool
+
+END_S = 1.5
+TOLD = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
+log = logging.getLogger("busmq_spark")
+
+
+class RemoteChannel(Emitter):
+    """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
+
+    Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the
+    connection: after it has ended there is nothing to ack on; connect again with ``last``.
+    """
+
+    events = (*Channel.events, "reconnecting", "reconnected")
+
+    def __init__(self, bus: Bus, name: str, roles: tuple[str, str], pool: Pool) -> None:
+        super().__init__(bus.spawn)
+        self.bus, self.name = bus, name
+        self.local, self.remote = roles
+        self._pool = pool
+        self._wire = self._wired(roles)
+        self._pushes = self._pushing()
+        self._options: ConnectOptions | None = None
+        self._failing: asyncio.Future[list[Any]] | None = None
+        self._told: deque[Message | str] = deque()
+        self._offered = asyncio.Event()
+        self._iterated = self._there = self._advancing = self._begun = False
+        self._last = 0
+        self._busy = asyncio.Lock()
+        self.connected = False
+        """Whether this side is connected, be the link up or down; the peer may be away."""
+
+    def __repr__(self) -> str:
+        return f"RemoteChannel({self.name!r}, {self.local!r}, {self.remote!r}, {self._pool.target.url!r})"
+
+    # -- life -------------------------------------------------------------------------------------------------------------------------------
+
+    async def connect(self, **options: Unpack[ConnectKeywords]) -> Self:
+        """As Channel.connect."""
+        return await self._open((self.local, self.remote), ConnectOptions(**options))
+
+    async def listen(self, **options: Unpack[ConnectKeywords]) -> Self:
+        """As Channel.listen."""
+        return await self._open((self.remote, self.local), ConnectOptions(**options))
+
+    async def disconnect(self) -> None:
+        """As Channel.disconnect."""
+        await self._leave("disconnect")
+
+    async def end(self) -> None:
+        """As Channel.end. Raises FederationLost when the link is down, so that the peer cannot be told."""
+        await self._leave("end")
+
+    attach, detach = connect, disconnect
+
+    async def __aenter__(self) -> Self:
+        return self if self.connected else await self.connect()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.disconnect()
+
+    # -- talking ----------------------------------------------------------------------------------------------------------------------------
+
+    def send(self, value: object) -> asyncio.Future[int]:
+        """As Channel.send. The future fails with FederationLost when the link broke and nobody knows whether the message is stored."""
+        if not self.connected:
+            raise self._not_connected("send on")
+        return self._pushes.add((as_text(encode(value)),), single=True)
+
+    async def send_to(self, endpoint: str, value: object) -> int:
+        """As Channel.send_to."""
+        found = await self._wire.ask("sendTo", endpoint, as_text(encode(value)), again=False)
+        return int(found[0])
+
+    def __aiter__(self) -> RemoteMessages:
+        return self.messages()
+
+    def messages(self) -> RemoteMessages:
+        """As Channel.messages."""
+        return RemoteMessages(self)
+
+    async def ack(self, id: int) -> None:
+        """As Channel.ack, while connected. The server does not answer: when the link breaks right behind it, the message may come again."""
+        check_id(id)
+        if not self.connected or self._options is None:
+            raise self._not_connected("ack on")
+        if not self._options.reliable:
+            remedy = "Connect with reliable=True, or do not ack: the others are removed when they are taken"
+            raise StateError(event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy)
+        id = min(id, self._last)  # the server has sent more than was handed over
+        if id <= self._options.last:
+            return
+        self._options = replace(self._options, last=id)  # what a new line begins with
+        if self._wire.line is not None:
+            self._wire.line.call("ack", id)
+
+    # -- receiving --------------------------------------------------------------------------------------------------------------------------
+
+    async def next(self) -> Message:
+        """The next message. Raises StopAsyncIteration when the connection has ended."""
+        self._iterated = True
+        while True:
+            self._advance()
+            if self._told and isinstance(self._told[0], Message):
+                message = self._told.popleft()
+                assert isinstance(message, Message)
+                self._last = message.id
+                self._emit("message", message)
+                self._advance()
+                return message
+            if not self.connected:
+                raise StopAsyncIteration
+            self._offered.clear()
+            await self._offered.wait()
+
+    def _heard(self, what: Message | str) -> None:
+        self._told.append(what)
+        self._advance()
+        self._offered.set()
+
+    def _advance(self) -> None:
+        """Hand out what may be: events, and messages when handlers take them."""
+        if self._advancing:
+            return  # a handler asks
+        self._advancing = True
+        try:
+            while self._told:
+                head = self._told[0]
+                if isinstance(head, Message):
+                    if self._iterated or not self.has_handlers("message"):
+                        break
+                    self._told.popleft()
+                    self._last = head.id
+                    self._emit("message", head)
+                else:
+                    self._told.popleft()
+                    self._happened(head)
+        finally:
+            self._advancing = False
+        self._offered.set()
+
+    def _happened(self, event: str) -> None:
+        if event in ("remote_connect", "remote_disconnect"):
+            if self._there != (event == "remote_connect"):
+                self._there = not self._there
+                self._emit(event)
+        elif event == "disconnect":
+            if self.connected:
+                self._gone()
+                self._emit(event)
+        else:
+            self._wire.close()
+            self._emit(event)
+
+    def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
+        added = super()._add(event, handler, once=once)
+        if event == "message" and self._told:
+            asyncio.get_running_loop().call_soon(self._advance)
+        return added
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    def wire_lost(self, why: BusError) -> None:
+        """See wire.Owner."""
+        if self.connected:
+            if self._options is not None and self._options.reliable:
+                self._told = deque(told for told in self._told if not isinstance(told, Message))  # they come again
+            self._emit("reconnecting", why)
+
+    def wire_back(self) -> None:
+        """Connected again."""
+        self._emit("reconnected")
+
+    def wire_failed(self, error: BusError) -> None:
+        """What nobody waits for."""
+        self._report(error)
+        if not self._wire.wanted and self.connected:
+            self._gone()
+            self._wire.close()
+            self._emit("disconnect")
+
+    def _wired(self, roles: tuple[str, str]) -> Wire:
+        return Wire(self._pool, creation("channel", self.name, *roles), self.bus.spawn, self, self._restore)
+
+    def _pushing(self) -> Pushes:
+        return Pushes(self._wire, "send", self.name, self.bus.spawn, lambda: None)
+
+    async def _open(self, roles: tuple[str, str], options: ConnectOptions) -> Self:
+        if options.last and not options.reliable:
+            raise ConfigError(reason="last counts only with reliable=True")
+        if not options.wait:
+            raise ConfigError(reason="wait=False cannot be said over federation: a reliable reader waits for the one before it to end")
+        async with self._busy:
+            if self.connected:
+                raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
+            self._wire.close()
+            self._wire = self._wired(roles)
+            self._pushes, self._options = self._pushing(), options
+            self._told.clear()
+            self._last = 0
+            self._there = self._iterated = self._begun = False
+            try:
+                await self._wire.up()
+            except BaseException:
+                self._options = None
+                self._wire.close()
+                raise
+            self.connected = self._wire.wanted = True
+            self.bus.adopt(self)
+        self._begun = True
+        asyncio.get_running_loop().call_soon(self._advance)
+        self._emit("connect")
+        return self
+
+    async def _restore(self, line: Line) -> None:
+        options = self._options
+        line.on("error", self._far_error)
+        if options is None:
+            return
+        answered = self._failing = line.expect("connect")
+        line.on("message", lambda text="", id=0, *_: self._queued(line, Message(int(id), text.encode("utf-8", "replace"))))
+        for theirs, ours in TOLD.items():
+            line.on(theirs, lambda *_, ours=ours: self._queued(line, ours))
+        line.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
+        await answered
+        self._failing = None
+        asyncio.get_running_loop().call_soon(self._pushes.go_on)
+
+    def _queued(self, line: Line, what: Message | str) -> None:
+        """Messages may come before the word that we are connected."""
+        if line is self._wire.line and self._begun:
+            self._heard(what)
+        else:
+            self._told.append(what)
+
+    def _far_error(self, found: Any = None, *_: Any) -> None:
+        error = told_error(found)
+        # A full queue of the peer's keeps nobody from connecting.
+        if self._failing is not None and not self._failing.done() and not isinstance(error, QueueFull):
+            self._failing.set_exception(error)
+        else:
+            self._report(error)
+
+    async def _leave(self, method: str) -> None:
+        failed: BusError | None = None
+        async with self._busy:
+            if not self.connected:
+                return
+            await self._pushes.flushed()
+            if (line := self._wire.line) is not None:
+                done = line.expect("disconnect")
+                line.call(method)
+                try:
+                    async with asyncio.timeout(END_S):
+                        await done
+                except (TimeoutError, FederationLost) as error:
+                    log.debug("channel %r: no word that it is left: %s", self.name, error)
+            elif method == "end":
+                failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the peer was not told that the channel ends")
+            told = not self.connected  # with the server's event
+            if not told:
+                self._gone()
+            self._wire.close()
+        if not told:
+            self._emit("disconnect")
+        if failed is not None:
+            raise failed
+
+    def _gone(self) -> None:
+        """This side has left. Its line still says that the channel has ended, if it has."""
+        self.connected = False
+        left = sum(isinstance(told, Message) for told in self._told)
+        if left and self._options is not None and not self._options.reliable:
+            log.warning("channel %r: %d messages were not taken, and federation has no way back", self.name, left)
+        self._told = deque(told for told in self._told if told == "end")
+        self._wire.wanted = False
+        self.bus.release(self)
+        self._offered.set()
+
+    def _not_connected(self, what: str) -> StateError:
+        return StateError(event=what, what=f"channel {self.name!r}", state="not connected", remedy="Call connect() or listen() first")
+
+
+class RemoteMessages:
+    """The messages of a channel, as Messages at home."""
+
+    def __init__(self, channel: RemoteChannel) -> None:
+        self._channel = channel
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if self._channel._options is None:
+            raise self._channel._not_connected("read")
+        return await self._channel.next()

@@ -1,0 +1,330 @@
+"""Consuming a queue of another bus: what the server says is kept here until it is asked for.
+
+Rule 1. The wire has no way to give a message back. So an unreliable consumption takes ``prefetch`` messages at a time (``max`` of the protocol), and
+        what it has not handed over when it ends is kept for the next one of the same object. Not so from npm servers: they may lose a message
+        at every ``max`` and every ``stop`` (protocol Q24), so there it takes what comes.
+Rule 2. A reliable one, and one that removes nothing, take what comes; a reader that is slow makes the server stop, and goes on later where it was.
+Rule 3. On a new line the server knows nothing: reliable messages that were not acked come again, the others go on behind the last one received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from busmq_spark.bus.consume import ConsumeOptions
+from busmq_spark.core.message import Message
+from busmq_spark.errors import BusError, FederationLost
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.client.line import Line
+    from busmq_spark.federation.client.queue import RemoteQueue
+
+MOST_WAITING = 1000
+"""So many messages that nobody asks for make the server stop, or four times ``prefetch`` if that is more."""
+MOST_UNRELIABLE = 100_000
+"""The same where stopping may lose a message."""
+log = logging.getLogger("busmq_spark")
+
+
+class RemoteConsumption:
+    """The messages of one queue, for one task: what Consumption is at home."""
+
+    def __init__(self, queue: RemoteQueue, options: ConsumeOptions) -> None:
+        self._queue, self._options = queue, options
+        self.prefetch = options.prefetch
+        """Most messages to take at once, when not reliable."""
+        self._takes = options.remove and not options.reliable
+        self._left = None if options.max is None or options.max < 0 else options.max
+        self._position = options.index
+        self._buffer: deque[Message] = deque()
+        self._received = 0
+        self._line: Line | None = None
+        self._there = False  # the server consumes for us, or was told to
+        self._pausing = self._skipping = self._probing = False
+        self._from = 0  # acked by the server when it began
+        self._wake, self._begun = asyncio.Event(), asyncio.Event()
+        self._ending = asyncio.Lock()
+        self._stopping = self._ended = False
+        self._failed: BusError | None = None
+        self.follows: RemoteConsumption | None = None
+        """The consumption that this one ends by beginning."""
+        self.running = False
+        """Whether it has begun and not ended."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        message = self.next_stored()
+        if message is None:
+            await self.filled()
+            message = self.hand_over()
+        return message
+
+    def next_stored(self) -> Message | None:
+        """Hand over the next message of those that are here; None when it has to be waited for."""
+        return None if self._stopping or not self._buffer else self.hand_over()
+
+    async def batches(self) -> AsyncIterator[list[Message]]:
+        """The messages in lists of those that were here together."""
+        while True:
+            try:
+                batch = [await self.__anext__()]
+            except StopAsyncIteration:
+                return
+            while (message := self.next_stored()) is not None:
+                batch.append(message)
+            yield batch
+
+    async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
+        """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
+        async for message in self:
+            if handler is not None:
+                outcome = handler(message)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            await self._queue._emit_in_turn("message", message)
+
+    async def stop(self) -> None:
+        """End. The task that iterates sees the end."""
+        self._stopping = True
+        self._wake.set()
+        if self.follows is not None:
+            await self.follows.stop()
+            self.follows = None
+        async with self._ending:
+            await self._end()
+
+    @property
+    def active(self) -> bool:
+        """Whether this one runs, or one that it will end."""
+        return self.running or (self.follows is not None and self.follows.active)
+
+    # -- piece by piece ---------------------------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Begin now: returns when the server consumes for us, or this is stopped. Waits while the server is away."""
+        if self.running or self._stopping:
+            return
+        queue = self._queue
+        if (before := self.follows) is not None:
+            if not await self._inherited(before):
+                await before.stop()
+            self.follows = None  # not earlier: this may be cancelled on the way
+        while self._line is None and not self._stopping:
+            try:
+                self._line = await queue.wire.up()
+            except FederationLost as error:
+                queue._report(error)
+        if self._stopping:
+            return
+        self.running, queue.current = True, self
+        if self._takes:
+            self._take_over()
+        self._ask()
+        while self._there and not self._begun.is_set() and not self._stopping:
+            self._wake.clear()
+            await self._wake.wait()
+        queue._emit("consuming", True)
+
+    async def filled(self) -> None:
+        """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
+        while True:
+            if self._buffer and not self._stopping:
+                return
+            if not self.running and not self._stopping and self._left != 0:
+                await self.begin()
+                continue
+            if self._stopping or self._left == 0:
+                await self.stop()
+                failed, self._failed = self._failed, None
+                raise failed or StopAsyncIteration
+            self._wake.clear()
+            self._ask()
+            await self._wake.wait()
+
+    @property
+    def head(self) -> Message | None:
+        """The next message, not handed over yet; None when it has to be waited for."""
+        return self._buffer[0] if self._buffer else None
+
+    def hand_over(self) -> Message:
+        """The head."""
+        message = self._buffer.popleft()
+        self._queue.consumed += 1
+        if self._buffer and not self._there:
+            self._ask()  # before the last is handed over; but who takes only one at a time has asked for no more
+        return message
+
+    # -- what the queue is told by its line -------------------------------------------------------------------------------------------------
+
+    def arrived(self, message: Message) -> None:
+        """A message. What came twice, since the server began anew, is dropped."""
+        if self._probing:  # the oldest of all: from its id follows where the one behind the last received stands
+            self._position = max(0, self._received + 1 - message.id)
+            return
+        self._position += 1
+        if self._skipping and self._from < message.id <= self._received:
+            return
+        self._skipping = False
+        if self._left == 0:
+            if self._takes:
+                self._queue.taken.append(message)
+            return  # else it is still there, or un-acked
+        if self._left is not None:
+            self._left -= 1
+        self._received = message.id
+        self._buffer.append(message)
+        self._wake.set()
+        if len(self._buffer) >= self._most_waiting:
+            self._pause()
+
+    def told(self, state: bool) -> None:
+        """Whether the server consumes for us."""
+        if state:
+            self._begun.set()
+        elif not self._pausing:
+            probed, self._there, self._probing = self._probing, False, False
+            if self._buffer or probed:
+                self._ask(probed=probed)
+        self._wake.set()  # who waits, asks
+
+    def line_lost(self) -> None:
+        """What it had sent and was not handed over stays, unless it comes again."""
+        self._line = None
+        self._there = self._pausing = self._probing = False
+        if self._options.reliable:
+            if self._left is not None:
+                self._left += len(self._buffer)
+            self._buffer.clear()
+            self._received = 0
+        self._wake.set()
+
+    def line_new(self, line: Line, *, existed: bool) -> None:
+        """Go on, on a line on which the queue is attached. A queue that did not exist has new ids and positions."""
+        self._line = line
+        if not existed:
+            self._position = self._received = 0
+        self._ask()
+
+    def failed(self, error: BusError) -> None:
+        """The server will not have us any more."""
+        self._failed, self._stopping = error, True
+        self._wake.set()
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _inherited(self, before: RemoteConsumption) -> bool:
+        """Take over what the server does for the one before, if it is the same: to stop it, only to begin anew, would lose what is under way."""
+        if (older := before.follows) is not None:
+            if not await before._inherited(older):
+                await older.stop()
+            before.follows = None
+        if not (self._takes and before._takes and before.running):
+            return False
+        async with before._ending:
+            self._line, self._there, before._there = before._line, before._there, False
+            if self._there and before._begun.is_set():
+                self._begun.set()
+            before._line, before._stopping = None, True
+            self._queue.current = self
+            await before._end()
+        before._wake.set()
+        return True
+
+    def _take_over(self) -> None:
+        """What the consumption before has left."""
+        taken, self._queue.taken = self._queue.taken, []
+        most = len(taken) if self._left is None else min(self._left, len(taken))
+        self._buffer.extend(taken[:most])
+        self._queue.taken = taken[most:]
+        if self._left is not None:
+            self._left -= most
+
+    @property
+    def _most_waiting(self) -> int:
+        if self._takes:
+            return MOST_UNRELIABLE
+        return max(MOST_WAITING, 4 * self.prefetch)
+
+    @property
+    def _in_parts(self) -> bool:
+        return self._takes and self._line is not None and self._line.ours
+
+    def _ask(self, *, probed: bool = False) -> None:
+        """Have the server consume for us, when it does not, and there is room."""
+        options, left, waiting = self._options, self._left, len(self._buffer)
+        if self._line is None or self._there or self._stopping or not self.running:
+            return
+        if self._in_parts:
+            if left == 0 or waiting * 2 > self.prefetch:
+                return
+            most = self.prefetch - waiting
+            asked: dict[str, Any] = {"max": most if left is None else min(most, left)}
+        elif self._takes and waiting <= self.prefetch:
+            asked = {} if left is None else {"max": left}
+        elif left == 0 or waiting > self.prefetch:
+            return
+        elif options.reliable:
+            last = max(options.last, self._queue.acked)
+            again = max(0, self._received - last)
+            asked = {"reliable": True, "last": last} if left is None else {"reliable": True, "last": last, "max": left + again}
+            self._skipping, self._from = bool(again), last
+            self._queue.reliable_on = self._line
+        elif self._received and not probed:
+            asked, self._probing = {"remove": False, "index": 0, "max": 1}, True
+        else:
+            asked = {"remove": False, "index": self._position} if left is None else {"remove": False, "index": self._position, "max": left}
+            self._skipping, self._from = bool(self._received), 0
+        self._there = True
+        self._line.call("consume", asked)
+
+    def _pause(self) -> None:
+        if self._there and not self._pausing and self._line is not None:
+            line, self._pausing = self._line, True
+            line.call("stop")
+            # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
+            line.ask("count").add_done_callback(lambda _: self._paused(line))
+            if self._takes:
+                log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
+
+    def _paused(self, line: Line) -> None:
+        if line is self._line and self._pausing:
+            self._there = self._pausing = False
+            if self._buffer:
+                self._ask()
+            self._wake.set()
+
+    def _takes_more(self) -> bool:
+        return self._in_parts and self._there
+
+    async def _nap(self) -> None:
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await self._wake.wait()
+
+    async def _end(self) -> None:
+        if self._ended:
+            return
+        line = self._line
+        if self._there and line is not None:
+            with suppress(BusError):  # the line is lost, and with it the consumption over there
+                while self._takes_more() and (await line.ask("count"))[0]:
+                    await self._nap()  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
+                line.call("stop")
+                await line.ask("count")  # behind it: what the server was taking just then has come, too
+        self._there = False
+        if self._takes:
+            self._queue.taken = [*self._buffer, *self._queue.taken]
+        self._buffer.clear()
+        self._ended = True
+        if self.running:
+            self.running = False
+            self._queue._emit("consuming", False)

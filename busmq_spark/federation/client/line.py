@@ -1,0 +1,218 @@
+"""One object on one web socket, from its creation message until one side ends it (protocol 5.4 to 5.6).
+
+Rule 1. A Node server dies of what it does not expect: the creation message goes first, then calls of the object's own methods, each in one packet.
+Rule 2. The number of a callback that was answered is used again: Node keeps every number it has seen for the life of the channel (protocol Q31).
+Rule 3. Every call that wants an answer gets one: what the server says, or FederationLost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+from json.encoder import encode_basestring as quoted
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.errors import BusError, FederationLost, RemoteError, WireError
+from busmq_spark.federation import dnode, fault
+from busmq_spark.federation.mux import Packet
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.client.socket import Socket
+    from busmq_spark.federation.creation import Creation
+
+ANSWER_S = 60.0
+"""A server that owes an answer for so long is gone, also when it still answers pings."""
+LINE_BYTES = 100 * 1024 * 1024
+_CODED = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)
+Answered = Callable[[list[Any] | BusError], None]
+
+
+class Line:
+    """``on_lost`` is called once, unless this side closes it."""
+
+    def __init__(self, socket: Socket, creation: Creation, on_lost: Callable[[Line, BusError], None]) -> None:
+        self.id = secrets.token_hex(8)
+        self._socket, self._on_lost = socket, on_lost
+        self.ours = socket.ours
+        """Whether the server is of our kind."""
+        self._head = self.id.encode() + b"1"
+        self._methods: dict[str, int] = {}
+        self._handlers: dict[int, Callable[..., None]] = {}
+        self._asked: dict[int, tuple[Answered, float]] = {}
+        self._expected: set[asyncio.Future[list[Any]]] = set()
+        self._free: list[int] = []
+        self._next = 0
+        self._lines = dnode.Lines(LINE_BYTES)
+        self._ready = self.over = False
+        self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        socket.add(self)
+        socket.send(Packet(self.id, creation.encode()).encode())
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is owed."""
+        return bool(self._asked)
+
+    async def opened(self) -> None:
+        """Returns when calls may be made. Raises FederationLost."""
+        async with asyncio.timeout(ANSWER_S):
+            await self._opening
+
+    # -- calls ------------------------------------------------------------------------------------------------------------------------------
+
+    def call(self, method: str, *args: Any) -> None:
+        """Call a method and hear nothing of it."""
+        self._send(dnode.Line(self._methods[method], [{str(place): value for place, value in enumerate(args)}]).encode())
+
+    def ask(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
+        """Call a method; the result are the values its callback gets behind the error. Fails with RemoteError and FederationLost."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+
+        def answered(found: list[Any] | BusError) -> None:
+            if not future.done():
+                settle(future, found)
+
+        self._with_callback(method, args, answered)
+        return future
+
+    def push(self, method: str, text: str, answered: Answered) -> None:
+        """``ask`` with one text, the quickest way: it is what most calls are."""
+        if self.over:
+            answered(self._gone())
+            return
+        id = self._slot(answered)
+        body = b'{"method":%d,"arguments":[{"0":%b,"1":"[Function]"}],"callbacks":{"%d":["0","1"]},"links":[]}\n'
+        self._send(body % (self._methods[method], dnode.utf8(quoted(text)), id))
+
+    def on(self, event: str, handler: Callable[..., None]) -> None:
+        """Call ``handler`` with the arguments of every such event, until the line is lost or closed."""
+        id, self._next = self._next, self._next + 1
+        self._handlers[id] = handler
+        self._send(dnode.Line(self._methods["on"], [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
+
+    def expect(self, event: str) -> asyncio.Future[list[Any]]:
+        """The arguments of the next such event; fails when the line is lost first."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        if self.over:
+            future.set_exception(self._gone())
+        else:
+            self._expected.add(future)
+            future.add_done_callback(self._expected.discard)
+            self.on(event, lambda *args: None if future.done() else future.set_result(list(args)))
+        return future
+
+    def close(self) -> None:
+        """End the object at the server, which detaches it. Whoever waits for an answer gets FederationLost."""
+        if not self.over:
+            self._socket.remove(self)
+            self._socket.send(Packet(self.id, None).encode())
+            self._end(FederationLost(url=self._socket.target.url, reason="the object was closed here"))
+
+    # -- what the socket tells --------------------------------------------------------------------------------------------------------------
+
+    def received(self, body: bytes) -> None:
+        """Raises WireError."""
+        if not self._ready:
+            if body[:5] != b"ready":
+                raise WireError(found="a first packet that is not 'ready'", expected="ready")
+            self._ready = True
+            return
+        for line in self._lines.feed(body):
+            self._invoked(dnode.Line.decode(line))
+
+    def lost(self, why: BusError) -> None:
+        """The socket is gone, or the server has closed the channel."""
+        if not self.over:
+            self._socket.remove(self)
+            self._end(why)
+            self._on_lost(self, why)
+
+    def check(self, now: float) -> None:
+        """End the line when an answer is overdue."""
+        oldest = next(iter(self._asked.values()), None)
+        if oldest is not None and now - oldest[1] > ANSWER_S:
+            self._socket.send(Packet(self.id, None).encode())
+            self.lost(FederationLost(url=self._socket.target.url, reason=f"no answer within {ANSWER_S:.0f} s"))
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    def _invoked(self, line: dnode.Line) -> None:
+        if isinstance(line.method, int):
+            if (asked := self._asked.pop(line.method, None)) is not None:
+                self._free.append(line.method)
+                asked[0](line.arguments)
+            elif (handler := self._handlers.get(line.method)) is not None:
+                handler(*line.arguments)
+        elif line.method == "methods" and not self._methods:
+            self._methods = {path[-1]: int(id) for id, path in line.callbacks.items()}
+            self._send(b'{"method":"methods","arguments":[{}],"callbacks":{},"links":[]}\n')
+            if not self._opening.done():
+                self._opening.set_result(None)
+
+    def _with_callback(self, method: str, args: tuple[Any, ...], answered: Answered) -> None:
+        if self.over:
+            answered(self._gone())
+            return
+        id, last = self._slot(answered), str(len(args))
+        values = {**{str(place): value for place, value in enumerate(args)}, last: "[Function]"}
+        self._send(dnode.Line(self._methods[method], [values], {str(id): ("0", last)}).encode())
+
+    def _slot(self, answered: Answered) -> int:
+        if self._free:
+            id = self._free.pop()
+        else:
+            id, self._next = self._next, self._next + 1
+        self._asked[id] = (answered, self._loop.time())
+        return id
+
+    def _send(self, line: bytes) -> None:
+        if not self.over:
+            self._socket.send(self._head + line)
+
+    def _end(self, why: BusError) -> None:
+        self.over = True
+        if not self._opening.done():
+            self._opening.set_exception(why)
+            self._opening.exception()  # nobody may be waiting
+        asked, self._asked = self._asked, {}
+        for answered, _ in asked.values():
+            answered(why)
+        for future in tuple(self._expected):
+            if not future.done():
+                future.set_exception(why)
+                future.exception()
+
+    def _gone(self) -> FederationLost:
+        return FederationLost(url=self._socket.target.url, reason="the link was lost")
+
+
+def settle(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> None:
+    """What a callback got, in Node's manner: the error first."""
+    if isinstance(found, BusError):
+        future.set_exception(found)
+        future.exception()  # whoever asked may have been cancelled
+    elif found and found[0] is not None:
+        future.set_exception(fault.from_wire(found[0]))
+        future.exception()
+    else:
+        future.set_result(found[1:])
+
+
+def told_error(found: Any) -> BusError:
+    """What an ``error`` event says: text; ours begins with the code."""
+    if isinstance(found, str) and (parts := _CODED.fullmatch(found)):
+        kind = fault.OPEN.get(parts[1])
+        return _worded(kind, found) if kind is not None else RemoteError(remote=parts[1], reason=parts[2])
+    return fault.from_wire(found)
+
+
+def _worded(kind: type[BusError], text: str) -> BusError:
+    """An error of a class of ours whose details have not travelled, with the words that have."""
+    error = RemoteError(remote=kind.code, reason=text)
+    made = kind.__new__(kind)
+    Exception.__init__(made, text)
+    made.details = error.details
+    return made

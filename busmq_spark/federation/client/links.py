@@ -1,0 +1,82 @@
+"""The federation links of one bus: where ``Bus.federate`` comes in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.bus.channel import Channel
+from busmq_spark.bus.persistable import PersistedDict, PersistedRecord
+from busmq_spark.bus.pubsub import Pubsub
+from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.service import Service
+from busmq_spark.errors import ConfigError
+from busmq_spark.federation.client.channel import RemoteChannel
+from busmq_spark.federation.client.persisted import RemoteDict, RemoteRecord
+from busmq_spark.federation.client.pool import Pool
+from busmq_spark.federation.client.pubsub import RemotePubsub
+from busmq_spark.federation.client.queue import RemoteQueue
+from busmq_spark.federation.client.service import RemoteService
+from busmq_spark.federation.client.target import Target, target
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+
+class Links:
+    """One pool of web sockets per URL and secret. Those of the option ``federate`` are dialled when the bus is entered, others when first used."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._pools: dict[Target, Pool] = {}
+        self.urls = tuple(url.strip() for url in (bus.options.federate or "").split(",") if url.strip())
+        for url in self.urls:
+            self._pool(url, None)
+
+    def start(self) -> None:
+        """Dial those of the option."""
+        for pool in self._pools.values():
+            pool.start()
+
+    async def close(self) -> None:
+        """Say goodbye on every socket."""
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+        self._pools.clear()
+
+    def federate(self, thing: Any, url: str | None, secret: str | None) -> Any:
+        """The same object on the bus behind ``url``. Raises ConfigError for a bad URL, a missing secret, or what is no object of a bus."""
+        if url is None and len(self.urls) != 1:
+            raise ConfigError(reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one")
+        pool, bus = self._pool(url or self.urls[0], secret), self._bus
+        made: Any
+        match thing:
+            case Queue():
+                made = RemoteQueue(bus, thing.name, pool)
+            case Channel():
+                made = RemoteChannel(bus, thing.name, (thing.local, thing.remote), pool)
+            case Pubsub():
+                made = RemotePubsub(bus, thing.name, thing.most, pool)
+            case PersistedDict():
+                made = RemoteDict(bus, thing.name, thing.ttl_s, pool)
+            case PersistedRecord():
+                made = RemoteRecord(bus, thing.name, thing.shape, pool, thing.ttl_s)
+            case Service():
+                made = RemoteService(bus, thing.name, pool)
+            case _:
+                raise ConfigError(
+                    reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service"
+                )
+        return made
+
+    def _pool(self, url: str, secret: str | None) -> Pool:
+        options = self._bus.options
+        found = target(url, secret or _of(options.federate_secret, url), options.federate_tls_ca)
+        if found not in self._pools:
+            self._pools[found] = Pool(found, options.federate_sockets, self._bus.spawn)
+        return self._pools[found]
+
+
+def _of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
+    """One secret for all, or one per URL."""
+    return secrets.get(url) if isinstance(secrets, Mapping) else secrets

@@ -1,0 +1,66 @@
+"""The hot web sockets to one federation server; lines are spread over them in turn (protocol 5.8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.errors import BusError, FederationRefused
+from busmq_spark.federation.client.line import Line
+from busmq_spark.federation.client.socket import Socket
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.client.target import Target
+    from busmq_spark.federation.creation import Creation
+
+
+class Pool:
+    """Opens nothing before ``start``."""
+
+    def __init__(self, target: Target, size: int, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
+        self.target = target
+        self._spawn = spawn
+        self._change = asyncio.Event()
+        self._turn = 0
+        self._started = False
+        self.sockets = [Socket(target, spawn, self._changed) for _ in range(size)]
+
+    def start(self) -> None:
+        """Dial, once. Raises StateError while the bus is not open."""
+        if not self._started:
+            for socket in self.sockets:
+                self._spawn(socket.run(), f"a federation link to {self.target.url}")
+            self._started = True
+
+    async def close(self) -> None:
+        """Close every socket."""
+        await asyncio.gather(*(socket.close() for socket in self.sockets))
+
+    @property
+    def why(self) -> BusError:
+        """Why there is no line, as far as is known."""
+        return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
+
+    async def line(self, creation: Creation, on_lost: Callable[[Line, BusError], None]) -> Line:
+        """A line for an object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
+        self.start()
+        while True:
+            open_ = [socket for socket in self.sockets if socket.open]
+            if open_:
+                break
+            if isinstance(why := self.why, FederationRefused):
+                raise why
+            self._change.clear()
+            await self._change.wait()
+        self._turn += 1
+        line = Line(open_[self._turn % len(open_)], creation, on_lost)
+        try:
+            await line.opened()
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def _changed(self) -> None:
+        self._change.set()

@@ -1,0 +1,89 @@
+"""A pubsub of another bus: listening and handing out are those of ``bus/pubsub.py``, only what is heard comes over a line."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.bus.pubsub import Pubsub
+from busmq_spark.core.message import encode
+from busmq_spark.errors import BusError
+from busmq_spark.federation.client.line import told_error
+from busmq_spark.federation.client.push import as_text
+from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.creation import creation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.federation.client.line import Line
+    from busmq_spark.federation.client.pool import Pool
+
+
+class RemotePubsub(Pubsub):
+    """A pubsub behind a federation server. While the link is down nothing is heard; ``subscribed`` is emitted again when it is back.
+
+    Further events: ``reconnecting(error)`` and ``reconnected``.
+    """
+
+    events = (*Pubsub.events, "reconnecting", "reconnected")
+
+    def __init__(self, bus: Bus, name: str, most: int, pool: Pool) -> None:
+        super().__init__(bus, name, most)
+        self._wire = Wire(pool, creation("pubsub", name), bus.spawn, self, self._restore)
+        self._hear: Callable[[bytes | None], None] | None = None
+        self._failing: asyncio.Future[list[Any]] | None = None
+
+    def __repr__(self) -> str:
+        return f"RemotePubsub({self.name!r}, {self._wire.url!r})"
+
+    async def publish(self, value: object) -> None:
+        """As Pubsub.publish. Raises FederationLost when the link broke and nobody knows whether it was told."""
+        await self._wire.ask("publish", as_text(encode(value)), again=False)
+
+    async def _begin_hearing(self, hear: Callable[[bytes | None], None]) -> None:
+        self._wire.close()  # a line that has only published
+        self._hear = hear
+        try:
+            await self._wire.up()
+        except BaseException:
+            self._end_hearing(hear)
+            raise
+        self._wire.wanted = True
+
+    def _end_hearing(self, hear: Callable[[bytes | None], None]) -> None:  # noqa: ARG002  # there is one
+        self._hear = None
+        self._wire.close()
+
+    def wire_lost(self, why: BusError) -> None:
+        """See wire.Owner."""
+        if self.subscribed:
+            self._emit("reconnecting", why)
+
+    def wire_back(self) -> None:
+        """Subscribed again."""
+        if self._hear is not None:
+            self._hear(None)
+        self._emit("reconnected")
+
+    def wire_failed(self, error: BusError) -> None:
+        """What nobody waits for."""
+        self._report(error)
+
+    async def _restore(self, line: Line) -> None:
+        line.on("error", self._far_error)  # first: an error event that nobody hears ends a Node server
+        if (hear := self._hear) is None:
+            return
+        answered = self._failing = line.expect("subscribed")
+        line.on("message", lambda text="", *_: hear(text.encode("utf-8", "replace")))
+        line.call("subscribe")
+        await answered
+        self._failing = None
+
+    def _far_error(self, found: Any = None, *_: Any) -> None:
+        error = told_error(found)
+        if self._failing is not None and not self._failing.done():
+            self._failing.set_exception(error)
+        else:
+            self._report(error)

@@ -1,0 +1,156 @@
+"""Pushing over a line: in the order of the calls, many under way, nothing sent twice.
+
+Rule 1. When the line breaks, what is under way fails with FederationLost: nobody knows whether it is stored. The rest waits for the next.
+Rule 2. A queue with a maxsize is pushed to one by one, so that of an order that does not fit a beginning is stored and the rest is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull
+from busmq_spark.federation import fault
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.client.wire import Wire
+
+UNDER_WAY = 1000
+"""Most pushes of one object under way; each keeps a number of its own at the server."""
+UNDER_WAY_BYTES = 4 * 1024 * 1024
+
+
+class _Order:
+    """The values of one call; ``cut`` of them were sent, ``ids`` are those stored."""
+
+    __slots__ = ("cut", "future", "ids", "single", "values")
+
+    def __init__(self, values: Sequence[str], future: asyncio.Future[Any], *, single: bool) -> None:
+        self.values, self.future, self.single = values, future, single
+        self.cut = 0
+        self.ids: list[int] = []
+
+    def failed(self, error: BusError) -> None:
+        self.cut = len(self.values)
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Pushes:
+    """What one object has to push, with ``method``. ``stored`` is called for each message that is."""
+
+    def __init__(self, wire: Wire, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
+        self.maxsize = 0
+        self._wire, self._method, self._name, self._spawn, self._stored = wire, method, name, spawn, stored
+        self._orders: deque[_Order] = deque()
+        self._under_way = self._bytes = 0
+        self._begun = self._waking = False
+        self._idle: asyncio.Event | None = None
+
+    def add(self, values: Sequence[str], *, single: bool) -> asyncio.Future[Any]:
+        """The id, or for ``single`` false the list of ids, once everything is stored."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._orders.append(_Order(values, future, single=single))
+        self._next()
+        return future
+
+    async def flushed(self) -> None:
+        """Wait until everything added so far is stored or has failed."""
+        while self._orders or self._under_way:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
+
+    def fail(self, error: BusError) -> None:
+        """Nothing of what waits is sent any more."""
+        orders, self._orders = self._orders, deque()
+        for order in orders:
+            order.failed(error)
+        self._rest()
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        line = self._wire.line
+        if line is None:
+            if self._orders and not self._waking:
+                self._wake()
+            return
+        most = 1 if self.maxsize else UNDER_WAY
+        while self._orders and self._under_way < most and self._bytes < UNDER_WAY_BYTES and not line.over:
+            order = self._orders[0]
+            if order.cut == len(order.values):
+                self._orders.popleft()
+                continue
+            text = order.values[order.cut]
+            order.cut += 1
+            self._under_way += 1
+            self._bytes += len(text)
+            if order.cut == len(order.values):
+                self._orders.popleft()
+            line.push(self._method, text, partial(self._answered, order, len(text)))
+        self._rest()
+
+    def _answered(self, order: _Order, size: int, found: list[Any] | BusError) -> None:
+        self._under_way -= 1
+        self._bytes -= size
+        if isinstance(found, BusError):
+            order.failed(found)
+        elif found and found[0] is not None:
+            order.failed(fault.from_wire(found[0]))
+        elif len(found) < 2 or found[1] is None:
+            left = len(order.values) - len(order.ids)
+            order.failed(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
+        else:
+            self._one_stored(order, int(found[1]))
+        if not self._begun:  # a line that breaks answers all of them: the first must not send before the last has failed
+            self._begun = True
+            asyncio.get_running_loop().call_soon(self.go_on)
+
+    def _one_stored(self, order: _Order, id: int) -> None:
+        self._stored()
+        order.ids.append(id)
+        if len(order.ids) == len(order.values) and not order.future.done():
+            order.future.set_result(id if order.single else order.ids)
+
+    def go_on(self) -> None:
+        """Send what waits, if there is a line."""
+        self._begun = False
+        self._next()
+
+    def _wake(self) -> None:
+        self._waking = True
+        try:
+            self._spawn(self._wait(), f"pushing to {self._name}")
+        except BusError as error:  # the bus is closed
+            self._waking = False
+            self.fail(error)
+
+    async def _wait(self) -> None:
+        try:
+            await self._wire.up()
+        except BusError as error:
+            self.fail(error)
+        except asyncio.CancelledError:
+            self.fail(FederationLost(url=self._wire.url, reason="the bus was closed"))
+            raise
+        finally:
+            self._waking = False
+        self._next()
+
+    def _rest(self) -> None:
+        if self._idle is not None and not self._orders and not self._under_way:
+            self._idle.set()
+            self._idle = None
+
+
+def as_text(data: bytes) -> str:
+    """Raises MessageRefused for bytes that are no text: federation carries JSON."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MessageRefused(
+            reason=f"the bytes are no UTF-8 ({error.reason} at {error.start}), and federation carries text; push them in base64"
+        ) from None

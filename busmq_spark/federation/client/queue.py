@@ -1,0 +1,337 @@
+"""A queue of another bus, with the methods of one of this bus (``bus/queue.py``)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+
+from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
+from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.queue import TTL_S, Queue
+from busmq_spark.core.message import Message, encode
+from busmq_spark.core.queue import check_id
+from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError
+from busmq_spark.federation.client.consume import RemoteConsumption
+from busmq_spark.federation.client.line import told_error
+from busmq_spark.federation.client.push import Pushes, as_text
+from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.creation import creation
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.federation.client.line import Line
+    from busmq_spark.federation.client.pool import Pool
+
+END_S = 1.5
+"""How long the server may take to say that the queue is detached; closing the channel detaches it anyhow."""
+ENDS = (QueueBusy, MessageRefused, FederationRefused)
+"""What a server of ours reports when it consumes for us no longer."""
+log = logging.getLogger("busmq_spark")
+
+
+class _Wanted(NamedTuple):
+    ttl_s: int
+    maxsize: int
+    discoverable: bool
+
+
+class RemoteQueue(Emitter):
+    """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
+
+    Further events: ``reconnecting(error)`` and ``reconnected``. While the server is away calls wait 8 s and then raise FederationLost; a queue that
+    is attached comes back, consuming where it was. Values must be text: bytes that are no UTF-8 are refused.
+    """
+
+    events = (*Queue.events, "reconnecting", "reconnected")
+
+    def __init__(self, bus: Bus, name: str, pool: Pool) -> None:
+        super().__init__(bus.spawn)
+        self.bus, self.name = bus, name
+        self.ttl_s = 0
+        """Seconds the queue lives without anybody attached; 0 while this object is not."""
+        self.discoverable = False
+        self.pushed = 0
+        """Messages pushed through this object."""
+        self.consumed = 0
+        """Messages handed over by this object."""
+        self.acked = 0
+        """The highest id that was acked through this object since it was attached."""
+        self.taken: list[Message] = []
+        """Taken from the queue and not handed over by the consumption before: the wire has no way back for them."""
+        self.wire = Wire(pool, creation("queue", name), bus.spawn, self, self._restore)
+        self._wanted: _Wanted | None = None
+        self._existed = False
+        self._failing: asyncio.Future[list[Any]] | None = None
+        self._pushes = Pushes(self.wire, "push", name, bus.spawn, self._one_pushed)
+        self._consumption: RemoteConsumption | None = None
+        self.current: RemoteConsumption | None = None
+        """The consumption that has begun last: what the server says is for it."""
+        self.reliable_on: Line | None = None
+        """The line on which a reliable consumption has begun: acks are understood there."""
+        self._busy = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"RemoteQueue({self.name!r}, {self.wire.url!r})"
+
+    # -- life -------------------------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.attach()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    async def attach(self, *, ttl_s: int = TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+        """As Queue.attach. Raises FederationLost when the server is away for too long."""
+        if ttl_s < 1:
+            raise ConfigError(reason=f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what may live for less")
+        async with self._busy:
+            if self.attached:
+                raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
+            self._emit("attaching")
+            self.wire.close()  # a line that has only asked
+            self._wanted, self.acked, self.reliable_on = _Wanted(ttl_s, maxsize, discoverable), 0, None
+            try:
+                await self.wire.up()
+            except BaseException:
+                self._wanted, self.ttl_s = None, 0
+                self.wire.close()
+                raise
+            self.wire.wanted, self.discoverable = True, discoverable
+            self.bus.adopt(self)
+            existed = self._existed
+        self._emit("attached", existed)
+        return existed
+
+    async def detach(self) -> None:
+        """As Queue.detach. What was taken and not handed over is lost, unless the consumption was reliable: the wire has no way back."""
+        async with self._busy:
+            if not self.attached:
+                return
+            self._emit("detaching")
+            try:
+                await self.stop()
+                await self._pushes.flushed()
+                await self._say("detach", "detached")
+            finally:
+                self._leave()
+        self._emit("detached")
+
+    async def close(self) -> None:
+        """As Queue.close."""
+        if not self.attached:
+            await self.attach()
+        async with self._busy:
+            self._emit("detaching")
+            try:
+                await self.stop()
+                await self._pushes.flushed()
+                await self.wire.up()
+                await self._say("close", "closed")
+            finally:
+                self._leave()
+        self._emit("detached")
+        self._emit("closed")
+
+    @property
+    def attached(self) -> bool:
+        """Whether this object is attached, be the link up or down."""
+        return self.ttl_s > 0
+
+    # -- pushing ----------------------------------------------------------------------------------------------------------------------------
+
+    def push(self, value: object) -> asyncio.Future[int]:
+        """As Queue.push. The future fails with FederationLost when the link broke and nobody knows whether the message is stored."""
+        self._need_attached("push to")
+        return self._pushes.add((as_text(encode(value)),), single=True)
+
+    def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
+        """As Queue.push_many: one call each, many under way."""
+        self._need_attached("push to")
+        texts = [as_text(encode(value)) for value in values]
+        if not texts:
+            nothing: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+            nothing.set_result([])
+            return nothing
+        return self._pushes.add(texts, single=False)
+
+    # -- consuming --------------------------------------------------------------------------------------------------------------------------
+
+    def consume(self, **options: Unpack[ConsumeKeywords]) -> RemoteConsumption:
+        """As Queue.consume, with two limits of the wire. What was taken when a consumption ends goes to the next one of this object and not back to
+        the queue; at most ``prefetch`` messages are so, and none when it is reliable. And an npm server has one idea of ``reliable``: whoever
+        begins takes what others have not acked. ``wait=False`` is refused.
+        """
+        self._need_attached("consume from")
+        asked = ConsumeOptions(**options)
+        if not asked.wait:
+            raise ConfigError(reason="wait=False cannot be said over federation: a reliable consumer waits for the one before it to end")
+        before, self._consumption = self._consumption, RemoteConsumption(self, asked)
+        self._consumption.follows = before
+        return self._consumption
+
+    def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
+        """As Queue.each."""
+        return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
+
+    async def stop(self) -> None:
+        """End the consumption, if there is one."""
+        if self._consumption is not None:
+            await self._consumption.stop()
+
+    @property
+    def consuming(self) -> bool:
+        """Whether a consumption has begun and not ended."""
+        return self._consumption is not None and self._consumption.active
+
+    async def ack(self, last: int) -> None:
+        """As Queue.ack, for what a reliable consumption of this object has handed over. Returns when the server has executed it."""
+        check_id(last)
+        self._need_attached("ack on")
+        if self.reliable_on is None:
+            remedy = "Consume with reliable=True first; its option last acks what an earlier consumer had"
+            raise StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)
+        self.acked = max(self.acked, last)
+        while True:
+            line = await self.wire.up()
+            if line is not self.reliable_on:  # a new one, on which nothing is consumed: Node dies of an ack there
+                self.reliable_on = line
+                line.call("consume", {"reliable": True, "max": 0, "last": self.acked})
+            line.call("ack", last)
+            try:
+                await line.ask("count")  # acks are never answered (protocol 1.9); this goes the same way behind it
+                return
+            except FederationLost:
+                continue
+
+    # -- asking -----------------------------------------------------------------------------------------------------------------------------
+
+    async def count(self) -> int:
+        """As Queue.count."""
+        return int((await self.wire.ask("count"))[0])
+
+    async def flush(self) -> bool:
+        """As Queue.flush."""
+        return bool((await self.wire.ask("flush"))[0])
+
+    async def exists(self) -> bool:
+        """As Queue.exists."""
+        return bool((await self.wire.ask("exists"))[0])
+
+    async def ttl(self) -> int | None:
+        """As Queue.ttl."""
+        return _whole(await self.wire.ask("ttl"))
+
+    async def maxsize(self) -> int:
+        """As Queue.maxsize."""
+        return _whole(await self.wire.ask("maxsize")) or 0
+
+    async def find(self) -> str | None:
+        """As Queue.find, asked of the other bus: ``local`` means that it has the queue."""
+        found = await self.wire.ask("find")
+        return str(found[0]) if found and found[0] else None
+
+    async def metadata(self) -> dict[str, str]:
+        """As Queue.metadata."""
+        found = await self.wire.ask("metadata")
+        return {name: str(value) for name, value in found[0].items()} if found and found[0] else {}
+
+    async def set_metadata(self, fields: Mapping[str, object]) -> None:
+        """As Queue.set_metadata."""
+        if taken := sorted({"ttl", "source", "discover", "maxsize", "born"} & set(fields)):
+            raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")
+        self._need_attached("set metadata of")
+        if fields:
+            await self.wire.ask("metadata", {name: str(value) for name, value in fields.items()})
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    def wire_lost(self, why: BusError) -> None:
+        """The link broke; see wire.Owner."""
+        if self.current is not None:
+            self.current.line_lost()
+        if self.attached:
+            self._emit("reconnecting", why)
+
+    def wire_back(self) -> None:
+        """Attached again, and consuming."""
+        self._emit("reconnected")
+
+    def wire_failed(self, error: BusError) -> None:
+        """What nobody waits for."""
+        if self.current is not None and not self.wire.wanted:
+            self.current.failed(error)
+        self._report(error)
+
+    async def _restore(self, line: Line) -> None:
+        line.on("error", self._far_error)  # first: an error event that nobody hears ends a Node server
+        if self._wanted is None:
+            await line.ask("exists")  # finds the queue's server; without it Node dies of every other question
+            return
+        answered = self._failing = line.expect("attached")
+        line.on("message", self._message)
+        line.on("consuming", self._consumes)
+        wanted = self._wanted
+        line.call("attach", {"ttl": wanted.ttl_s, "maxsize": wanted.maxsize, "discoverable": wanted.discoverable})
+        self._existed = (await answered)[:1] == [True]
+        self._failing = None
+        ttl, maxsize = await asyncio.gather(line.ask("ttl"), line.ask("maxsize"))
+        self.ttl_s, self._pushes.maxsize = _whole(ttl) or wanted.ttl_s, max(_whole(maxsize) or 0, wanted.maxsize)
+        if self.current is not None:
+            self.current.line_new(line, existed=self._existed)
+        asyncio.get_running_loop().call_soon(self._pushes.go_on)
+
+    def _message(self, text: str = "", id: int | str = 0, *_: Any) -> None:
+        if self.current is not None:
+            self.current.arrived(Message(int(id), text.encode("utf-8", "replace")))
+
+    def _consumes(self, state: bool = False, *_: Any) -> None:
+        if self.current is not None:
+            self.current.told(bool(state))
+
+    def _far_error(self, found: Any = None, *_: Any) -> None:
+        error = told_error(found)
+        if self._failing is not None and not self._failing.done():
+            self._failing.set_exception(error)
+        elif isinstance(error, ENDS) and self.current is not None and self.current.running:
+            self.current.failed(error)
+        else:
+            self._report(error)
+
+    async def _say(self, method: str, event: str) -> None:
+        """Call what ends the object, and wait for the event that says so."""
+        line = self.wire.line
+        if line is None:
+            return
+        done = line.expect(event)
+        line.call(method)
+        try:
+            async with asyncio.timeout(END_S):
+                await done
+        except (TimeoutError, FederationLost) as error:
+            log.debug("queue %r: no word that it is %s: %s", self.name, event, error)
+
+    def _leave(self) -> None:
+        if self.taken:
+            log.warning("queue %r: %d messages were taken and not handed over, and federation has no way back", self.name, len(self.taken))
+        self.taken = []
+        self._wanted, self._consumption, self.current, self.ttl_s = None, None, None, 0
+        self.wire.close()
+        self.bus.release(self)
+
+    def _one_pushed(self) -> None:
+        self.pushed += 1
+
+    def _need_attached(self, what: str) -> int:
+        if not self.attached:
+            raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
+        return self.ttl_s
+
+
+def _whole(found: list[Any]) -> int | None:
+    value = found[0] if found else None
+    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdigit()) else None

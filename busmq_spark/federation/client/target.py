@@ -1,0 +1,48 @@
+"""Where a federation server is, and the secret it wants."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from busmq_spark.errors import ConfigError
+
+SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``url`` as it was given: the name under which what is found there is remembered. The secret shows in no repr."""
+
+    url: str
+    secret: str = field(repr=False)
+    tls_ca: str | None = None
+
+    @property
+    def dial(self) -> str:
+        """What to connect to. It holds the secret: never print it."""
+        parts = urlsplit(self.url)
+        return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path or '/'}?secret={quote(self.secret, safe='')}"
+
+    @property
+    def trust(self) -> ssl.SSLContext | None:
+        """Whom to trust behind this URL; None: whom the system trusts, or no TLS."""
+        if not self.tls_ca or SCHEMES[urlsplit(self.url).scheme] != "wss":
+            return None
+        return ssl.create_default_context(cafile=self.tls_ca)
+
+
+def target(url: str, secret: str | None, tls_ca: str | None = None) -> Target:
+    """Raises ConfigError before anything is connected. The URL is shown in errors only when it can hold no secret."""
+    parts = urlsplit(url.strip())
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise ConfigError(reason=f"the federation URL begins with {parts.scheme[:10]!r}; expected ws://, wss://, http:// or https:// and a host")
+    if parts.query or parts.username or parts.password or parts.fragment:
+        raise ConfigError(reason=f"the federation URL of {parts.hostname} has more than a path; give the secret as federate_secret or secret=")
+    if not secret:
+        raise ConfigError(reason=f"no secret for the federation server at {url.strip()}: set federate_secret, or federate(…, secret=…)")
+    if tls_ca and not Path(tls_ca).is_file():
+        raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")
+    return Target(url.strip(), secret, tls_ca)

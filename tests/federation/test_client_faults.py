@@ -1,0 +1,116 @@
+"""A link that is cut at byte k, again and again: nothing acked is lost, order is kept, every call is answered or raises."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from busmq_spark.errors import FederationLost
+from tests.bus.tools import ids
+from tests.conftest import Fresh
+from tests.federation.far import Far, far, quick
+
+CUTS = 25
+SEED = 20_261_121
+
+
+def cutting(least: int, most: int) -> itertools.chain[int]:
+    """After how many bytes each of the first connections is cut; the ones after them live."""
+    chance = random.Random(SEED + least + most)
+    return itertools.chain(iter([chance.randint(least, most) for _ in range(CUTS)]), iter(()))
+
+
+async def push_all(queue: Any, numbers: range) -> list[int]:
+    """Push numbers, many under way at once; one whose push failed is pushed no more. Those that were answered."""
+    answered = []
+    for n, push in [(n, queue.push(n)) for n in numbers]:
+        try:
+            await push
+        except FederationLost:
+            continue
+        answered.append(n)
+    return answered
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_pushes_over_a_link_that_is_cut_are_stored_in_order_or_raise(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    quick(monkeypatch)
+    async with far(redis_url) as both, both.home.queue(name := fresh()) as there, both.queue(name) as queue:
+        setattr(both.cutter, way, cutting(5_000, 40_000))
+        both.cutter.cut()
+        answered = [n for turn in range(20) for n in await push_all(queue, range(100 * turn, 100 * turn + 100))]
+        stored = [message.json() async for message in there.consume(max=await there.count())]
+        assert stored == sorted({*stored})  # in order, none twice
+        assert {*answered} <= {*stored}
+        assert 0 < len(answered) < 2000  # some did fail
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+async def test_reliable_consuming_over_a_link_that_is_cut_loses_nothing_that_was_not_acked(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    quick(monkeypatch)
+    async with far(redis_url) as both, both.home.queue(name := fresh()) as there, both.queue(name) as queue:
+        await there.push_many(range(3000))
+        setattr(both.cutter, way, cutting(600, 6000))
+        both.cutter.cut()
+        done, last = {0}, 0
+        async for message in queue.consume(reliable=True):
+            assert message.id > last or message.id <= max(done)  # a step back only to what was seen
+            assert message.id == last + 1 or message.id - 1 in done  # no gap
+            done.add(message.id)
+            last = message.id
+            if message.id % 20 == 0 or message.id == 3000:
+                await queue.ack(message.id)
+            if message.id == 3000:
+                break
+        assert done == set(range(3001))
+        await queue.detach()
+        assert await there.count() == 0
+        await there.push("end")
+        assert ids([message async for message in there.consume(reliable=True, max=1)]) == [3001]
+
+
+async def test_every_question_over_a_link_that_is_cut_is_answered(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    async with far(redis_url) as both, both.queue(fresh()) as queue:
+        await queue.push_many("abc")
+        both.cutter.down = cutting(300, 1500)
+        both.cutter.cut()
+        for _ in range(150):
+            assert await asyncio.gather(queue.count(), queue.exists(), queue.ttl()) == [3, True, 30]
+
+
+async def test_attaching_and_leaving_over_a_link_that_is_cut_leaves_nothing_behind(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    async with far(redis_url) as both:
+        both.cutter.down = cutting(100, 2000)
+        both.cutter.up = cutting(200, 2000)
+        for turn in range(30):
+            bus: Any = both.bus
+            kinds: list[Callable[[], Any]] = [
+                lambda: both.queue(fresh()),
+                lambda bus=bus: bus.federate(bus.channel(fresh())),
+                lambda bus=bus: bus.federate(bus.pubsub(fresh())),
+                lambda bus=bus: bus.federate(bus.persist(fresh())),
+            ]
+            async with kinds[turn % 4]() as thing:
+                assert thing in both.bus._objects
+        assert not both.bus._objects
+        await nothing_attached(both)
+
+
+async def nothing_attached(both: Far) -> None:
+    """At the server, too, once it has noticed."""
+    async with asyncio.timeout(20):
+        while [thing for thing in both.home._objects if not repr(thing).startswith("Pubsub('bus:")]:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0.01)
