@@ -161,6 +161,11 @@ class Consumption:
             self._stopping = True
             self._wake.set()
 
+    @property
+    def reliable(self) -> bool:
+        """Whether messages are kept until they are acked."""
+        return self._options.reliable
+
     def look(self) -> None:
         """Ask Redis, even if nothing was heard."""
         if self.follows is not None:

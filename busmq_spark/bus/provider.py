@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.replies import ReplyQueues
 from busmq_spark.bus.request import Request
-from busmq_spark.core.keys import service_queue
+from busmq_spark.bus.unawaited import next_by_all_means
+from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import decode_request
 from busmq_spark.errors import BusError, ConfigError, LinkLost
@@ -80,11 +81,9 @@ class Provider:
         """Attach and begin; returns when no request can be missed any more."""
         spawn, name = self._service.bus.spawn, self._service.name
         await self._requests.attach(ttl_s=self._options.ttl_s)
-        listening = asyncio.Event()
-        self._requests.once("consuming", lambda _: listening.set())
-        taking = self._take(self._requests.consume())
-        self._loops = [spawn(taking, f"serving {name}"), spawn(self._replies.sweep(), f"leaving idle reply queues of {name}")]
-        await listening.wait()
+        consumption = self._requests.consume()
+        await consumption.begin()
+        self._loops = [spawn(self._take(consumption), f"serving {name}"), spawn(self._replies.sweep(), f"leaving idle reply queues of {name}")]
 
     async def stop(self, grace_ms: int) -> None:
         """Take no more requests, let the handlers end within ``grace_ms``, cancel the rest, detach."""
@@ -112,17 +111,22 @@ class Provider:
                 self._room.clear()
                 await self._room.wait()
             consumption.prefetch = min(TAKE_MOST, room, self._left or TAKE_MOST)
-            try:
-                message = await anext(consumption)
-            except StopAsyncIteration:
+            message = await next_by_all_means(consumption, self._service._report)
+            if message is None:
                 return
             self._accept(message)
-        await consumption.stop()
+        try:
+            await consumption.stop()
+        except BusError as error:
+            self._service._report(error)  # what it leaves behind is found by whoever serves next
 
     def _accept(self, message: Message) -> None:
         service = self._service
         try:
             frame = decode_request(message.text)
+            if frame.reply_to is not None and not frame.reply_to.startswith(reply_queue(service.name, "")):
+                # Whoever may ask must not make us write to any queue.
+                raise ValueError(f"its replyTo is {frame.reply_to[:80]!r}, not a reply queue of this service")
         except ValueError as error:
             log.warning("service %r: request %d is dropped: %s", service.name, message.id, error)
             return

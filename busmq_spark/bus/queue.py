@@ -194,8 +194,15 @@ class Queue(Emitter):
         return self._consumption is not None and self._consumption.active
 
     async def ack(self, last: int) -> None:
-        """Acknowledge every message up to this id that a reliable consumption has handed over."""
-        await self.run(flows.ack(self.keys, last, ttl_s=self._need_attached("ack on")))
+        """Acknowledge every message up to this id that the reliable consumption of this object has handed over.
+
+        Raises StateError when its consumption is not, or was not, reliable: what another consumer holds is not ours to acknowledge.
+        """
+        ttl_s = self._need_attached("ack on")
+        if self._consumption is None or not self._consumption.reliable:
+            remedy = "Consume with reliable=True, or do not ack: the others are removed when they are taken"
+            raise StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)
+        await self.run(flows.ack(self.keys, last, ttl_s=ttl_s))
 
     # -- asking -----------------------------------------------------------------------------------------------------------------------------
 

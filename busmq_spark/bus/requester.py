@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.bus.unawaited import next_by_all_means
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, decode_reply, error_text
@@ -18,6 +19,7 @@ from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTime
 from busmq_spark.topology.place import new_token
 
 if TYPE_CHECKING:
+    from busmq_spark.bus.consume import Consumption
     from busmq_spark.bus.service import Service
 
 log = logging.getLogger("busmq_spark")
@@ -42,10 +44,9 @@ class Requester:
         """Attach both queues; returns when no reply can be missed any more."""
         await self._requests.attach(ttl_s=ttl_s)
         await self._replies.attach(ttl_s=ttl_s)
-        listening = asyncio.Event()
-        self._replies.once("consuming", lambda _: listening.set())
-        self._reader = self._service.bus.spawn(self._read(), f"reading replies of {self._service.name}")
-        await listening.wait()
+        consumption = self._replies.consume()
+        await consumption.begin()
+        self._reader = self._service.bus.spawn(self._read(consumption), f"reading replies of {self._service.name}")
         self.active = True
 
     async def stop(self, grace_ms: int) -> None:
@@ -111,8 +112,8 @@ class Requester:
             raise self._closed("send to")
         await self._requests.push(RequestFrame(data, req_id, reply_to, int(time.time() * 1000) + timeout_ms).encode())
 
-    async def _read(self) -> None:
-        async for message in self._replies.consume():
+    async def _read(self, consumption: Consumption) -> None:
+        while (message := await next_by_all_means(consumption, self._service._report)) is not None:
             self._arrived(message)
 
     def _arrived(self, message: Message) -> None:

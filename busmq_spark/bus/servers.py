@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from busmq_spark.topology.links import AnyAsyncLink
 
 KNOWN_S = 600.0
+KNOWN_MOST = 100_000
 PING_S = 1.0
 log = logging.getLogger("busmq_spark")
 
@@ -67,6 +68,8 @@ class Servers:
         index, until = self._known.get(key, (0, 0.0))
         if now >= until:
             index = await self._search(key)
+            if len(self._known) >= KNOWN_MOST:
+                self._known.clear()
             self._known[key] = (index, now + KNOWN_S)
         return index
 

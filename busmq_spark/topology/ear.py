@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import hiredis
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.errors import BusError, LinkLost, Unauthorized
 from busmq_spark.topology.connect import REPLY_TIMEOUT_S
 from busmq_spark.topology.dial import dial_async
 from busmq_spark.topology.endpoint import Endpoint
@@ -29,6 +30,12 @@ _PING = pack_words(("PING",))
 log = logging.getLogger("busmq_spark")
 
 
+class _Word(asyncio.Event):
+    """Redis' answer to the first SUBSCRIBE of a channel: set once it is there, with the error if it was no."""
+
+    denied: BusError | None = None
+
+
 class Ear(asyncio.Protocol):
     """Listens while ``run`` runs. Listeners are called on the loop and must not block."""
 
@@ -37,7 +44,8 @@ class Ear(asyncio.Protocol):
         self.endpoint = endpoint
         self._reply_s = reply_s
         self._listeners: dict[bytes, list[Listener]] = {}
-        self._confirmed: dict[bytes, asyncio.Event] = {}
+        self._confirmed: dict[bytes, _Word] = {}
+        self._asked: deque[list[bytes]] = deque()
         self._writer: Any = None
         self._lost = asyncio.Event()
         self._heard = False
@@ -45,17 +53,23 @@ class Ear(asyncio.Protocol):
         self._reader = hiredis.Reader()
 
     async def add(self, channel: str, listener: Listener) -> None:
-        """Listen; returns once Redis has confirmed, so that what is said from now on is heard. Waits while Redis is away, until ``remove``."""
+        """Listen; returns once Redis has confirmed, so that what is said from now on is heard. Waits while Redis is away, until ``remove``.
+
+        Raises Unauthorized when Redis does not let us listen to this channel: whoever may name channels must not end what others hear.
+        """
         name = channel.encode()
         self._listeners.setdefault(name, []).append(listener)
         if name not in self._confirmed:
-            self._confirmed[name] = asyncio.Event()
+            self._confirmed[name] = _Word()
             self._send("SUBSCRIBE", [name])
+        word = self._confirmed[name]
         try:
-            await self._confirmed[name].wait()
+            await word.wait()
         except asyncio.CancelledError:
             self.remove(channel, listener)
             raise
+        if word.denied is not None:
+            raise word.denied
 
     def remove(self, channel: str, listener: Listener) -> None:
         """Stop listening; nothing is heard from now on."""
@@ -105,7 +119,10 @@ class Ear(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._lost = asyncio.Event()
         self._writer.transport.set_protocol(self)
-        self._send("SUBSCRIBE", list(self._listeners))
+        self._asked.clear()
+        self._send("SUBSCRIBE", [name for name in self._listeners if self._confirmed[name].is_set()])
+        for name in [name for name in self._listeners if not self._confirmed[name].is_set()]:
+            self._send("SUBSCRIBE", [name])  # each on its own: Redis may refuse it
 
     async def _watch(self) -> None:
         """Returns when the connection is gone, or silent although asked."""
@@ -131,13 +148,18 @@ class Ear(asyncio.Protocol):
         if self._writer is None:
             return  # all are sent at the next connect
         for i in range(0, len(names), _NAMES_PER_CALL):
-            self._writer.transport.write(pack_words((word, *names[i : i + _NAMES_PER_CALL])))
+            part = names[i : i + _NAMES_PER_CALL]
+            self._writer.transport.write(pack_words((word, *part)))
+            if word == "SUBSCRIBE":
+                self._asked.append(part)
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
         self._reader.feed(data)
         while (said := self._reader.gets()) is not False:
             if isinstance(said, Exception) and "unsubscribe" not in str(said):
+                if self._deny(said):
+                    continue
                 self._refused = said
                 self.drop()
                 return
@@ -147,11 +169,30 @@ class Ear(asyncio.Protocol):
             if kind == b"message":
                 for listener in tuple(self._listeners.get(name, ())):
                     listener(payload)
-            elif kind == b"subscribe" and name in self._confirmed:
-                confirmed = self._confirmed[name]
+            elif kind == b"subscribe":
+                self._answered(name)
+                if (confirmed := self._confirmed.get(name)) is None:
+                    continue
                 for listener in tuple(self._listeners[name]) if confirmed.is_set() else ():
                     listener(None)
                 confirmed.set()
+
+    def _answered(self, name: bytes) -> None:
+        if self._asked and self._asked[0][-1] == name:  # answers come in the order of the names
+            self._asked.popleft()
+
+    def _deny(self, said: Exception) -> bool:
+        """Redis refuses one channel that was never heard: whoever asked for it is told. False when it is more than that."""
+        error = translate(said, self.endpoint)
+        names = self._asked[0] if self._asked else []
+        if not isinstance(error, Unauthorized) or len(names) != 1 or ((word := self._confirmed.get(names[0])) is not None and word.is_set()):
+            return False
+        self._asked.popleft()
+        self._listeners.pop(names[0], None)
+        if (word := self._confirmed.pop(names[0], None)) is not None:
+            word.denied = error
+            word.set()
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._writer = None

@@ -71,6 +71,19 @@ async def test_reliable_messages_come_again_until_they_are_acked(open_bus: OpenB
         assert await queue.count() == 0
 
 
+async def test_nobody_acks_what_another_consumer_holds(open_bus: OpenBus, fresh: Fresh) -> None:
+    name = fresh()
+    async with open_bus() as bus, bus.queue(name) as holder, bus.queue(name) as other:
+        await holder.push_many(range(3))
+        assert ids([message async for message in holder.consume(reliable=True, max=3)]) == [1, 2, 3]
+        with pytest.raises(StateError, match="not consumed reliably by this object"):
+            await other.ack(3)
+        other.consume(max=1)
+        with pytest.raises(StateError, match="not consumed reliably by this object"):
+            await other.ack(3)
+        assert ids([message async for message in holder.consume(reliable=True, max=3)]) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("reliable", [False, True])
 async def test_stopping_puts_back_what_was_not_handed_over_in_its_place(open_bus: OpenBus, fresh: Fresh, reliable: bool) -> None:
     async with open_bus() as bus, bus.queue(fresh()) as queue:

@@ -126,6 +126,22 @@ async def test_who_may_not_listen_hears_so_and_does_not_wait_for_ever(fresh: Fre
                 pass
 
 
+async def test_who_may_listen_to_some_channels_loses_nothing_by_asking_for_another(fresh: Fresh) -> None:
+    name = fresh()
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "half", "on", ">secret", "~*", "resetchannels", "&bus:queue:*", "+@all")
+        async with asyncio.timeout(60), Bus(server.url, user="half", password="secret") as bus, bus.queue(name) as queue:
+            waiting = asyncio.ensure_future(anext(queue.consume()))
+            for _ in range(2):
+                with pytest.raises(Unauthorized, match="refused access"):
+                    await bus.pubsub(fresh()).subscribe()
+            server.command("CLIENT", "KILL", "TYPE", "pubsub")
+            with pytest.raises(Unauthorized):
+                await bus.pubsub(fresh()).subscribe()
+            await queue.push("heard")
+            assert (await waiting).text == "heard"
+
+
 async def test_what_is_given_back_behind_much_else_is_in_order(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus:
         queue = bus.queue(fresh())

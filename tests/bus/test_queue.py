@@ -120,6 +120,7 @@ async def test_calls_at_the_wrong_time_say_so(open_bus: OpenBus, fresh: Fresh) -
         await queue.attach()
         with pytest.raises(StateError, match="attached already"):
             await queue.attach()
+        queue.consume(reliable=True)
         with pytest.raises(ConfigError, match="id to ack"):
             await queue.ack("3")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="belongs to the bus"):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.core.keys import service_queue
 from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ServerFull
 from tests.bus.test_service import LONG_MS, pair
+from tests.bus.test_service_provider import Gate
 from tests.support import wait_until
 
 
@@ -19,3 +22,27 @@ async def test_after_redis_came_back_without_data_requests_are_answered_as_befor
             async with asyncio.timeout(LONG_MS / 1000):  # less than it takes to look without having heard
                 assert await service.request("after") == "after"
                 assert await service.request("again") == "again"
+
+
+async def test_a_redis_out_of_memory_ends_no_provider() -> None:
+    with RedisServer() as server:
+        async with Bus(server.url) as bus, bus.service("svc") as provider, bus.service("svc") as service:
+            reported: list[Exception] = []
+            provider.on("error", reported.append)
+            gate = Gate()
+            await service.connect(timeout_ms=LONG_MS)
+            await provider.serve(gate, concurrency=1)
+            await service.send("first")
+            await gate.entered(1)
+            second = asyncio.ensure_future(service.request("second"))
+            queue = bus.queue(service_queue("svc"))
+            while await queue.count() == 0:  # noqa: ASYNC110  # no event says that it is stored
+                await asyncio.sleep(0.01)
+            server.command("CONFIG", "SET", "maxmemory", 1)
+            gate.opened.set()
+            async with asyncio.timeout(60):
+                while not reported:  # noqa: ASYNC110  # the provider asks, and Redis refuses
+                    await asyncio.sleep(0.01)
+            assert isinstance(reported[0], ServerFull)
+            server.command("CONFIG", "SET", "maxmemory", 0)
+            assert await second == "second"

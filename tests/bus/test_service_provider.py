@@ -81,6 +81,19 @@ async def test_expired_requests_are_dropped_silently_and_malformed_ones_with_a_w
     assert len(caplog.records) == 6
 
 
+async def test_a_request_makes_the_provider_write_to_no_queue_but_a_reply_queue(
+    open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = []
+    async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests, bus.queue(fresh("victim")) as victim:
+        await requests.push(RequestFrame("evil", "1", victim.name).encode())
+        async with pair(bus, name, served.append) as service:
+            await service.request("last")
+        assert served == ["last"]
+        assert await victim.count() == 0
+    assert "not a reply queue of this service" in caplog.text
+
+
 async def test_what_cannot_be_understood_does_not_count_towards_max(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests:
         await requests.push("notjson")

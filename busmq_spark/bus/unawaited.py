@@ -1,0 +1,29 @@
+"""For loops that nobody awaits: what Redis refuses must not end the bus, and nobody would catch it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from busmq_spark.errors import BusError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.consume import Consumption
+    from busmq_spark.core.message import Message
+
+LONGEST_PAUSE_S = 5.0
+
+
+async def next_by_all_means(consumption: Consumption, report: Callable[[BusError], None]) -> Message | None:
+    """The next message, None at the end. What Redis refuses (out of memory, say) is reported, and asked again after a pause."""
+    pause_s = 0.1
+    while True:
+        try:
+            return await anext(consumption)
+        except StopAsyncIteration:
+            return None
+        except BusError as error:
+            report(error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
