@@ -30,6 +30,8 @@ PENALTY_S = 0.1
 """How long nothing is read after a channel too many was refused: an npm client asks again at once."""
 REMEMBERED = 10_000
 """How many closed channels are remembered: what still comes for them is no new channel."""
+TURN_S = 0.005
+"""How long calls are executed before the others have their turn: a packet may hold a hundred thousand."""
 NOT_BINARY, BROKEN = 1003, 1002
 log = logging.getLogger("busmq_spark")
 
@@ -45,6 +47,7 @@ class Connection:
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._held = 0
         self._gone = False
+        self._turn_ends = 0.0
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -59,8 +62,7 @@ class Connection:
         try:
             async for message in self._socket:
                 await self._take(message)
-                if self._busy:
-                    await self._less_busy()
+                await self.next_turn()
         except ConnectionClosed:
             log.debug("federation: %s broke off", self.identity.name)
         except WireError as error:
@@ -104,6 +106,19 @@ class Connection:
         if size > 0 and self._held > self.limits.message_bytes:
             raise WireError(found=f"{self._held} bytes of lines that do not end", expected="each line in one packet")
 
+    async def give_way(self) -> None:
+        """Let others go on, if it was this connection's turn for long enough."""
+        clock = asyncio.get_running_loop().time
+        if clock() >= self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = clock() + TURN_S
+
+    async def next_turn(self) -> None:
+        """Returns when the next line may be executed: at once, unless too much is in work or it was done long enough."""
+        if self._busy:
+            await self._less_busy()
+        await self.give_way()
+
     @property
     def _busy(self) -> bool:
         limits = self.limits
@@ -132,7 +147,7 @@ class Connection:
                 await self._refuse(packet.channel)
                 return
             session = self._sessions[packet.channel] = Session(self, packet.channel)
-        session.feed(packet.body)
+        await session.feed(packet.body)
 
     async def _refuse(self, channel: str) -> None:
         log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))

@@ -25,6 +25,7 @@ FUNCTIONS = 10_000
 CALLBACKS = 1000
 """Most functions in one line; npm busmq sends one or two."""
 INDEX = re.compile("0|[1-9][0-9]{0,8}")
+EMPTY = re.compile(rb"\n+")
 HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 UNSAFE = {"__proto__", "constructor", "prototype"}
 UNDEFINED = object()
@@ -159,16 +160,20 @@ class Lines:
         """Bytes of a line that is not complete yet."""
 
     def feed(self, body: bytes) -> Iterator[bytes]:
-        """The lines that are complete now; the rest waits for more."""
-        *whole, rest = body.split(b"\n")
-        for line in whole:
+        """The lines that are complete now, one by one, without those that are empty; the rest waits for more."""
+        start = 0
+        while (end := body.find(b"\n", start)) >= 0:
+            line = body[start:end]
             complete = b"".join([*self._parts, line]) if self._parts else line
             self._parts.clear()
             self.held = 0
             self._check(len(complete))
             if complete:
                 yield complete
-        if rest:
+                start = end + 1
+            else:
+                start = EMPTY.match(body, end).end()  # type: ignore[union-attr]  # there is one at least
+        if rest := body[start:]:
             self.held += len(rest)
             self._check(self.held)
             self._parts.append(rest)

@@ -46,14 +46,15 @@ class Session:
         """Bytes of the line that invokes a function now."""
         self._open = True
 
-    def feed(self, body: bytes) -> None:
-        """The body of one packet. What cannot be read ends the channel."""
+    async def feed(self, body: bytes) -> None:
+        """The body of one packet, line by line, as fast as there is room for what they ask. What cannot be read ends the channel."""
         try:
             if self._object is None:
                 self._create(Creation.decode(body))
             else:
                 for line in self._lines.feed(body):
                     self._invoked(line)
+                    await self.connection.next_turn()
                     if not self._open:
                         return
                 self._hold(self._lines.held)
@@ -201,6 +202,7 @@ class Session:
                 if outcome is not None:
                     await outcome
                 self.ended(size)
+                await self.connection.give_way()
                 if not self._calls:
                     return
                 name, text = self._calls.popleft()
