@@ -42,7 +42,8 @@ class Connection:
     def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: Limits) -> None:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
         self._worked = asyncio.Event()
-        self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes), self._worked.set)
+        most = limits.in_flight_bytes + 2 * limits.message_bytes
+        self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes), most, self._worked.set)
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._held = 0

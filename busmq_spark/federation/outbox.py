@@ -2,7 +2,8 @@
 
 Rule 1. Results of calls are put in at once, since their number is bounded by the calls in flight. Whoever takes messages from the bus for the
         peer waits for ``room`` first, so a peer that reads slowly is served slowly and costs no more than ``HIGH`` and one message.
-Rule 2. ``since`` tells when the message under way was begun: whoever watches cuts off a peer that never reads.
+Rule 2. What is put in at once can grow, too: one message goes to each of many listeners. Beyond ``most`` the peer is given up, and nothing is kept.
+Rule 3. ``since`` tells when the message under way was begun: whoever watches cuts off a peer that never reads.
 """
 
 from __future__ import annotations
@@ -18,17 +19,25 @@ HIGH = 512 * 1024
 class Outbox:
     """Packets in the order of ``put``; ``run`` sends them."""
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int = HIGH, on_sent: Callable[[], None] = lambda: None) -> None:
-        self._send, self._high, self._on_sent = send, high, on_sent
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int, most: int, on_sent: Callable[[], None] = lambda: None) -> None:
+        self._send, self._high, self._most, self._on_sent = send, high, most, on_sent
         self._packets: deque[bytes] = deque()
         self.waiting = 0
         """Bytes that wait, the packet under way included."""
         self.since: float | None = None
+        self.flooded = False
+        """Whether the peer is given up."""
         self._filled, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
 
     def put(self, packet: bytes) -> None:
         """Send it after those before it."""
+        if self.flooded:
+            return
+        if self.waiting + len(packet) > self._most:
+            self.flooded = True
+            self._packets.clear()
+            return
         self._packets.append(packet)
         self.waiting += len(packet)
         self._filled.set()

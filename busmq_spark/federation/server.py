@@ -219,7 +219,11 @@ class FederationServer:
                 give_back()
             for connection in tuple(self._connections):
                 since, expires = connection.outbox.since, connection.identity.expires
-                if since is not None and clock() - since > self._limits.send_s:
+                if connection.outbox.flooded:
+                    log.warning("federation: more waited for %s than may, and it is cut off", connection.identity.name)
+                    self._counts.cut_off.add(reason="flooded")
+                    connection.abort()
+                elif since is not None and clock() - since > self._limits.send_s:
                     log.warning("federation: %s has not read for %g s and is cut off", connection.identity.name, self._limits.send_s)
                     self._counts.cut_off.add(reason="slow")
                     connection.abort()
@@ -240,7 +244,7 @@ class Counts:
     def __init__(self, metrics: Metrics) -> None:
         self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK))
         self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=("path", "origin", "secret", "busy"))
-        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "expired"))
+        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "expired", "flooded"))
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")

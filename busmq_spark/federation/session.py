@@ -202,6 +202,7 @@ class Session:
                 if outcome is not None:
                     await outcome
                 self.ended(size)
+                await self.connection.outbox.room()
                 await self.connection.give_way()
                 if not self._calls:
                     return

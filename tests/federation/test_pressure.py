@@ -191,6 +191,19 @@ async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Se
         await wire.open("queue", fresh())
 
 
+async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_memory(federation: Serve, fresh: Fresh) -> None:
+    limits = Limits(message_bytes=60_000, in_flight_bytes=60_000)
+    async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue, deaf(server) as socket:
+        await say(socket, "0" * 16, creation("queue", queue.name).encode(), *[listen("message")] * 1000, *CONSUME)
+        await until(lambda: server._connections)
+        [connection] = server._connections
+        await queue.push(BIG)
+        await until(lambda: connection.outbox.flooded)
+        assert connection.outbox.waiting <= 180_000
+        await until(lambda: not server._connections)
+        assert 'cut_off_total{reason="flooded"} 1' in server.metrics.text()
+
+
 async def test_a_listener_too_many_closes_its_channel(federation: Serve, fresh: Fresh) -> None:
     async with federation(limits=Limits(callbacks_per_channel=3)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())

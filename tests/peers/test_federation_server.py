@@ -105,6 +105,16 @@ async def test_a_queue_of_node_behind_our_server(npm: None, redis_url: str, fres
             assert await queue.push("more") == 5
 
 
+async def test_large_messages_and_strange_characters_come_through(npm: None, redis_url: str, fresh: Fresh) -> None:
+    texts = ["", "x" * 3_000, "y" * 100_000, "z" * 5_000_000, 'line1\nline2\u2028z\0\x1f"\\', "😀" * 10_000, "[Function]", '{"method":0}']
+    async with serving(redis_url) as (_, server), dial(server.url) as node:
+        await node.queue("q", fresh())
+        for id, text in enumerate(texts, 1):
+            assert await node.ask("q", "push", text) == [None, id]
+        await node.call("q", "consume", {})
+        assert [await node.event("q", "message") for _ in texts] == [[text, id] for id, text in enumerate(texts, 1)]
+
+
 async def test_node_reads_by_index_and_up_to_a_number_and_removes_nothing(npm: None, redis_url: str, fresh: Fresh) -> None:
     async with serving(redis_url) as (bus, server), dial(server.url) as node, bus.queue(fresh()) as queue:
         await queue.push_many(["a", "b", "c", b"\xff\xfe"])
