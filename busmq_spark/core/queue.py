@@ -165,6 +165,17 @@ def flush(keys: QueueKeys) -> Flow[bool]:
     return bool((yield command("DEL", keys.messages)))
 
 
+def end(keys: QueueKeys) -> Flow[int]:
+    """The id of the newest stored message; 0 when none is stored."""
+    return int((yield command("LINDEX", keys.messages, -2)) or 0)
+
+
+def trim(keys: QueueKeys, last: int) -> Flow[None]:
+    """Delete every stored message up to the id ``last``: unlike :func:`flush` it may come late, or again, and deletes nothing newer."""
+    while (yield script("trim", (keys.messages,), (last, ACK_MOST))) == ACK_MOST:
+        pass
+
+
 def close(keys: QueueKeys) -> Flow[None]:
     """Remove the queue with everything in it, our own records too."""
     yield command("DEL", *keys.all)

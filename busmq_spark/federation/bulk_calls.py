@@ -225,9 +225,10 @@ OPERATIONS: dict[str, Operation] = {
     "recorded": Operation(several(*SINK), listed(STAGED), "any", _none),
     "discard": Operation(several(listed(STAGED)), NOTHING, "write", _of_staged),
     "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, "write", _of_staged),
-    "truncate": Operation(several(NAMES), NOTHING, "admin", _first),
+    "ends": Operation(several(NAMES), mapped(WHOLE), "admin", _first),
+    "trim": Operation(several(mapped(WHOLE)), NOTHING, "admin", _first),
 }
-"""Every method of ReadStore and WriteStore that must ask the other side, and ``listen`` and ``wait`` for what a bell does."""
+"""Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what a bell does: ``listen`` and ``wait``."""
 
 
 def encode_error(error: BusError) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Work:
 
 PLAIN = (
     *("states", "marks", "counters", "ack", "subscribe", "subscriptions"),
-    *("lease", "holders", "keep_alive", "traces", "bytes_until", "truncate"),
+    *("lease", "holders", "keep_alive", "traces", "bytes_until", "ends", "trim"),
 )
 """Operations that are the store's own methods, as they are."""
 _SUBSCRIPTION_AT = {"ack": 1, "subscribe": 1, "lease": 1, "holders": 1, "keep_alive": 1}

@@ -167,9 +167,17 @@ class RedisStore:
         """The lists of the batch that is on record for a sink, whichever it is."""
         return self._home(sink).run(sinks.on_record(sink))
 
+    def ends(self, queues: Sequence[str]) -> dict[str, int]:
+        """The id of the newest message of each; 0 when it has none."""
+        return {queue: self._run(queue, queues_.end(self.keys(queue))) for queue in queues}
+
+    def trim(self, ends: Mapping[str, int]) -> None:
+        """Delete the messages of each up to an id. However late this reaches Redis, what was pushed meanwhile stays."""
+        for queue, last in ends.items():
+            self._run(queue, queues_.trim(self.keys(queue), last))
+
     def truncate(self, queues: Sequence[str]) -> None:
-        for queue in queues:
-            self._run(queue, queues_.flush(self.keys(queue)))
+        self.trim(self.ends(queues))
 
     def close(self) -> None:
         for link in self._links:

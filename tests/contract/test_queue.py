@@ -291,6 +291,19 @@ def test_flush_deletes_messages_while_ids_go_on_and_the_unacked_stay(run: Run, b
     assert redis("LLEN", keys.toack) == 2
 
 
+@pytest.mark.parametrize("last", [0, 3, 5000, 6000])
+def test_trim_deletes_up_to_an_id_and_nothing_newer(run: Run, born: Born, redis: Redis, last: int) -> None:
+    keys, _ = born()
+    run(queue.push_many(keys, values(1, 6000)))
+    assert run(queue.end(keys)) == 6000
+    for _ in range(2):
+        run(queue.trim(keys, last))
+        assert run(queue.count(keys)) == 6000 - last
+    assert redis("LINDEX", keys.messages, 0) == (b"%d" % (last + 1) if last < 6000 else None)
+    run(queue.flush(keys))
+    assert run(queue.end(keys)) == 0
+
+
 def test_close_removes_every_key_of_the_queue_ours_included(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push_many(keys, values(1, 3)))

@@ -67,7 +67,8 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "recorded": (TEXT, WHOLE),
     "discard": (st.lists(STAGED, max_size=3).map(tuple),),
     "forget": (TEXT, st.lists(STAGED, max_size=3).map(tuple)),
-    "truncate": (NAMES,),
+    "ends": (NAMES,),
+    "trim": (by_queue(WHOLE),),
 }
 RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "hello": st.builds(Hello, WHOLE, st.booleans(), WHOLE),
@@ -82,7 +83,8 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "stage": st.tuples(WHOLE, WHOLE),
     "record": st.lists(STAGED, max_size=3).map(tuple),
     "commit": st.none() | st.builds(Full, TEXT, WHOLE, WHOLE),
-    "truncate": st.none(),
+    "ends": by_queue(WHOLE),
+    "trim": st.none(),
 }
 
 

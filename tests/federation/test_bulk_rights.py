@@ -121,7 +121,8 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "commit": lambda: store.commit(queue, "sink", 0, [part]),
         "discard": lambda: store.discard([part]),
         "forget": lambda: store.forget("sink", [part]),
-        "truncate": lambda: store.truncate([queue]),
+        "ends": lambda: store._link.call("ends", [queue]),
+        "trim": lambda: store._link.call("trim", {queue: 9}),
     }
 
 

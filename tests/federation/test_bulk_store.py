@@ -9,15 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, FullPolicy
-from busmq_spark.store.redis_store import RedisStore, bells, open_store
+from busmq_spark.store.protocol import Bells, Creation, FullPolicy
+from busmq_spark.store.redis_store import RedisBells, RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_site import Site, site
 from tests.support import wait_until
@@ -191,6 +190,15 @@ def test_a_full_queue_says_how_many_are_left(store: Store, fresh: Fresh) -> None
     assert store.commit(queue, sink, 0, [found]) is None
 
 
+def test_what_is_pushed_while_a_queue_is_emptied_stays(store: Store, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = filled(store, fresh(), [b"old"] * 3).queue
+    ends = RedisStore.ends
+    monkeypatch.setattr(RedisStore, "ends", lambda *a: (ends(*a), direct.push(queue, [b"new"]))[0])
+    store.truncate([queue, fresh()])
+    assert (state := store.states({queue: -1})[queue]).count == 1
+    assert read(store, Range(queue, state.born, 4, 4)) == [(4, b"new")]
+
+
 def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisStore, fresh: Fresh) -> None:
     queue = filled(store, fresh(), [b"0"]).queue
     appender, key = store.appender(), store.keys(queue).stage(attempt())
@@ -202,8 +210,8 @@ def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisSto
 
 def test_a_push_rings_the_bell_of_an_idle_reader(store: Store, direct: RedisStore, fresh: Fresh) -> None:
     queue, other, rung = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
-    [bell] = store.bells(rung) if isinstance(store, FederatedStore) else bells(store, rung)
-    bell.listen([queue if isinstance(store, FederatedStore) else QueueKeys(queue).available])
+    bell: Bells = store.bells(rung)[0] if isinstance(store, FederatedStore) else RedisBells(store, rung)
+    bell.listen([queue])
     wait_until(rung.is_set, 10, "the bell listens")
     for _ in range(3):
         rung.clear()
