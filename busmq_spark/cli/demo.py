@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +36,16 @@ STEP = 5000
 FIRST_BATCH = "the first batch starts Spark's Python workers"
 
 
-def demo(
+class Scene(StrEnum):
+    """What there is to see."""
+
+    FLIGHTS = "flights"
+    FEDERATION = "federation"
+
+
+def demo(  # noqa: PLR0913  the options of a command
+    scene: Annotated[Scene, typer.Argument(help="flights, or federation: two data centres, one of which goes away and comes back.")] = Scene.FLIGHTS,
+    *,
     rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
     redis: RedisOption = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Save the plot in this folder, or as this .png file.")] = Path(),
@@ -45,7 +55,7 @@ def demo(
     replace: Annotated[bool, typer.Option("--replace", help="Remove queues of these names that exist already.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """See everything at work: real flights, a live stream, a plot.
+    """See everything at work: real flights, a live stream, a plot; or two data centres in one query.
 
     Replays the flights that left New York City in 2013 as JSON messages into a queue, lets Spark compute the delays of each airline and hour as a
     stream, which writes its results into a second queue, and reads those back. Without --redis (or BUSMQ_REDIS_URL) it starts a Redis of its own.
@@ -53,9 +63,18 @@ def demo(
     ```
     busmq demo
     busmq demo --rows 50000 --keep
+    busmq demo federation
     ```
     """
     out = Output(as_json)
+    if scene is Scene.FEDERATION:
+        if rows or keep or replace:
+            raise ConfigError(reason="--rows, --keep and --replace are for the scene with the flights; busmq demo federation takes none of them")
+        _need("pyspark", "websockets")
+        from busmq_spark.cli.demo_federation import federation
+
+        federation(out)
+        return
     picture = _picture(output)
     _need("pyspark", "matplotlib")
     from busmq_spark.spark.demo import Job

@@ -32,10 +32,12 @@ class Centre:
         self.awake = threading.Event()
         self.awake.set()
         self.rows_until_down = -1
-        self.calls = 0
+        self.calls_until_down = -1
+        """It goes down with the call after so many more; -1: it stays up."""
 
     def check(self) -> None:
-        self.calls += 1
+        self.down |= self.calls_until_down == 0
+        self.calls_until_down = max(-1, self.calls_until_down - 1)
         self.awake.wait()
         if self.down:
             raise LinkLost(url=self.url, reason="the test took it away")

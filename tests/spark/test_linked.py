@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
 from busmq_spark.options import ReadOptions, parse
+from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.store import line
 from busmq_spark.store.sources import spell, split
@@ -237,6 +238,73 @@ def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
         assert query.planned[-1]["sources"]["eu"]["queues"][queue]["last"] == 2
         centres["eu"].down = False
     assert ids(gather(query, {"eu": 2}), "eu") == [3, 4]
+
+
+@pytest.mark.parametrize("calls", range(9))
+def test_a_link_may_go_away_at_any_call_of_a_planning(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, calls: int
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 10)
+    query = linked(queue, maxMessagesPerTrigger="15", maxBytesPerTrigger="100000", subscription="s")
+    centres["eu"].calls_until_down = calls
+    rows = query.step("planned") or []
+    centres["eu"].down, centres["eu"].calls_until_down = False, -1
+    rows += gather(query, {"eu": 10, "us": 10, "": 10})
+    assert {source: ids(rows, source) for source in SOURCES} == {source: list(range(1, 11)) for source in SOURCES}
+    positions = [p for offset in query.planned for queues in [offset, *offset.get("sources", {}).values()] for p in queues["queues"].values()]
+    assert all(len(p["mark"]) > 8 for p in positions if p["last"])
+    wait_until(lambda: query.step() is None and not any(bus.ids(queue) for bus in buses.values()), PATIENCE_S)
+
+
+def test_what_a_link_did_not_hear_it_is_told_when_it_is_back(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str
+) -> None:
+    buses["eu"].fill(queue, 3)
+    query = linked(queue)
+    assert query.step()
+    centres["eu"].down = True
+    store = query.reader._attachment.store  # type: ignore[union-attr]
+    assert store.counters([spell("eu", queue)]) == [None]  # not the ack is what meets nobody: it would be the probe, and heard with it
+    assert query.step() is None
+    assert buses["eu"].ids(queue) == [1, 2, 3]
+    centres["eu"].down = False
+    wait_until(lambda: query.step() is None and buses["eu"].ids(queue) == [], PATIENCE_S)
+
+
+def test_an_idle_query_does_not_plan_again_and_again_because_a_link_that_is_away_has_messages(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buses["eu"].fill(queue, 10)
+    query = linked(queue, maxMessagesPerTrigger="5")
+    assert query.step()
+    centres["eu"].down = True
+    wait_until(lambda: query.step() is None, PATIENCE_S)
+    own = query.reader._attachment.store.own  # type: ignore[union-attr]
+    plannings: list[object] = []
+    asked = own.states
+    monkeypatch.setattr(own, "states", lambda wanted: plannings.append(wanted) or asked(wanted))
+    for _ in range(20):
+        assert query.step() is None
+    assert plannings == []
+    assert query.reader.reportLatestOffset()["sources"]["eu"] == {"queues": {queue: {"last": 10}}, "away": True}  # type: ignore[index]
+
+
+def test_only_what_has_answered_is_leased() -> None:
+    class Deaf:
+        def lease(self, *_: object) -> dict[str, str]:
+            return {"there": "me"}
+
+    assert lease.acquire(Deaf(), ["there", "away"], "", "me") == ["there"]  # type: ignore[arg-type]  # all of a store that is asked
+
+
+def test_a_queue_here_whose_name_looks_like_one_of_a_link_is_left_alone(buses: dict[str, Bus], centres: dict[str, Centre], fresh: Fresh) -> None:
+    base = fresh("p")
+    buses[""].fill(spell("eu", base), 3)
+    buses["us"].fill(base, 2)
+    batch = BatchReader(parse(ReadOptions, {"redis.url": buses[""].url, **LINKS, "subscribePattern": f".*{base}"}), LINKED)
+    rows = [row for part in batch.partitions() for row in rows_of(batch, part)]  # type: ignore[arg-type]  # it has a read, too
+    assert [(row[0], row[1], row[3]) for row in rows] == [(base, 1, "us"), (base, 2, "us")]
 
 
 def test_a_task_whose_link_goes_away_in_the_middle_waits_and_goes_on_behind_its_last_row(
