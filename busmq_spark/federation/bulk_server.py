@@ -2,7 +2,7 @@
 
 Rule 1. Calls of one connection are worked off in their order, on one store. Range reads run beside them, each on a store of its own.
 Rule 2. A connection costs bounded memory: calls in flight are counted, a read holds two replies of Redis, and only as many ROWS are sent as the
-        peer gave credit for. A peer that takes nothing off the wire for ``send_s`` is cut off.
+        peer gave credit for. A peer that takes nothing off the wire for ``send_s``, or gives a read no credit for as long, is cut off.
 Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them.
 """
 
@@ -38,6 +38,8 @@ T = TypeVar("T")
 THREADS = 32
 READS = 4
 """Range reads of one connection at once."""
+READS_IN_ALL = 64
+"""Range reads that hold memory at once, of all connections: two replies of Redis each, 4 MB by rule. Further ones wait in line."""
 CALLS = 64
 """Calls of one connection taken and not yet answered; beyond that nothing more is read from it."""
 LONGEST_WAIT_S = 60.0
@@ -56,6 +58,7 @@ class BulkServer:
         self.address: Address = address(options)
         self.pool = ThreadPoolExecutor(THREADS, "busmq-bulk")
         self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
+        self.reads = asyncio.Semaphore(READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -308,7 +311,8 @@ class _Session:
     async def _read(self, id: int, reading: _Reading, part: Any, strict: bool) -> None:
         lane = _Lane(self._server, self._identity)
         try:
-            await self._stream(id, reading, lane, part, strict)
+            async with self._server.reads:
+                await self._stream(id, reading, lane, part, strict)
             await self._send(Frame(Kind.END, id))
         except ConnectionClosed:
             pass
@@ -334,11 +338,22 @@ class _Session:
             try:
                 if schema is not (schema := bulk.schema_of(values)):
                     await self._send(Frame(Kind.SCHEMA, id, None, bulk.encode_schema(schema)))
-                await reading.spend(body.size)
+                await self._spend(reading, body.size)
                 await self._send(Frame(Kind.ROWS, id, {"first": first}, body))
             except BaseException:
                 following.cancel()
                 raise
+
+    async def _spend(self, reading: _Reading, amount: int) -> None:
+        """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for its place."""
+        try:
+            async with asyncio.timeout(self._limits.send_s):
+                await reading.spend(amount)
+        except TimeoutError:
+            log.warning("bulk: a peer gave no credit for %g s and was cut off", self._limits.send_s)
+            self._socket.transport.abort()
+            await self._socket.wait_closed()
+            raise asyncio.CancelledError from None
 
     async def _send(self, frame: Frame) -> None:
         """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""

@@ -31,6 +31,8 @@ from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.place import discover, locate, new_token
 
 T = TypeVar("T")
+MOST_PLACES = 100_000
+"""Queues whose server is remembered; when there are more, all are looked up anew."""
 # Planning spells the keys of every queue several times a batch.
 _KEYS = {cluster: Remembered(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
@@ -53,6 +55,8 @@ class RedisStore:
         return [link.endpoint for link in self._links]
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
+        if len(self._places) > MOST_PLACES:
+            self._places = {}  # a server asks for whatever names its peers think of
         if unknown := [queue for queue in queues if queue not in self._places]:
             self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
         return {queue: self._places[queue] for queue in queues}

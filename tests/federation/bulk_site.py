@@ -33,6 +33,7 @@ class Site:
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._end: asyncio.Event
+        self.bulk: BulkServer
         self.connections: set[ServerConnection] = set()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),), daemon=True)
 
@@ -74,6 +75,7 @@ class Site:
             return None
 
         async with BulkServer(self._options, self._limits) as bulk:
+            self.bulk = bulk
 
             async def answer(socket: ServerConnection) -> None:
                 self.connections.add(socket)

@@ -37,13 +37,20 @@ from tests.tls import Authority, TlsProxy
 pytestmark = pytest.mark.redis
 HOUR = Creation(allowed=True, ttl_s=3600)
 MIB = 1024 * 1024
-LIMITS = Limits(message_bytes=MIB, send_s=0.3)
+LIMITS = Limits(message_bytes=MIB)
 ENOUGH = 2**40
 
 
 @pytest.fixture(scope="module")
 def here(redis_server: RedisServer) -> Iterator[Site]:
     with site(redis_server.url, limits=LIMITS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def strict(redis_server: RedisServer) -> Iterator[Site]:
+    """A server that waits for nobody for long."""
+    with site(redis_server.url, limits=Limits(send_s=0.3)) as made:
         yield made
 
 
@@ -85,6 +92,18 @@ class Peer:
 
     def next(self) -> Frame:
         return bulk.decode(self.socket.receive())
+
+
+class Line(asyncio.Semaphore):
+    """Lets one in, and counts who has asked."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.asked = 0
+
+    async def acquire(self) -> Any:
+        self.asked += 1
+        return await super().acquire()
 
 
 def filled(direct: RedisStore, queue: str, values: list[bytes]) -> Range:
@@ -134,20 +153,53 @@ def test_reads_at_once_are_counted(peer: Peer, direct: RedisStore, fresh: Fresh)
     assert sorted(frame.id for frame in frames if frame.kind is Kind.ERROR) == [5, 6, 7, 8, 9]
 
 
-def test_a_peer_that_never_reads_is_cut_off(peer: Peer, here: Site, direct: RedisStore, fresh: Fresh) -> None:
-    part = filled(direct, fresh(), [b"x" * 10_000] * 3_000)
-    peer.call(1, "read", part, True, ENOUGH)
-    wait_until(lambda: here.call(lambda: peer.at_server not in here.connections), 10, "it is cut off")
+@pytest.mark.parametrize("credit", [1, ENOUGH], ids=["gives no credit", "never reads"])
+def test_a_peer_that_holds_a_read_up_is_cut_off(strict: Site, direct: RedisStore, fresh: Fresh, credit: int) -> None:
+    part, peer = filled(direct, fresh(), [b"x" * 10_000] * 3_000), Peer(strict)
+    peer.call(1, "read", part, True, credit)
+    wait_until(lambda: strict.call(lambda: peer.at_server not in strict.connections), 10, "it is cut off")
+    peer.socket.close()
 
 
-def test_a_peer_that_reads_slowly_is_not(store: FederatedStore, direct: RedisStore, fresh: Fresh, here: Site) -> None:
+def test_a_peer_that_reads_slowly_is_not(strict: Site, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"x" * 10_000] * 1_000)
-    with cutter(here.port) as proxy:
+    with cutter(strict.port) as proxy:
         proxy.bytes_per_s = 8e6
-        slow = open_federated(here.address(port=proxy.port))
+        slow = open_federated(strict.address(port=proxy.port))
         assert count(slow, part) == 1_000
         assert proxy.connections == 1
         slow.close()
+
+
+def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(strict: Site, direct: RedisStore, fresh: Fresh) -> None:
+    part, store = filled(direct, fresh(), [b"%d" % i + b"x" * 10_000 for i in range(5_000)]), open_federated(strict.address())
+    before = strict.call(lambda: set(strict.connections))
+    found: list[bytes] = []
+    for piece in store.read(part, True):
+        if not found:
+            wait_until(lambda: strict.call(lambda: strict.connections <= before), 10, "it is cut off")
+        found += [value.rstrip(b"x") for value in piece.values.to_pylist()]
+    assert found == [b"%d" % i for i in range(5_000)]
+    store.close()
+
+
+def test_reads_wait_in_line_when_too_many_are_under_way(
+    here: Site, direct: RedisStore, store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, peer = filled(direct, fresh(), [b"x" * 1000] * 20_000), Peer(here)
+    line = here.call(Line)
+    monkeypatch.setattr(here.bulk, "reads", line)
+    peer.call(1, "read", part, True, 1)
+    assert [peer.next().kind, peer.next().kind] == [Kind.SCHEMA, Kind.ROWS]
+    waiting = threading.Thread(target=lambda: done.append(count(store, part)))
+    done: list[int] = []
+    waiting.start()
+    wait_until(lambda: line.asked == 2, 10, "it stands in line")
+    assert not done
+    peer.send(Frame(Kind.CANCEL, 1))
+    waiting.join(20)
+    assert done == [20_000]
+    peer.socket.close()
 
 
 def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_url: str, link: SyncLink, direct: RedisStore, fresh: Fresh) -> None:
