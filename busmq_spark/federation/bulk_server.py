@@ -25,8 +25,10 @@ from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation, encode_error
-from busmq_spark.federation.bulk_work import Identity, Work, check
+from busmq_spark.federation.bulk_lane import Lane, Reading
+from busmq_spark.federation.bulk_work import Identity, check
 from busmq_spark.federation.limits import Limits
+from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_store import RedisStore
@@ -53,8 +55,9 @@ class BulkServer:
     async with BulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
     """
 
-    def __init__(self, options: RedisOptions, limits: Limits | None = None) -> None:
+    def __init__(self, options: RedisOptions, limits: Limits | None = None, metrics: Metrics | None = None) -> None:
         self.limits = limits or Limits()
+        self.counts = Counts(metrics or Metrics())
         self.address: Address = address(options)
         self.pool = ThreadPoolExecutor(THREADS, "busmq-bulk")
         self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
@@ -94,54 +97,14 @@ class BulkServer:
                 await asyncio.sleep(LONGEST_WAIT_S)
 
 
-class _Lane:
-    """A store, used by one thread at a time."""
+class Counts:
+    """What the bulk protocol counts."""
 
-    def __init__(self, server: BulkServer, identity: Identity | None) -> None:
-        self.work = Work(RedisStore(server.address), identity)
-        self._pool = server.pool
-        self._busy: asyncio.Future[Any] | None = None
-
-    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
-        return await self.start(function, *arguments)
-
-    def start(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """The same, without waiting yet."""
-        self._busy = started = asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
-        return asyncio.shield(started)
-
-    def close(self) -> None:
-        """Close the store as soon as no thread uses it."""
-        if self._busy is None or self._busy.done():
-            self._close()
-        else:
-            self._busy.add_done_callback(self._close)
-
-    def _close(self, done: asyncio.Future[Any] | None = None) -> None:
-        if done is not None and not done.cancelled():
-            done.exception()  # seen
-        self.work.store.close()
-
-
-class _Reading:
-    """One range read under way."""
-
-    def __init__(self, credit: int) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self._credit = credit
-        self._more = asyncio.Event()
-
-    def grant(self, amount: int) -> None:
-        self._credit += amount
-        self._more.set()
-
-    async def spend(self, amount: int) -> None:
-        """Waits until there is credit; one frame may overdraw it, or a single large message would never pass."""
-        while self._credit <= 0:
-            self._more.clear()
-            await self._more.wait()
-        self._credit -= amount
+    def __init__(self, metrics: Metrics) -> None:
+        self.calls = metrics.counter("busmq_bulk_calls_total", "Calls taken", operation=tuple(OPERATIONS))
+        self.refused = metrics.counter("busmq_bulk_refused_total", "Calls answered with an error")
+        self.rows = metrics.counter("busmq_bulk_rows_total", "Rows sent to readers")
+        self.bytes = metrics.counter("busmq_bulk_row_bytes_total", "Bytes of record batches sent to readers")
 
 
 class _Session:
@@ -152,11 +115,11 @@ class _Session:
         self._limits = server.limits
         self._socket = socket
         self._identity = identity
-        self._lane = _Lane(server, identity)
+        self._lane = Lane(server.address, server.pool, identity)
         self._calls: asyncio.Queue[tuple[Frame, int]] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
-        self._reads: dict[int, _Reading] = {}
+        self._reads: dict[int, Reading] = {}
         self._waits: set[asyncio.Task[None]] = set()
         self._heard: dict[str, int] = {}
         self._rung = asyncio.Event()
@@ -231,6 +194,7 @@ class _Session:
         except ConnectionClosed:
             raise
         except BusError as error:
+            self._server.counts.refused.add()
             await self._send(Frame(Kind.ERROR, frame.id, encode_error(error)))
 
     def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
@@ -242,6 +206,7 @@ class _Session:
             raise bulk.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
         if self._identity is not None and self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
+        self._server.counts.calls.add(operation=name)
         arguments = operation.decode_arguments(head["args"])
         check(self._lane.work, name, operation, arguments)
         return name, operation, arguments
@@ -305,11 +270,11 @@ class _Session:
         part, strict, credit = arguments
         if len(self._reads) >= READS or frame.id in self._reads:
             raise bulk.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
-        reading = self._reads[frame.id] = _Reading(credit)
+        reading = self._reads[frame.id] = Reading(credit)
         reading.task = asyncio.create_task(self._read(frame.id, reading, part, strict), name="bulk: read")
 
-    async def _read(self, id: int, reading: _Reading, part: Any, strict: bool) -> None:
-        lane = _Lane(self._server, self._identity)
+    async def _read(self, id: int, reading: Reading, part: Any, strict: bool) -> None:
+        lane = Lane(self._server.address, self._server.pool, self._identity)
         try:
             async with self._server.reads:
                 await self._stream(id, reading, lane, part, strict)
@@ -326,7 +291,7 @@ class _Session:
             self._reads.pop(id, None)
             lane.close()
 
-    async def _stream(self, id: int, reading: _Reading, lane: _Lane, part: Any, strict: bool) -> None:
+    async def _stream(self, id: int, reading: Reading, lane: Lane, part: Any, strict: bool) -> None:
         store = lane.work.store
         part = await lane.run(lambda: _placed(store, part))
         rows = store.read(part, strict)
@@ -340,11 +305,13 @@ class _Session:
                     await self._send(Frame(Kind.SCHEMA, id, None, bulk.encode_schema(schema)))
                 await self._spend(reading, body.size)
                 await self._send(Frame(Kind.ROWS, id, {"first": first}, body))
+                self._server.counts.rows.add(len(values))
+                self._server.counts.bytes.add(body.size)
             except BaseException:
                 following.cancel()
                 raise
 
-    async def _spend(self, reading: _Reading, amount: int) -> None:
+    async def _spend(self, reading: Reading, amount: int) -> None:
         """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for its place."""
         try:
             async with asyncio.timeout(self._limits.send_s):

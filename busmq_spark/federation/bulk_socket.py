@@ -5,7 +5,6 @@ The handshake is the websockets package's. Its own blocking client hands each me
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import struct
@@ -120,7 +119,7 @@ class BulkSocket:
     def usable(self) -> bool:
         """Whether the link seems whole; for between calls, when nothing but pings can come."""
         try:
-            while self._used > self._at or select.select([self._socket], [], [], 0)[0]:
+            while self._used > self._at or self._arrived():
                 _, opcode, length = self._head()
                 if opcode < Opcode.CLOSE:
                     self._take(length)  # rows of a read that nobody wants any more
@@ -128,6 +127,21 @@ class BulkSocket:
                 self._control(opcode, bytes(self._take(length)))
         except (FederationLost, WireError):
             return False
+        return True
+
+    def _arrived(self) -> bool:
+        """Take what has come without waiting. Asking the socket itself, since under TLS not all that comes is for us."""
+        try:
+            self._socket.settimeout(0)
+            self._at, self._used = 0, self._socket.recv_into(self._buffer)
+            self._socket.settimeout(SILENCE_S)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self._socket.settimeout(SILENCE_S)
+            return False
+        except OSError as error:
+            raise self._lost(error.strerror or str(error)) from error
+        if not self._used:
+            raise self._lost("it closed the connection")
         return True
 
     def close(self) -> None:

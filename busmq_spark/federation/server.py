@@ -75,7 +75,7 @@ class FederationServer:
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"))
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bulk = BulkServer(bus.options, self._limits)
+        self._bulk = BulkServer(bus.options, self._limits, self._metrics)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
         self._metrics.before_text(self._measure)

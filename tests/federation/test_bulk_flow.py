@@ -311,12 +311,16 @@ def tls(port: int, authority: Authority, host: str) -> Iterator[TlsProxy]:
         yield proxy
 
 
-def test_tls_trusts_whom_it_is_told_to_trust(here: Site, tmp_path: Path, fresh: Fresh) -> None:
+def test_tls_trusts_whom_it_is_told_to_trust(here: Site, direct: RedisStore, tmp_path: Path, fresh: Fresh) -> None:
     ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
     with tls(here.port, ours, "localhost") as proxy:
         named, numbered = (f"wss://{host}:{proxy.port}/bus" for host in ("localhost", "127.0.0.1"))
         store = open_federated(FederationAddress(named, SECRET, tls_ca=str(ours.file)))
-        assert not store.states({(queue := fresh()): -1})[queue].exists
+        for _ in range(3):
+            queue = fresh()
+            assert not store.states({queue: -1})[queue].exists
+        part = filled(direct, queue, [b"x" * 1000] * 5_000)
+        assert count(store, part) == 5_000
         store.close()
         for address in (
             FederationAddress(named, SECRET, tls_ca=str(theirs.file)),
@@ -361,6 +365,9 @@ async def test_a_federation_server_serves_bulk_beside_busmqs_own_protocol(federa
     async with federation() as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([b"1", b"2"])
         await asyncio.to_thread(talk, server.url, queue.name)
+        text = server.metrics.text()
+        assert "busmq_bulk_rows_total 2\n" in text
+        assert 'busmq_bulk_calls_total{operation="states"} 2\n' in text
 
 
 def talk(url: str, queue: str) -> None:
