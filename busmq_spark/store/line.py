@@ -20,7 +20,7 @@ Ask = Callable[[ReadStore], T]
 BUDGET_S = 2.0
 """A link that owes an answer for so long is taken for away. One that then answers late after all gets twice as long from then on."""
 MOST_BUDGET_S = 30.0
-PROBE_S = (0.1, 5.0)
+PROBE_S = (0.1, 2.0)
 """The first and the longest pause between two looks at a link that is away."""
 log = logging.getLogger("busmq_spark")
 

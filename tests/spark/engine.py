@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.core.flow import command
+from busmq_spark.options import RedisOptions
 from busmq_spark.spark import compat, stores
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
@@ -27,13 +29,16 @@ SCHEMA = StructType().add("queue", StringType()).add("id", LongType()).add("valu
 class Engine:
     """One query with its checkpoint. ``reader`` is the process on the driver; ``restart`` gives it a new one, as after a crash."""
 
-    def __init__(self, options: dict[str, str], *, spark40: bool = False, schema: StructType = SCHEMA) -> None:
+    def __init__(
+        self, options: dict[str, str], *, spark40: bool = False, schema: StructType = SCHEMA, homes: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """``homes``: the addresses of the Redis behind links that are real ones."""
         self.options = {name: str(value) for name, value in options.items()}
         self.planned: list[dict[str, Any]] = []
         self.committed = 0
         self.tasks: list[int] = []
         """Rows of each task of the last batch."""
-        self._spark40, self._schema = spark40, schema
+        self._spark40, self._schema, self._homes = spark40, schema, homes
         self._ceiling: dict[str, Any] | None = None
         self.reader = self._new_reader()
 
@@ -55,7 +60,10 @@ class Engine:
             if thread := attachment._keep_alive._thread:
                 thread.join()
             for source, queues in by_source(attachment.queues).items():
-                store = stores.open_link(attachment._options, source) if source else open_store(attachment._options)
+                if source in self._homes:
+                    store = open_store(RedisOptions(url=self._homes[source]))
+                else:
+                    store = stores.open_link(attachment._options, source) if source else open_store(attachment._options)
                 for queue in queues:
                     store._link(queue).execute(command("DEL", store.keys(queue).lease(attachment._options.subscription)))
                 store.close()

@@ -1,0 +1,103 @@
+"""The planner over real links: silent ones, ones that are cut all the time, and one whose Redis is away."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from busmq_spark.embedded import RedisServer
+from busmq_spark.spark import lease, stores
+from busmq_spark.store import line
+from tests.federation.bulk_site import SECRET, Site, site
+from tests.federation.cutting import Cutter, cutter
+from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
+from tests.spark.engine import Engine
+from tests.spark.links import LINKED, gather, ids
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.fault]
+
+
+@dataclass
+class Far:
+    """A data centre of the test's own behind a line that can be cut."""
+
+    redis: RedisServer
+    bus: Bus
+    line: Cutter
+    server: Site
+
+
+@pytest.fixture
+def far(bus_of: MakeBus) -> Iterator[Far]:
+    with RedisServer(aof=True) as redis, site(redis.url) as server, cutter(server.port) as middle:
+        yield Far(redis, bus_of(redis), middle, server)
+
+
+@pytest.fixture
+def query(far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Over the far queue and one of the same name here."""
+    monkeypatch.setattr(line, "BUDGET_S", 0.5)
+    monkeypatch.setattr(line, "PROBE_S", (0.01, 0.1))
+    monkeypatch.setattr(lease, "GRACE_S", 0.0)
+    shared: dict[Any, Any] = {}
+    monkeypatch.setattr(stores, "_SHARED", shared)
+    where = {"federation.url": f"far=ws://127.0.0.1:{far.line.port}/bus", "federation.secret": SECRET, "redis.url": bus.url}
+    made = engine({**where, "subscribe": queue}, schema=LINKED, homes={"far": far.redis.url})
+    yield made
+    made.kill()
+    for store in shared.values():
+        store.close()
+
+
+def test_a_link_that_goes_silent_holds_nobody_up_and_what_came_meanwhile_is_read_when_it_speaks_again(
+    far: Far, bus: Bus, query: Engine, queue: str
+) -> None:
+    far.bus.fill(queue, 10)
+    bus.fill(queue, 10)
+    gather(query, {"far": 10, "": 10})
+    far.line.hush()
+    far.bus.fill(queue, 10, first=11)
+    bus.fill(queue, 10, first=11)
+    assert ids(gather(query, {"": 10}), "far") == []
+    far.line.cut()
+    assert ids(gather(query, {"far": 10}), "far") == list(range(11, 21))
+
+
+def test_a_data_centre_whose_redis_is_away_is_as_one_that_is_away(far: Far, bus: Bus, query: Engine, queue: str) -> None:
+    far.bus.fill(queue, 10)
+    gather(query, {"far": 10})
+    far.redis.kill()
+    bus.fill(queue, 10)
+    assert ids(gather(query, {"": 10}), "far") == []
+    far.redis.restart()
+    far.bus.fill(queue, 5, first=11)
+    assert ids(gather(query, {"far": 5}), "far") == list(range(11, 16))
+
+
+def test_over_a_link_that_is_cut_all_the_time_every_message_is_delivered_once_and_in_order(far: Far, bus: Bus, query: Engine, queue: str) -> None:
+    rows, chance, done = 3_000, random.Random(5), threading.Event()
+    query.options["maxMessagesPerTrigger"] = "300"
+    query.restart()
+
+    def cut() -> None:
+        while not done.wait(chance.uniform(0.01, 0.1)):
+            far.line.cut()
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    try:
+        for at in range(0, rows, 1_000):
+            far.bus.fill(queue, 1_000, first=at + 1)
+            bus.fill(queue, 1_000, first=at + 1)
+        found = gather(query, {"far": rows, "": rows})
+    finally:
+        done.set()
+        cutting.join()
+    assert ids(found, "far") == ids(found, "") == list(range(1, rows + 1))
+    wait_until(lambda: query.step() is None and far.bus.ids(queue) == [], PATIENCE_S, "all acked")
