@@ -104,7 +104,8 @@ class LogNotes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Called by logging."""
         if record.name.partition(".")[0] == "busmq_spark":
-            self._out.warn(record.getMessage())
+            cause = record.exc_info[1] if record.exc_info else None
+            self._out.warn(f"{record.getMessage()}{f': {cause!r}' if cause else ''}")
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], title: str = "") -> Table:

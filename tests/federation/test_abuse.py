@@ -93,7 +93,7 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             assert process.stdout is not None
             yield Served(process, int(re.findall(r":(\d+)/", json.loads(process.stdout.readline())["url"])[0]))
             assert process.poll() is None, log.read_text()[-2000:]
-            assert "Traceback" not in log.read_text()
+            assert not re.findall("(?m)^.*(?:failed|Traceback).*$", log.read_text()), "the server met what it did not expect"
         finally:
             process.terminate()
             process.wait(15)

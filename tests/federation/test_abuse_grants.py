@@ -155,13 +155,14 @@ async def test_a_persisted_objects_channel_reaches_no_other_key(redis_url: str, 
 
 
 @pytest.mark.parametrize("kind", ["disconnect", "__proto__", "constructor", "bus", "federate", "__class__", "Queue", "", "queue\n"])
-async def test_only_the_five_types_exist(redis_url: str, kind: str) -> None:
+async def test_only_the_five_types_exist(redis_url: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(redis_url, {"all": {verb: ["*"] for verb in VERBS}}) as port:
         raw = await Raw.open(port, f"/bus?secret={secret_of('all')}")
         raw.send(frame(CHANNEL + b"1" + json.dumps({"type": kind, "methods": ["on"], "args": ["x"]}).encode()))
         assert await raw.message() == (2, CHANNEL + b"2")
         assert await (await Object(raw, b"another-channel!").create("queue", ["exists"], "x")).call("exists") == [None, False]
         await raw.close()
+    assert "failed" not in caplog.text
 
 
 NAMES = ["disconnect", "emit", "removeListener", "end", "may", "allowed", "toString", "session", "handler"]
