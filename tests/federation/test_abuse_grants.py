@@ -227,6 +227,27 @@ async def test_no_secret_is_logged_counted_or_shown(redis_url: str, fresh: Fresh
         assert secret not in heard
 
 
+async def test_origins_paths_and_bulk_secrets_are_checked_on_the_wire(redis_url: str) -> None:
+    secret, app = secret_of("all"), "https://app.example.com"
+    async with serving(redis_url, {"all": {"read": ["*"]}}, path="/the/bus", origins=[app]) as port:
+        for path, lines, expected in (
+            (f"/the/bus?secret={secret}", [], 101),
+            (f"/the/bus?secret={secret}", [f"Origin: {app}"], 101),
+            (f"/the/bus?secret={secret}", ["Origin: https://evil.example.com"], 403),
+            (f"/the/bus?secret={secret}", [f"Origin: {app}", "Origin: https://evil.example.com"], 403),
+            (f"/the/bus/?secret={secret}", [], 404),
+            (f"/bus?secret={secret}", [], 404),
+            (f"/?secret={secret}", [], 404),
+            (f"/the/bus?secret={secret}", [f"Sec-WebSocket-Protocol: {BULK}"], 401),
+            ("/the/bus", [f"Sec-WebSocket-Protocol: {BULK}", f"Authorization: Bearer {secret}"], 101),
+            ("/the/bus", [f"Sec-WebSocket-Protocol: {BULK}", f"Authorization: Bearer {secret}", "Origin: null"], 403),
+        ):
+            raw = await Raw.dial(port)
+            status, head, _ = await raw.ask(request(path, *lines))
+            assert (status, BULK in head) == (expected, expected == 101 and len(lines) == 2)
+            await raw.close()
+
+
 async def test_a_peer_that_is_gone_or_leaves_is_closed_in_order(redis_url: str) -> None:
     async with serving(redis_url, {"all": {verb: ["*"] for verb in VERBS}}) as port:
         raw = await Raw.open(port, f"/bus?secret={secret_of('all')}")
