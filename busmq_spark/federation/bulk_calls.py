@@ -201,7 +201,7 @@ def _of_commit(queue: str, *rest: Any) -> Iterable[str]:
 
 SINK = (TEXT, WHOLE)
 OPERATIONS: dict[str, Operation] = {
-    "hello": Operation(several(WHOLE), record(Hello, WHOLE, FLAG, WHOLE), "any", _none),
+    "hello": Operation(several(WHOLE, TEXT), record(Hello, WHOLE, FLAG, WHOLE), "any", _none),
     "discover": Operation(several(), NAMES, "any", _none),
     "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), "any", _first),
     "states": Operation(several(mapped(WHOLE)), mapped(STATE), "read", _first),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ class BulkLink:
         self._socket: BulkSocket | None = None
         self._ids = itertools.count(1)
         self._inbox: dict[int, deque[Frame]] = {}
+        self._client = secrets.token_hex(16)
 
     def call(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> Any:
         """The result. Repeated while the link breaks, with patience; every operation is made for that. Raises what the server answers."""
@@ -60,7 +62,7 @@ class BulkLink:
     def ready(self) -> Hello:
         """Connect, unless that is done, with patience; what the server says of itself."""
         if self.hello is None:
-            self.call("hello", bulk.VERSION)
+            self.call("hello", bulk.VERSION, self._client)
         assert self.hello is not None
         return self.hello
 
@@ -160,7 +162,7 @@ class BulkLink:
             self.drop()
         if self._socket is None:
             self._socket = BulkSocket(self.address)
-            id = self._send_call(self._socket, "hello", (bulk.VERSION,), b"")
+            id = self._send_call(self._socket, "hello", (bulk.VERSION, self._client), b"")
             self.hello = self.result(id, "hello")
         return self._socket
 

@@ -1,10 +1,15 @@
-"""What one bulk connection works with: stores in threads, and reads that wait for credit."""
+"""What one bulk connection works with: stores in threads, reads that wait for credit, and whose work a thread does.
+
+Rule 1. A lane is one store and has one call under way at most.
+Rule 2. Once a lane is closed it sends nothing more to Redis: its peer may already have repeated, elsewhere, what a thread of ours still tries.
+Rule 3. A client that comes back on a new connection is answered once its old lane's call has ended, since that one may be on its way to Redis.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from busmq_spark.federation.bulk_work import Identity, Work
@@ -20,7 +25,7 @@ class Lane:
     def __init__(self, where: Address, pool: ThreadPoolExecutor, identity: Identity | None) -> None:
         self.work = Work(RedisStore(where), identity)
         self._pool = pool
-        self._busy: asyncio.Future[Any] | None = None
+        self._busy: Future[Any] | None = None
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
@@ -28,20 +33,43 @@ class Lane:
 
     def start(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """The same, without waiting yet."""
-        self._busy = started = asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
-        return asyncio.shield(started)
+        self._busy = begun = self._pool.submit(function, *arguments)
+        ending = asyncio.wrap_future(begun)
+        ending.add_done_callback(_seen)
+        return asyncio.shield(ending)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no thread uses the store."""
+        return self._busy is None or self._busy.done()
+
+    def stop(self) -> None:
+        """A call that waits for a thread never gets one, one under way is not repeated any more, and no other reaches Redis."""
+        self.work.store.stop()
+        if self._busy is not None:
+            self._busy.cancel()
+
+    async def ended(self) -> None:
+        """Until no thread uses the store."""
+        if self._busy is not None and not self._busy.done():
+            ending = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            self._busy.add_done_callback(lambda _: loop.call_soon_threadsafe(ending.set))
+            await ending.wait()
 
     def close(self) -> None:
-        """Close the store as soon as no thread uses it."""
-        if self._busy is None or self._busy.done():
-            self._close()
+        """Stop, and close the store as soon as no thread uses it."""
+        self.stop()
+        if self._busy is None:
+            self.work.store.close()
         else:
-            self._busy.add_done_callback(self._close)
+            self._busy.add_done_callback(lambda _: self.work.store.close())
 
-    def _close(self, done: asyncio.Future[Any] | None = None) -> None:
-        if done is not None and not done.cancelled():
-            done.exception()  # seen
-        self.work.store.close()
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    """Where nobody waits any more, an error is nobody's."""
+    if not done.cancelled():
+        done.exception()
 
 
 class Reading:
@@ -62,3 +90,28 @@ class Reading:
             self._more.clear()
             await self._more.wait()
         self._credit -= amount
+
+
+class Clients:
+    """Which lane works for which client, so that one client never has two of them at work."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[str, str], tuple[Lane, Callable[[], None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    async def take_over(self, client: tuple[str, str], lane: Lane, leave: Callable[[], None]) -> None:
+        """From now on the client's lane is this one; ``leave`` is called when yet another comes. Returns once no other is at work."""
+        while (before := self._lanes.get(client)) is None or before[0] is not lane:
+            if before is not None:
+                before[1]()
+                before[0].stop()
+                await before[0].ended()
+            if self._lanes.get(client) is before:
+                self._lanes[client] = (lane, leave)
+
+    def left(self, client: tuple[str, str], lane: Lane) -> None:
+        """The connection is gone, and its lane no longer at work."""
+        if (found := self._lanes.get(client)) is not None and found[0] is lane:
+            del self._lanes[client]

@@ -3,7 +3,7 @@
 Rule 1. Calls of one connection are worked off in their order, on one store. Range reads run beside them, each on a store of its own.
 Rule 2. A connection costs bounded memory: calls in flight are counted, a read holds two replies of Redis, and only as many ROWS are sent as the
         peer gave credit for. A peer that takes nothing off the wire for ``send_s``, or gives a read no credit for as long, is cut off.
-Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them.
+Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them (bulk_lane.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -25,7 +25,7 @@ from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation, encode_error
-from busmq_spark.federation.bulk_lane import Lane, Reading
+from busmq_spark.federation.bulk_lane import Clients, Lane, Reading
 from busmq_spark.federation.bulk_work import Identity, check
 from busmq_spark.federation.limits import Limits
 from busmq_spark.metrics import Metrics
@@ -36,7 +36,6 @@ from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
 
-T = TypeVar("T")
 THREADS = 32
 READS = 4
 """Range reads of one connection at once."""
@@ -45,6 +44,7 @@ READS_IN_ALL = 64
 CALLS = 64
 """Calls of one connection taken and not yet answered; beyond that nothing more is read from it."""
 LONGEST_WAIT_S = 60.0
+MAX_CLIENT = 64
 MOST_LISTENED = 20_000
 log = logging.getLogger("busmq_spark")
 
@@ -62,15 +62,18 @@ class BulkServer:
         self.pool = ThreadPoolExecutor(THREADS, "busmq-bulk")
         self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
         self.reads = asyncio.Semaphore(READS_IN_ALL)
+        self.clients = Clients()
         self._listening: list[asyncio.Task[None]] = []
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for task in self._listening:
+        tasks = [*self._listening, *self._leaving]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._listening, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.close_s):
                 await asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True)
@@ -82,6 +85,16 @@ class BulkServer:
             await session.run()
         finally:
             await session.close()
+
+    def left(self, client: tuple[str, str], lane: Lane) -> None:
+        """A client's connection is gone."""
+        if lane.idle:
+            self.clients.left(client, lane)
+            return
+        task = asyncio.create_task(lane.ended(), name="bulk: a call outlives its connection")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        task.add_done_callback(lambda _: self.clients.left(client, lane))
 
     def listen(self) -> None:
         """Begin to hear pushes, with the first peer that asks."""
@@ -123,6 +136,7 @@ class _Session:
         self._waits: set[asyncio.Task[None]] = set()
         self._heard: dict[str, int] = {}
         self._rung = asyncio.Event()
+        self._client: tuple[str, str] | None = None
 
     async def run(self) -> None:
         """Until the peer is gone, or breaks the rules."""
@@ -148,6 +162,8 @@ class _Session:
         for channel, ear in self._heard.items():
             self._server.ears[ear].remove(channel, self._ring)
         self._lane.close()
+        if self._client is not None:
+            self._server.left(self._client, self._lane)
 
     async def _take(self) -> None:
         async for message in self._socket:
@@ -213,6 +229,7 @@ class _Session:
 
     async def _do(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
         if name == "hello":
+            await self._greet(arguments[1])
             result: Any = Hello(bulk.VERSION, self._server.address.cluster, self._limits.message_bytes)
         elif name == "listen":
             await self._listen(arguments[0])
@@ -220,6 +237,14 @@ class _Session:
         else:
             result = await self._lane.run(self._lane.work.do, name, arguments, frame.body)
         await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
+
+    async def _greet(self, name: str) -> None:
+        """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
+        if len(name) > MAX_CLIENT:
+            raise bulk.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
+        if name and self._client is None:
+            self._client = ("" if self._identity is None else self._identity.name, name)
+            await self._server.clients.take_over(self._client, self._lane, self._socket.transport.abort)
 
     # -- hearing of pushes ----------------------------------------------------------------------------------------------------------------
 

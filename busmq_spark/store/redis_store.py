@@ -183,6 +183,11 @@ class RedisStore:
     def truncate(self, queues: Sequence[str]) -> None:
         self.trim(self.ends(queues))
 
+    def stop(self) -> None:
+        """From any thread: nothing is sent to Redis from now on, not even by a call under way. Then ``close``."""
+        for link in self._links:
+            link.stop()
+
     def close(self) -> None:
         for link in self._links:
             link.close()

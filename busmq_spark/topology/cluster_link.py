@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.cluster import Cluster
-from busmq_spark.topology.endpoint import NobodyAnswers, patience, pause
+from busmq_spark.topology.endpoint import NobodyAnswers, patience, pause, stopped
 from busmq_spark.topology.errand import Errand, Parcel, redirection
 from busmq_spark.topology.link import SyncLink, streamed
 from busmq_spark.topology.slots import Node, SlotMap, key_of, slot
@@ -32,6 +33,7 @@ class ClusterLink:
         self._map: SlotMap | None = None
         self._nodes: dict[Node, SyncLink] = {}
         self._posted: deque[Node] = deque()
+        self._stopped = threading.Event()
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
@@ -46,6 +48,7 @@ class ClusterLink:
         errand = Errand(calls, self.endpoint)
         began = time.monotonic()
         for attempt in count():
+            self._check()
             try:
                 self._round(errand, self._map or self.refresh())
                 errand.check()
@@ -59,11 +62,12 @@ class ClusterLink:
                 return result(step, errand.replies)
             if problem is not None:
                 given = patience(self.endpoint, problem) if self._patience_s is None else self._patience_s
-                time.sleep(pause(problem, attempt, time.monotonic() - began, given))
+                self._stopped.wait(pause(problem, attempt, time.monotonic() - began, given))
         raise AssertionError("unreachable")
 
     def post(self, call: Call) -> None:
         """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
+        self._check()
         try:
             key = key_of(call)
             node = (self._map or self.refresh()).masters[0] if key is None else self.owner(key)
@@ -107,6 +111,10 @@ class ClusterLink:
         for link in self._nodes.values():
             link.close()
 
+    def stop(self) -> None:
+        """As :meth:`SyncLink.stop`."""
+        self._stopped.set()
+
     @property
     def masters(self) -> list[SyncLink]:
         """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
@@ -144,12 +152,17 @@ class ClusterLink:
         """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
         began = time.monotonic()
         for attempt in count():
+            self._check()
             try:
                 return [ask(link) for link in self.masters]
             except LinkLost as error:
                 given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
-                time.sleep(pause(error, attempt, time.monotonic() - began, given))
+                self._stopped.wait(pause(error, attempt, time.monotonic() - began, given))
         raise AssertionError("unreachable")
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise stopped()
 
     def _round(self, errand: Errand, slot_map: SlotMap) -> None:
         under_way: list[tuple[SyncLink, Parcel]] = []

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.errors import BusError, LinkLost, StateError
 from busmq_spark.topology.urls import Server
 
 PATIENCE_S = 8.0
@@ -78,6 +78,11 @@ class AnyOf:
     async def find_async(self) -> Server:
         """The next one."""
         return self.find()
+
+
+def stopped() -> StateError:
+    """What a link that was stopped answers with; not LinkLost, so that nobody tries again."""
+    return StateError(event="ask", what="Redis", state="no longer ours to ask", remedy="The peer it was for is gone")
 
 
 def pause(error: BusError, attempt: int, elapsed_s: float, given_s: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ import redis.exceptions as rx
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.dial import dial
-from busmq_spark.topology.endpoint import Endpoint, patience
+from busmq_spark.topology.endpoint import Endpoint, patience, stopped
 from busmq_spark.topology.translate import translate
 from busmq_spark.topology.wire import calls_of, first_error, pack, repeatable, result, unknown_scripts
 
@@ -33,6 +34,7 @@ class SyncLink:
         self._patience_s = patience_s
         self._connection: redis.Connection | None = None
         self._posted = 0
+        self._stopped = threading.Event()
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""
@@ -71,7 +73,8 @@ class SyncLink:
     def post(self, call: Call) -> None:
         """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
         try:
-            connection = self._connection if self._posted and self._connection is not None else self._ready()
+            posted = self._posted and not self._stopped.is_set()
+            connection = self._connection if posted and self._connection is not None else self._ready()
             connection.send_packed_command([pack((call,), whole=True)], check_health=False)
             self._posted += 1
         except _WIRE_ERRORS as error:
@@ -135,6 +138,10 @@ class SyncLink:
         """Close the connection. A later step opens a new one."""
         self._drop()
 
+    def stop(self) -> None:
+        """From any thread: nothing is sent from now on. A step under way takes a reply that comes, and is repeated no more (StateError)."""
+        self._stopped.set()
+
     def _drop(self) -> None:
         self._posted = 0
         if self._connection is not None:
@@ -142,6 +149,8 @@ class SyncLink:
             self._connection = None
 
     def _ready(self) -> redis.Connection:
+        if self._stopped.is_set():
+            raise stopped()
         if self._connection is not None and not self._alive(self._connection):
             self._drop()
         if self._connection is None:
@@ -164,7 +173,7 @@ class SyncLink:
             raise error from None
         if self.endpoint.moves:
             self._drop()  # who is master is asked anew
-        time.sleep(pause_s)
+        self._stopped.wait(pause_s)
 
 
 class Posting(Protocol):

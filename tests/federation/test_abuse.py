@@ -270,7 +270,7 @@ def bulk_calls(queue: str) -> list[bytes]:
     key = f"bus:queue:{queue}:stage:batch:0:0:{'0' * 16}"
     staged = [[queue, 0, key, [[1, 1]]]]
     arguments: dict[str, list[Any]] = {
-        "hello": [1],
+        "hello": [1, "client"],
         "discover": [],
         "attach": [[queue], [True, 60, 0]],
         "states": [{queue: -1}],

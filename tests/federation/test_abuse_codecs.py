@@ -51,7 +51,7 @@ REQUESTS = [
 
 BULK_SCHEMA = bulk.schema_of(pa.array([b"x"]))
 FRAMES = [
-    bulk.Frame(bulk.Kind.CALL, 1, {"op": "hello", "args": [1]}).encode(),
+    bulk.Frame(bulk.Kind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
     bulk.Frame(bulk.Kind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, bulk.pack_values([b"a", b"bc"])).encode(),
     bulk.Frame(bulk.Kind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
     bulk.Frame(bulk.Kind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),

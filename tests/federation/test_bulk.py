@@ -43,7 +43,7 @@ def by_queue(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
-    "hello": (WHOLE,),
+    "hello": (WHOLE, TEXT),
     "discover": (),
     "attach": (NAMES, st.builds(Creation, st.booleans(), WHOLE, WHOLE)),
     "states": (by_queue(WHOLE),),

@@ -269,7 +269,7 @@ def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) ->
     peer.send(Frame(Kind.CALL, 7, head))
     frame = peer.next()
     assert (frame.kind, frame.id, frame.head["code"]) == (Kind.ERROR, 7, WireError.code)
-    peer.call(8, "hello", 1)
+    peer.call(8, "hello", 1, "peer")
     assert peer.next().kind is Kind.REPLY
 
 
