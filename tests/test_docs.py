@@ -8,12 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from busmq_spark import options
 from busmq_spark.embedded import RedisServer
+from busmq_spark.federation.keyring import Keyring
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -46,6 +48,25 @@ def test_the_commands_of_the_readme_run_one_after_the_other() -> None:
             assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
 
 
+def test_the_secrets_of_the_readme_say_what_it_says_about_them(tmp_path: Path) -> None:
+    [text] = [body for kind, body in BLOCKS if kind == "toml"]
+    path = tmp_path / "secrets.toml"
+    path.touch(mode=0o600)
+    path.write_text(text)
+    spark = Keyring.load(path).identify(tomllib.loads(text)["spark"]["secret"])
+    assert spark is not None
+    asked = [("read", "orders-new"), ("read", "orders-private-1"), ("write", "orders-new"), ("write", "results"), ("admin", "results")]
+    assert [spark.may(verb, "queue", name) for verb, name in asked] == [True, False, False, True, False]
+
+
+def test_the_command_that_serves_has_the_options_of_the_readme() -> None:
+    [words] = [shlex.split(body) for kind, body in BLOCKS if kind == "sh"]
+    assert words[:2] == ["busmq", "serve"]
+    wide = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, "-m", "busmq_spark", "serve", "--help"], env=wide, capture_output=True, text=True, check=True)
+    assert [word for word in words if word.startswith("--") and word not in done.stdout] == []
+
+
 def test_other_commands_name_targets_and_extras_that_exist() -> None:
     makefile, project = (ROOT / "Makefile").read_text("utf-8"), (ROOT / "pyproject.toml").read_text("utf-8")
     for command in COMMANDS:
@@ -75,7 +96,8 @@ def test_every_test_that_the_readme_names_exists() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", README)
     assert len(named) >= 7
     for path, test in named:
-        functions = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef
+        functions = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if isinstance(node, kinds)}
         assert test in functions, f"{path} has no {test}"
 
 
