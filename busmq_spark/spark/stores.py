@@ -28,6 +28,9 @@ if TYPE_CHECKING:  # they need websockets, which only queries with links do
 PLANNING_PATIENCE_S = 1.0
 """How long a planner's link is tried before it counts as away: one that broke is opened again in less."""
 PATIENCE_S = 8.0
+"""How long a link is tried where its absence ends something."""
+DRIVER_PATIENCE_S = 30.0
+"""The same with onUnavailable=wait on the driver, where Spark cannot interrupt whoever waits: stopping a query would wait, too."""
 
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
@@ -65,20 +68,20 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
     if not options.links:
         return open_redis(options)
     if options.on_unavailable == "fail":
-        return _linked(options, patient=False)
+        return _linked(options, 0.0)
     lines: dict[str, Line] = {
         link: PausingLine(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
     return LinkedStore({**_own(options), **lines})
 
 
-def patient_store(options: StoreOptions) -> ReadStore:
-    """A new store for whoever cannot do without one of its sources: a batch read, a task. With onUnavailable=wait it waits for links."""
-    return _linked(options, patient=options.on_unavailable == "wait") if options.links else open_redis(options)
+def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
+    """A new store for whoever cannot do without one of its sources: a batch read, a task. With onUnavailable=wait it waits for links so long."""
+    return _linked(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
 
-def _linked(options: StoreOptions, *, patient: bool) -> LinkedStore:
-    lines = {link: DirectLine(link, open_link(options, link), patient=patient) for link, _ in options.links}
+def _linked(options: StoreOptions, patience_s: float) -> LinkedStore:
+    lines = {link: DirectLine(link, open_link(options, link), patience_s) for link, _ in options.links}
     return LinkedStore({**_own(options), **lines})
 
 
@@ -120,16 +123,16 @@ _SHARED: dict[tuple[int, str, StoreOptions], Any] = {}
 
 def task_store(options: StoreOptions) -> ReadStore:
     """The store of this process for a source with these options: tasks that follow each other in one worker share its connections."""
-    return shared_redis(options) if not options.links else _shared("source", options, lambda: patient_store(options))
+    return shared_redis(options) if not options.links else _shared("source", options, lambda: patient_store(options, inf))
 
 
-def sink_store(options: WriteOptions) -> WriteStore:
-    """The store of this process for a sink: it writes to one place."""
+def sink_store(options: WriteOptions, *, task: bool = False) -> WriteStore:
+    """The store of this process for a sink: it writes to one place. With onUnavailable=wait a ``task`` waits for its link as long as it takes."""
     if not options.links:
         return shared_redis(options)
     [(link, _)] = options.links
-    patience_s = inf if options.on_unavailable == "wait" else PATIENCE_S
-    found: WriteStore = _shared("sink", options, lambda: open_link(options, link, patience_s))
+    patience_s = (inf if task else DRIVER_PATIENCE_S) if options.on_unavailable == "wait" else PATIENCE_S
+    found: WriteStore = _shared("task" if task else "sink", options, lambda: open_link(options, link, patience_s))
     return found
 
 

@@ -48,7 +48,7 @@ class TaskWriter:
         query = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
         batch = (context and context.getLocalProperty("streaming.sql.batchId")) or "0"
         attempt = f"{query or 'batch'}:{batch}:{context.partitionId() if context else 0}:{new_token()}"
-        store = sink_store(self._options)
+        store = sink_store(self._options, task=True)
         appender = store.appender()
         full = _policy(self._options)
         attached: set[str] = set()

@@ -51,32 +51,33 @@ def named(source: str, error: BusError) -> BusError:
 
 
 class DirectLine:
-    """Asks in the thread of whoever waits for the answer. ``patient``: for as long as it takes, with one line in the log; else LinkLost is raised."""
+    """Asks in the thread of whoever waits for the answer. After LinkLost it asks again for ``patience_s``, with one line in the log."""
 
     away = False
 
-    def __init__(self, source: str, store: ReadStore, *, patient: bool = False) -> None:
+    def __init__(self, source: str, store: ReadStore, patience_s: float = 0.0) -> None:
         self.store = store
-        self._source, self._patient = source, patient
-        self._complained = False
+        self._source, self._patience_s = source, patience_s
+        self._since: float | None = None
 
     def start(self, ask: Ask[T]) -> Callable[[], T]:
         return lambda: self._ask(ask)
 
     def endured(self, error: BusError) -> None:
         """Returns when the question that met this error is to be asked again, else raises the error."""
-        if not (self._patient and isinstance(error, LinkLost)):
+        if not isinstance(error, LinkLost) or time.monotonic() - (self._since or time.monotonic()) >= self._patience_s:
+            self._since = None
             raise named(self._source, error) from error
-        if not self._complained:
+        if self._since is None:
             log.warning("link %r is away (%s); waiting for it", self._source, error)
-        self._complained = True
+            self._since = time.monotonic()
         time.sleep(random.uniform(0.1, 0.5))  # noqa: S311  # jitter, not a secret
 
     def well(self) -> None:
         """An answer came."""
-        if self._complained:
+        if self._since is not None:
             log.warning("link %r is back", self._source)
-        self._complained = False
+        self._since = None
 
     def close(self) -> None:
         self.store.close()

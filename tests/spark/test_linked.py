@@ -240,6 +240,20 @@ def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
     assert ids(gather(query, {"eu": 2}), "eu") == [3, 4]
 
 
+def test_available_now_takes_what_is_there_and_leaves_a_link_that_is_away_to_the_next_run(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 5)
+    query = linked(queue)
+    centres["eu"].down = True
+    rows = [row for batch in query.available_now() for row in batch]
+    assert {source: len(ids(rows, source)) for source in SOURCES} == {"": 5, "eu": 0, "us": 5}
+    centres["eu"].down = False
+    query.restart()
+    assert ids([row for batch in query.available_now() for row in batch], "eu") == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("calls", range(9))
 def test_a_link_may_go_away_at_any_call_of_a_planning(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, calls: int

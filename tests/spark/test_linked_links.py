@@ -6,13 +6,18 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import pytest
 
 from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import LinkLost
+from busmq_spark.options import ReadOptions, WriteOptions, parse
 from busmq_spark.spark import lease, stores
 from busmq_spark.store import line
+from busmq_spark.store.line import DirectLine
+from busmq_spark.store.sources import spell
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
@@ -78,6 +83,32 @@ def test_a_data_centre_whose_redis_is_away_is_as_one_that_is_away(far: Far, bus:
     far.redis.restart()
     far.bus.fill(queue, 5, first=11)
     assert ids(gather(query, {"far": 5}), "far") == list(range(11, 16))
+
+
+def test_whoever_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far: Far) -> None:
+    where = {"federation.url": f"far=ws://127.0.0.1:{far.line.port}/bus", "federation.secret": SECRET, "subscribe": "q"}
+    name = spell("far", "q")
+    far.bus.fill("q", 2)
+    far.redis.kill()
+    back = threading.Timer(0.5, far.redis.restart)
+    back.start()
+    store = stores.patient_store(parse(ReadOptions, where))
+    assert store.states({name: -1})[name].newest == 2
+    back.join()
+    store.close()
+    away = DirectLine("far", stores.open_link(parse(ReadOptions, where), "far", 0.0), 0.2)
+    far.line.close()
+    for _ in range(2):
+        with pytest.raises(LinkLost, match="link 'far'"):
+            away.start(lambda store: store.states({"q": -1}))()
+    away.close()
+
+
+@pytest.mark.parametrize(("word", "task", "driver"), [("wait", inf, 30.0), ("fail", 8.0, 8.0)])
+def test_a_sink_waits_for_its_link_in_tasks_which_spark_can_kill_and_on_the_driver_for_a_while(word: str, task: float, driver: float) -> None:
+    options = parse(WriteOptions, {"federation.url": "ws://127.0.0.1:1/bus", "onUnavailable": word})
+    found = [stores.sink_store(options, task=True), stores.sink_store(options)]
+    assert [store.address.patience_s for store in found] == [task, driver]  # type: ignore[attr-defined]  # they are federated
 
 
 def test_over_a_link_that_is_cut_all_the_time_every_message_is_delivered_once_and_in_order(far: Far, bus: Bus, query: Engine, queue: str) -> None:
