@@ -298,3 +298,26 @@ async def test_a_server_stops_although_a_peer_does_not_read(federation: Serve, f
         await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
         await until(lambda: any(connection.outbox.waiting > HIGH for connection in server._connections))
     socket.transport.abort()
+
+
+async def test_peers_that_come_and_go_leave_nothing(federation: Serve, fresh: Fresh) -> None:
+    names = [fresh() for _ in range(3)]
+    async with federation() as (bus, server):
+        before = len(asyncio.all_tasks())
+        for turn in range(30):
+            async with Wire(server) as wire:
+                things = [
+                    (await wire.open("queue", names[0]), "consume", {"reliable": turn % 2 == 0}, "consuming"),
+                    (await wire.open("channel", names[1], "local", "remote"), "connect", {}, "connect"),
+                    (await wire.open("pubsub", names[2]), "subscribe", {}, "subscribed"),
+                ]
+                await things[0][0].send("attach", {})
+                for thing, method, options, event in things:
+                    await thing.listen(event)
+                    await thing.send(method, options)
+                    await thing.event(event)
+                if turn % 3:
+                    wire.socket.transport.abort()
+        await until(lambda: not server._connections)
+        await until(lambda: len(asyncio.all_tasks()) == before)
+        assert (len(bus._objects), len(bus.keeper._due), len(bus._held), server._listener.open) == (0, 0, 0, 0)
