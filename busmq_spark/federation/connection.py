@@ -47,7 +47,9 @@ class Connection:
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._held = 0
-        self._gone = False
+        self.heard = 0
+        """Bytes of what its pubsubs have heard and not sent yet."""
+        self._gone = self._leaving = False
         self._turn_ends = 0.0
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -62,8 +64,9 @@ class Connection:
         watching = asyncio.create_task(self._watching(), name="busmq: watching a peer")
         try:
             async for message in self._socket:
-                await self._take(message)
-                await self.next_turn()
+                if not self._leaving:
+                    await self._take(message)
+                    await self.next_turn()
         except ConnectionClosed:
             log.debug("federation: %s broke off", self.identity.name)
         except WireError as error:
@@ -72,10 +75,18 @@ class Connection:
         finally:
             sending.cancel()
             watching.cancel()
+            self.outbox.close()  # before the objects detach: their messages wait for room
             await self._end()
+
+    async def leave(self) -> None:
+        """Execute nothing more, detach every object, and wait until the peer has been sent what was taken for it."""
+        self._leaving = True
+        await self._end()
+        await self.outbox.sent()
 
     def abort(self) -> None:
         """Cut the peer off without a word."""
+        self.outbox.close()
         self._socket.transport.abort()
 
     def send(self, channel: str, body: bytes) -> None:
@@ -187,6 +198,7 @@ class Connection:
         """Whoever waits for the peer to read need not wait for one that is gone."""
         await self._socket.wait_closed()
         self._gone = True
+        self.outbox.close()
         self._worked.set()
 
     async def _sending(self) -> None:

@@ -14,6 +14,7 @@ import logging
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from socket import SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -114,11 +115,14 @@ class FederationServer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close every socket with 1001 (going away), and detach what its peer had attached."""
+        """Detach what peers had attached, send them what was taken for them, and close every socket with 1001 (going away)."""
         server, self._server = self._server, None
         assert server is not None
         assert self._watch is not None
         self._watch.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.close_s):
+                await asyncio.gather(*(connection.leave() for connection in self._connections))
         server.close()
         try:
             async with asyncio.timeout(3 * self._limits.close_s):
@@ -153,6 +157,9 @@ class FederationServer:
         found = page(request.path)
         if found is not None:
             return self._page(found)
+        if self._server is None:
+            self._counts.refused.add(reason="busy")
+            return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
         decision = self._decide(request.path, list(request.headers.raw_items()))
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
@@ -217,7 +224,7 @@ class FederationServer:
             await asyncio.sleep(min(TICK_S, self._limits.send_s / 4))
             if tide.is_out(self._listener.open):
                 give_back()
-            for connection in tuple(self._connections):
+            for connection in [one for one in self._connections if not one.outbox.closed]:
                 since, expires = connection.outbox.since, connection.identity.expires
                 if connection.outbox.flooded:
                     log.warning("federation: more waited for %s than may, and it is cut off", connection.identity.name)

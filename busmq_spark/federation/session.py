@@ -63,6 +63,11 @@ class Session:
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
             self._broken(error)
 
+    @property
+    def open(self) -> bool:
+        """Whether what is sent to the peer is on its way to it; else nothing should be taken for it."""
+        return self._open and not (self.connection.outbox.closed or self.connection.outbox.flooded)
+
     def close(self) -> None:
         """End the channel from our side."""
         self.connection.close_channel(self._channel)
@@ -71,6 +76,8 @@ class Session:
         """Nothing is sent and nothing is executed from now on."""
         if self._open:
             self._open = False
+            for task in self._tasks - {self._working}:
+                task.cancel()  # now: with one more step it would take a message for nobody
             self._calls.clear()
             self.connection.ended(self._messages, self._bytes)
             self._hold(0)

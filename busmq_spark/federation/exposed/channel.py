@@ -114,8 +114,7 @@ class ExposedChannel(Exposed):
 
     async def _reading(self) -> None:
         room, messages = self.session.connection.outbox.room, self._channel.messages()
-        while True:
-            await room()
+        while await room():
             try:
                 message = await anext(messages)
             except StopAsyncIteration:

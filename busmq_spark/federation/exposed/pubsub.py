@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.core.keys import NOTIFICATIONS
-from busmq_spark.errors import MessageRefused
+from busmq_spark.errors import MessageRefused, MessagesMissed
 from busmq_spark.federation import fault
 from busmq_spark.federation.dnode import Remote
 from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, storable
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from busmq_spark.federation.creation import Creation
     from busmq_spark.federation.session import Session
 
-MOST = 1000
+MOST, MOST_BYTES = 1000, 8 * 1024 * 1024
+"""Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a connection."""
 
 
 class ExposedPubsub(Exposed):
@@ -33,6 +36,9 @@ class ExposedPubsub(Exposed):
             self._pubsub.on(event, partial(self.emit, event))
         self._pubsub.on("error", lambda error: self.emit("error", fault.text(error)))
         self._pubsub.on("message", self._heard)
+        self._waiting: deque[Published] = deque()
+        self._telling: asyncio.Task[None] | None = None
+        self._missed = 0
 
     def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
         """Everybody may listen to notifications, and hears those of queues it may use; others believe them, so only admins send any."""
@@ -42,6 +48,8 @@ class ExposedPubsub(Exposed):
 
     async def end(self) -> None:
         """Unsubscribe."""
+        while self._waiting:
+            self._take()
         await self._pubsub.unsubscribe()
 
     async def subscribe(self, _: Call) -> None:
@@ -59,10 +67,41 @@ class ExposedPubsub(Exposed):
     def is_subscribed(self, call: Call) -> None:
         self.answer(call, self._pubsub.subscribed)
 
-    async def _heard(self, message: Published) -> None:
-        await self.session.connection.outbox.room()
-        if not self._notifications or self._concerns(message.text):
+    def _heard(self, message: Published) -> None:
+        """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
+        if not self.session.open or (self._notifications and not self._concerns(message.text)):
+            return
+        if not self._waiting and not self.session.connection.outbox.full:
             self.emit("message", message.text)
+            return
+        missed = self._missed
+        self._keep(message)
+        if self._missed and not missed:
+            self.emit("error", fault.text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
+        if self._waiting and (self._telling is None or self._telling.done()):
+            self._telling = self.session.spawn(self._tell(), f"telling what {self.name} says")
+
+    def _keep(self, message: Published) -> None:
+        """The oldest of ours give way, and where others have used up the room this one does."""
+        connection, size = self.session.connection, len(message.value)
+        while self._waiting and (len(self._waiting) >= MOST or connection.heard + size > MOST_BYTES):
+            self._take()
+            self._missed += 1
+        if connection.heard and connection.heard + size > MOST_BYTES:
+            self._missed += 1
+            return
+        connection.heard += size
+        self._waiting.append(message)
+
+    def _take(self) -> Published:
+        message = self._waiting.popleft()
+        self.session.connection.heard -= len(message.value)
+        return message
+
+    async def _tell(self) -> None:
+        while self._waiting and await self.session.connection.outbox.room():
+            if self._waiting:
+                self.emit("message", self._take().text)
 
     def _concerns(self, text: str) -> bool:
         """Whether a notification is about a queue that the peer may use."""

@@ -149,7 +149,8 @@ class ExposedQueue(Exposed):
                     await self._throttled(throttle)
                 count = 0
                 while (message := consumption.head) is not None:
-                    await room()
+                    if not await room() or not self.session.open:
+                        return  # detaching puts it back
                     if consumption.head is not message:
                         break  # stopped meanwhile: it has gone back
                     self._hand_over(consumption, message)

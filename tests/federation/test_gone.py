@@ -1,0 +1,140 @@
+"""Peers that stop reading or go away while messages come for them: nobody waits for them, and what they leave is put back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.federation.creation import creation
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.outbox import Outbox
+from busmq_spark.federation.server import FederationServer
+from tests.bus.tools import until
+from tests.conftest import Fresh
+from tests.federation.conftest import Serve
+from tests.federation.test_pressure import BIG, SOCKETS, deaf, listen, say
+from tests.federation.tools import SECRET, Wire
+
+SUBSCRIBE = [listen("message"), listen("error"), b'{"method":"subscribe","arguments":[{}]}\n']
+
+
+async def test_whoever_waits_for_room_is_told_that_the_peer_is_gone() -> None:
+    async def sent(_: bytes) -> None:
+        await asyncio.Event().wait()
+
+    outbox = Outbox(sent, high=10, most=100)
+    running = asyncio.create_task(outbox.run())
+    outbox.put(b"x" * 11)
+    waiting, emptied = asyncio.create_task(outbox.room()), asyncio.create_task(outbox.sent())
+    await asyncio.sleep(0)
+    assert outbox.since is not None
+    running.cancel()
+    assert await waiting is False
+    await emptied
+    outbox.put(b"more")
+    assert (outbox.waiting, outbox.since, await outbox.room()) == (0, None, False)
+
+
+async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(send_s=0.5, close_s=0.5)) as (bus, server), bus.pubsub(fresh()) as news:
+        async with deaf(server) as socket:
+            await say(socket, "0" * 16, creation("pubsub", news.name).encode(), *SUBSCRIBE)
+            await until(lambda: len(bus._objects) == 2)
+            for _ in range(2 * SOCKETS // len(BIG)):
+                await news.publish(BIG)
+            [connection] = server._connections
+            await until(lambda: connection.outbox.closed)
+            await until(lambda: not server._connections)
+            assert len(bus._objects) == 1
+            assert connection.outbox.waiting == connection.heard == 0
+        assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
+
+
+async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all_of_them(federation: Serve, fresh: Fresh) -> None:
+    name, most = fresh(), 8 * 1024 * 1024
+    async with federation() as (bus, server):
+        async with deaf(server) as socket:
+            for number in range(10):
+                await say(socket, f"{number:016}", creation("pubsub", name).encode(), *SUBSCRIBE)
+            await until(lambda: len(bus._objects) == 10)
+            [connection] = server._connections
+            news = bus.pubsub(name)
+            for _ in range(3 * SOCKETS // len(BIG) // 10):
+                await news.publish(BIG)
+            await until(lambda: connection.heard > most - len(BIG))
+            assert connection.heard <= most
+            heard = [one._hearing._for_handlers for one in bus._objects]  # type: ignore[attr-defined]  # pubsubs
+            await until(lambda: not any(heard))
+            assert connection.heard <= most
+            socket.transport.abort()
+        await until(lambda: not server._connections)
+        assert connection.heard == 0
+
+
+async def test_a_listener_that_reads_late_hears_what_was_kept_in_order_and_how_much_was_not(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (bus, server), Wire(server) as wire, bus.pubsub(fresh()) as news:
+        listener = await wire.open("pubsub", news.name)
+        await listener.listen("message", "error", "subscribed")
+        await listener.send("subscribe")
+        await listener.event("subscribed")
+        [connection] = server._connections
+        connection.outbox._high = -1  # no room
+        connection.outbox._room.clear()
+        for number in range(1200):
+            await news.publish(str(number))
+        assert "MESSAGES_MISSED" in (await listener.event("error"))[0]
+        exposed = connection._sessions[listener.channel]._object
+        await until(lambda: exposed._missed == 200)  # type: ignore[union-attr]  # it is a pubsub
+        connection.outbox._high = 1_000_000
+        connection.outbox._room.set()
+        assert [await listener.event("message") for _ in range(1000)] == [[str(number)] for number in range(200, 1200)]
+        await news.publish("now")
+        assert await listener.event("message") == ["now"]
+
+
+def received(wire: Wire, channel: str) -> list[int]:
+    """The numbers of the messages that came."""
+    bodies = []
+    while not wire.got[channel].empty():
+        bodies.append(wire.got[channel].get_nowait() or b"")
+    return [int(body.split(b'["')[1].split(b":")[0]) for body in bodies if b":xxx" in body]
+
+
+async def test_a_server_that_stops_while_a_peer_consumes_loses_nothing(redis_url: str, fresh: Fresh) -> None:
+    count, small = 8000, "x" * 100
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        await queue.push_many([f"{number}:{small}" for number in range(count)])
+        async with FederationServer(bus, Keyring.single(SECRET)) as server:
+            wire = await Wire(server).__aenter__()
+            theirs = await wire.open("queue", queue.name)
+            await theirs.listen("message")
+            await theirs.send("attach")
+            await theirs.send("consume")
+            await until(lambda: wire.got[theirs.channel].qsize() > 500)
+        await wire.socket.wait_closed()
+        await until(wire._reading.done)
+        left = [int(message.text.partition(":")[0]) async for message in queue.consume(remove=False, max=await queue.count())]
+        assert wire.socket.protocol.close_code == 1001
+        assert left
+        assert received(wire, theirs.channel) + left == list(range(count))
+        await wire.__aexit__(None, None, None)
+
+
+async def test_a_channel_that_closes_while_its_peer_consumes_loses_nothing(federation: Serve, fresh: Fresh) -> None:
+    count, small = 8000, "x" * 100
+    async with federation() as (bus, server), Wire(server) as wire, bus.queue(fresh()) as queue:
+        await queue.push_many([f"{number}:{small}" for number in range(count)])
+        got: list[int] = []
+        for _ in range(5):
+            theirs = await wire.open("queue", queue.name)
+            await theirs.listen("message")
+            await theirs.send("attach")
+            await theirs.send("consume")
+            await until(lambda channel=theirs.channel: wire.got[channel].qsize() > 100)  # type: ignore[misc]  # mypy knows no default of a lambda
+            await theirs.close()
+            await until(lambda: len(bus._objects) == 1)
+            assert await (await wire.open("queue", fresh())).call("isAttached") == [False]  # behind all that was sent
+            got += received(wire, theirs.channel)
+        left = [int(message.text.partition(":")[0]) async for message in queue.consume(remove=False, max=await queue.count())]
+        assert got + left == list(range(count))
