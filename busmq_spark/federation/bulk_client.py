@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import time
 from collections import deque
@@ -10,17 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from busmq_spark.errors import BusError, FederationLost
+from busmq_spark.errors import BusError, FederationLost, LinkLost
 from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, decode_error
 from busmq_spark.federation.bulk_socket import BulkSocket, FederationAddress
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
-from busmq_spark.topology.endpoint import pause
+from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, pause
 
 CREDIT = 16 * 1024 * 1024
 """Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds the rate: credit by round trip."""
+
+log = logging.getLogger("busmq_spark")
 
 
 class BulkLink:
@@ -36,14 +39,16 @@ class BulkLink:
         self._client = secrets.token_hex(16)
 
     def call(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> Any:
-        """The result. Repeated while the link breaks, with patience; every operation is made for that. Raises what the server answers."""
+        """The result. Repeated while the link breaks, or the server's own one to Redis, with patience; every operation is made for that.
+
+        Raises what the server answers.
+        """
         began, attempt = time.monotonic(), 0
         while True:
             try:
                 return self.result(self.post(name, *arguments, values=values), name)
-            except FederationLost as error:
-                self.drop()
-                time.sleep(pause(error, attempt, time.monotonic() - began, self.address.patience_s))
+            except LinkLost as error:
+                self._endure(error, attempt, began)
                 attempt += 1
 
     def post(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> int:
@@ -76,10 +81,9 @@ class BulkLink:
                     attempt = 0
                     yield rows
                 return
-            except FederationLost as error:
-                self.drop()
+            except LinkLost as error:
                 since = time.monotonic() if attempt == 0 else since
-                time.sleep(pause(error, attempt, time.monotonic() - since, self.address.patience_s))
+                self._endure(error, attempt, since)
                 attempt += 1
 
     def drop(self) -> None:
@@ -88,6 +92,16 @@ class BulkLink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _endure(self, error: LinkLost, attempt: int, began: float) -> None:
+        """Wait before the next try; raises the error when patience is over."""
+        if isinstance(error, FederationLost):
+            self.drop()
+        if attempt == 0:
+            log.log(logging.WARNING if self.address.patience_s >= PATIENCE_S else logging.DEBUG, "%s; trying again", error)
+        told = error.details.get("patience_s")  # how long it is worth while at the other side, where a fail-over may be under way
+        given = max(self.address.patience_s, min(told, FAILOVER_PATIENCE_S)) if type(told) is int else self.address.patience_s
+        time.sleep(pause(error, attempt, time.monotonic() - began, given))
 
     def _read_once(self, part: Range, strict: bool) -> Iterator[Rows]:
         socket = self._ready()

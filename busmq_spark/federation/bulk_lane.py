@@ -17,13 +17,15 @@ from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.topology.address import Address
 
 T = TypeVar("T")
+PATIENCE_S = 1.0
+"""How long a step is tried while Redis is away. So short since threads are few and peers many: the peer tries again, without a thread of ours."""
 
 
 class Lane:
     """A store, used by one thread at a time."""
 
     def __init__(self, where: Address, pool: ThreadPoolExecutor, identity: Identity | None) -> None:
-        self.work = Work(RedisStore(where), identity)
+        self.work = Work(RedisStore(where, PATIENCE_S), identity)
         self._pool = pool
         self._busy: Future[Any] | None = None
 

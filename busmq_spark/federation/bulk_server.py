@@ -21,7 +21,7 @@ from typing import Any, Self
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from busmq_spark.errors import BusError, FederationRefused, WireError
+from busmq_spark.errors import BusError, FederationRefused, LinkLost, WireError
 from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation, encode_error
@@ -34,9 +34,10 @@ from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.ear import Ear
-from busmq_spark.topology.endpoint import AnyOf
+from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, AnyOf, patience
 
-THREADS = 32
+THREADS = 128
+"""Most of them wait for Redis; so many, that a Redis which does not answer holds up its own queues only."""
 READS = 4
 """Range reads of one connection at once."""
 READS_IN_ALL = 64
@@ -44,6 +45,8 @@ READS_IN_ALL = 64
 CALLS = 64
 """Calls of one connection taken and not yet answered; beyond that nothing more is read from it."""
 LONGEST_WAIT_S = 60.0
+CONFIRM_S = 5.0
+"""How long an answer to ``listen`` waits for Redis to confirm."""
 MAX_CLIENT = 64
 MOST_LISTENED = 20_000
 log = logging.getLogger("busmq_spark")
@@ -211,7 +214,14 @@ class _Session:
             raise
         except BusError as error:
             self._server.counts.refused.add()
-            await self._send(Frame(Kind.ERROR, frame.id, encode_error(error)))
+            await self._send(self._error(frame.id, error))
+
+    def _error(self, id: int, error: BusError) -> Frame:
+        head = encode_error(error)
+        if isinstance(error, LinkLost):
+            ends = self._server.address.endpoints
+            head["details"]["patience_s"] = int(max(patience(end, error) for end in ends)) if ends else int(FAILOVER_PATIENCE_S)
+        return Frame(Kind.ERROR, id, head)
 
     def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
@@ -260,9 +270,13 @@ class _Session:
             self._server.ears[self._heard.pop(channel)].remove(channel, self._ring)
         new = {channel: ear for channel, ear in wanted.items() if channel not in self._heard}
         self._heard.update(new)
-        with suppress(TimeoutError):  # Redis is away: it rings when it is back
-            async with asyncio.timeout(5):
-                await asyncio.gather(*(self._server.ears[ear].add(channel, self._ring) for channel, ear in new.items()))
+        if adding := [asyncio.create_task(self._add(channel, ear), name="bulk: listening") for channel, ear in new.items()]:
+            await asyncio.wait(adding, timeout=CONFIRM_S)  # Redis is away: it rings when it is back
+        self._rung.set()
+
+    async def _add(self, channel: str, ear: int) -> None:
+        """Ends when Redis has confirmed, or with ``remove``."""
+        await self._server.ears[ear].add(channel, self._ring)
         self._rung.set()
 
     def _ring(self, _: bytes | None) -> None:
@@ -308,7 +322,7 @@ class _Session:
             pass
         except BusError as error:
             with suppress(ConnectionClosed):
-                await self._send(Frame(Kind.ERROR, id, encode_error(error)))
+                await self._send(self._error(id, error))
         except Exception:
             log.exception("bulk: a read failed")
             await self._socket.close(1011, "internal error")  # rather than leave the peer waiting

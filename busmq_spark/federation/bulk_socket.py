@@ -24,6 +24,7 @@ from websockets.uri import WebSocketURI, parse_uri
 from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, TlsFailed, WireError
 from busmq_spark.federation.bulk import SUBPROTOCOL, wrong
 from busmq_spark.federation.quiet import WIRE_LOG
+from busmq_spark.topology.endpoint import PATIENCE_S
 
 CONNECT_S = 5.0
 SILENCE_S = 5.0
@@ -46,7 +47,7 @@ class FederationAddress:
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_check_hostname: bool = True
-    patience_s: float = 8.0
+    patience_s: float = PATIENCE_S
     """How long one step is tried while nobody answers."""
 
     def parsed(self) -> WebSocketURI:

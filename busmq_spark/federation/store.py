@@ -13,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from busmq_spark.core.keys import QueueKeys
@@ -20,7 +21,7 @@ from busmq_spark.core.message import chunks
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, encode_runs
 from busmq_spark.core.state import AckResult, QueueState
-from busmq_spark.errors import BusError, FederationLost, MessageRefused, StagingLost
+from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, StagingLost
 from busmq_spark.federation.bulk_client import BulkLink
 from busmq_spark.federation.bulk_socket import FederationAddress
 from busmq_spark.store.position import Position, Range
@@ -245,6 +246,7 @@ class FederatedAppender:
         try:
             self._waiting.append((self._link.post("stage", *piece.arguments, values=piece.values), piece))
         except FederationLost:
+            self._link.drop()
             self._waiting.append((-1, piece))
             self._recover()
 
@@ -252,15 +254,24 @@ class FederatedAppender:
         id, piece = self._waiting.popleft()
         try:
             answer = self._link.result(id, "stage")
-        except FederationLost:
+        except LinkLost as error:
+            if isinstance(error, FederationLost):
+                self._link.drop()
+            else:
+                self._drain()
             self._waiting.appendleft((id, piece))
             self._recover()
             return
         piece.settle(answer)
 
+    def _drain(self) -> None:
+        """The server's Redis was away for one piece: those behind it are answered, too, and may have found their place missing."""
+        for id, _ in self._waiting:
+            with suppress(BusError):
+                self._link.result(id, "stage")
+
     def _recover(self) -> None:
-        """After a broken link: what is in doubt is sent again one by one, with the link's own patience."""
-        self._link.drop()
+        """What is in doubt is sent again one by one, with the link's own patience."""
         waiting, self._waiting = self._waiting, deque()
         for _, piece in waiting:
             piece.settle(self._link.call("stage", *piece.arguments, values=piece.values))
@@ -304,7 +315,7 @@ class FederatedBell:
                     if self._ask("wait", WAIT_MS):
                         self._rung.set()
                         self._stopped.wait(0.002)  # a flood is heard a few hundred times a second at most
-            except FederationLost as error:
+            except LinkLost as error:
                 log.debug("bell: %s", error)
                 self._stopped.wait(1.0)
             except BusError as error:

@@ -36,6 +36,7 @@ class RangeLinks:
 
     single: Link
     many: RangeLink | ClusterRangeLink
+    patience_s: float | None = None
 
     def keys(self, queue: str) -> QueueKeys:
         """How the queue's keys are spelt there."""
@@ -69,7 +70,7 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
             return
         except LinkLost as error:
             now = time.monotonic()
-            patience_until = patience_until or now + patience(links.single.endpoint, error)
+            patience_until = patience_until or now + (patience(links.single.endpoint, error) if links.patience_s is None else links.patience_s)
             if now > patience_until:
                 raise
 

@@ -43,9 +43,11 @@ class RedisStore:
     away: Collection[str] = ()
     listed: Collection[str] = ()
 
-    def __init__(self, where: Address) -> None:
+    def __init__(self, where: Address, patience_s: float | None = None) -> None:
+        """``patience_s``: how long one step is tried while Redis is away; None: what suits the endpoint (topology/endpoint.py)."""
         self.keys: Callable[[str], QueueKeys] = _KEYS[where.cluster]
-        self._links = sync_links(where)
+        self._links = sync_links(where, patience_s)
+        self._patience_s = patience_s
         self._range_links: list[RangeLinks] = []
         self._places: dict[str, int] = {}
 
@@ -129,7 +131,7 @@ class RedisStore:
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
         if not self._range_links:
-            self._range_links = [RangeLinks(link, range_link(link)) for link in self._links]
+            self._range_links = [RangeLinks(link, range_link(link), self._patience_s) for link in self._links]
         return read_range(self._range_links[part.server], part, fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
