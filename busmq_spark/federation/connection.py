@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from websockets.exceptions import ConnectionClosed
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from busmq_spark.federation.keyring import Identity
     from busmq_spark.federation.limits import Limits
 
+ANSWERS = 4
+"""How many answers out of storage are read at once for one peer: each may be as long as a message."""
 PENALTY_S = 0.1
 """How long nothing is read after a channel too many was refused: an npm client asks again at once."""
 REMEMBERED = 10_000
@@ -51,6 +54,7 @@ class Connection:
         """Bytes of what its pubsubs have heard and not sent yet."""
         self._gone = self._leaving = False
         self._turn_ends = 0.0
+        self._answers = asyncio.Semaphore(ANSWERS)
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -117,6 +121,13 @@ class Connection:
         self._held += size
         if size > 0 and self._held > self.limits.message_bytes:
             raise WireError(found=f"{self._held} bytes of lines that do not end", expected="each line in one packet")
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """For calls whose answer may be much longer than they are: a few at once, and only while there is room to send it."""
+        async with self._answers:
+            await self.outbox.room()
+            yield
 
     async def give_way(self) -> None:
         """Let others go on, if it was this connection's turn for long enough."""

@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.errors import BusError, WireError
+from busmq_spark.errors import BusError, MessageRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.creation import Creation
 from busmq_spark.federation.dnode import Functions, Line, Lines, Remote, methods_line, pack
 from busmq_spark.federation.exposed import expose
 from busmq_spark.federation.exposed.base import Call
+from busmq_spark.federation.mux import HEAD_BYTES
 
 if TYPE_CHECKING:
     from busmq_spark.federation.connection import Connection
@@ -99,8 +100,12 @@ class Session:
     # -- to the peer ------------------------------------------------------------------------------------------------------------------------
 
     def invoke(self, id: int, *arguments: Any) -> None:
-        """Call a function of the peer."""
-        self.send(pack(id, arguments, self.functions).encode())
+        """Call a function of the peer. Raises MessageRefused for what is longer than a message may be."""
+        line = pack(id, arguments, self.functions).encode()
+        if len(line) + HEAD_BYTES > self.limits.message_bytes:
+            reason = f"it takes {len(line) + HEAD_BYTES} bytes on the wire; at most {self.limits.message_bytes} are allowed"
+            raise MessageRefused(reason=reason)
+        self.send(line)
 
     def send(self, line: bytes) -> None:
         """One line, alone in its packet."""
@@ -112,7 +117,7 @@ class Session:
         if error.code not in fault.OPEN:
             log.warning("federation: %s", error)
         if callback is not None:
-            self.invoke(callback.id, fault.to_wire(error))
+            self.send(pack(callback.id, [fault.to_wire(error)], self.functions).encode())
         elif self._object is not None:
             self._object.emit("error", fault.text(error))
 

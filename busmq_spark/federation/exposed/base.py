@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
-from busmq_spark.errors import ConfigError, FederationRefused, WireError
+from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.dnode import HALF_A_PAIR, Remote
 from busmq_spark.federation.grants import Verb
 
@@ -117,9 +117,13 @@ class Exposed:
         return found
 
     def emit(self, event: str, *arguments: Any) -> None:
-        """Tell whoever listens; an event nobody listens to is dropped, ``error`` too."""
-        for id, _ in self.listeners(event):
-            self.session.invoke(id, *arguments)
+        """Tell whoever listens; an event nobody listens to is dropped, ``error`` too. One that is too long becomes an error."""
+        try:
+            for id, _ in self.listeners(event):
+                self.session.invoke(id, *arguments)
+        except MessageRefused as error:
+            if event != "error":
+                self.session.fail(None, error)
 
     def _listen(self, call: Call, *, once: bool) -> None:
         event = call.value(0, str, "the name of an event")
@@ -133,9 +137,12 @@ class Exposed:
     # -- results --------------------------------------------------------------------------------------------------------------------------------
 
     def answer(self, call: Call, *arguments: Any) -> None:
-        """Invoke the function at the end of a call, if there is one."""
+        """Invoke the function at the end of a call, if there is one. An answer that is too long becomes an error."""
         if call.callback is not None:
-            self.session.invoke(call.callback.id, *arguments)
+            try:
+                self.session.invoke(call.callback.id, *arguments)
+            except MessageRefused as error:
+                self.session.fail(call.callback, error)
 
     def nothing(self, call: Call) -> None:
         """A method of the client's own, named for compatibility."""

@@ -9,7 +9,7 @@ from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
 from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import Sending
-from busmq_spark.errors import ConfigError
+from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.dnode import encode_json
 from busmq_spark.federation.exposed.base import Call, Exposed, Method, refused, storable
 
@@ -32,8 +32,12 @@ class ExposedPersisted(Exposed):
 
     async def pread(self, call: Call) -> None:
         self._check(call)
-        stored = await self._run(persisted.load(self._key))
-        self.answer(call, None, {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None, self._key)
+        async with self.session.connection.answering():
+            stored = await self._run(persisted.load(self._key))
+            size, most = sum(map(len, stored.values())), self.session.limits.message_bytes
+            if size > most:
+                raise MessageRefused(reason=f"persisted object {self.name!r} takes more than {size} bytes; at most {most} are allowed on the wire")
+            self.answer(call, None, {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None, self._key)
 
     async def pwrite(self, call: Call) -> None:
         self._check(call)

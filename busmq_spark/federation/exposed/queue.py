@@ -222,15 +222,18 @@ class ExposedQueue(Exposed):
         self.answer(call, None, await self._queue.ttl())
 
     async def maxsize(self, call: Call) -> None:
-        found = (await self._queue.metadata()).get("maxsize", "")
+        async with self.session.connection.answering():
+            found = (await self._queue.metadata()).get("maxsize", "")
         self.answer(call, None, int(found) if found.isdecimal() else None)
 
     async def metadata(self, call: Call) -> None:
         match call.values:
             case []:
-                self.answer(call, None, await self._queue.metadata() or None)
+                async with self.session.connection.answering():
+                    self.answer(call, None, await self._queue.metadata() or None)
             case [str(name)]:
-                self.answer(call, None, (await self._queue.metadata()).get(name))
+                async with self.session.connection.answering():
+                    self.answer(call, None, (await self._queue.metadata()).get(name))
             case [str(name), value, *_]:
                 await self._queue.set_metadata({_field(name): _field(value)})
                 self.answer(call)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.provider import ServeKeywords
 from busmq_spark.bus.request import Request
-from busmq_spark.errors import BusError, ConfigError, RequestFailed
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
 from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, number, ttl_of
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from busmq_spark.federation.session import Session
 
 TIMEOUT_MS = 1000
+CONCURRENCY = 100
+"""Most requests that one provider may have at once."""
 MOST_PARTS = 1000
 """Most partial replies of a provider that wait to be stored."""
 
@@ -56,6 +58,7 @@ class ExposedService(Exposed):
         for name in ("max", "concurrency"):
             if call.options.get(name) is not None:
                 options[name] = number(call.options, name, 1)
+        options["concurrency"] = min(options.get("concurrency", CONCURRENCY), CONCURRENCY)
         await self._service.serve(self._handle, **options)
         self.answer(call)
 
@@ -79,13 +82,17 @@ class ExposedService(Exposed):
         task.add_done_callback(lambda _: self.session.ended(call.size))
 
     async def _request(self, call: Call, timeout_ms: int | None, *, parts: bool) -> None:
+        room = self.session.connection.outbox.room
         try:
             if call.callback is None:
                 await self._service.send(call.values[0], timeout_ms=timeout_ms)
             elif not parts:
-                self.answer(call, None, await self._service.request(call.values[0], timeout_ms=timeout_ms), False)
+                value = await self._service.request(call.values[0], timeout_ms=timeout_ms)
+                await room()
+                self.answer(call, None, value, False)
             else:
                 async for part in self._service.stream(call.values[0], timeout_ms=timeout_ms):
+                    await room()
                     self.answer(call, None, part, True)
                 self.answer(call, None, None, False)
         except BusError as error:
@@ -99,10 +106,14 @@ class ExposedService(Exposed):
 
     async def _handle(self, data: Any, request: Request) -> None:
         """One request, until the peer has given its last reply."""
+        await self.session.connection.outbox.room()
         replies = _Replies(self)
-        for id, _ in self.listeners("request"):
-            self.session.invoke(id, data, replies.given)
         try:
+            try:
+                for id, _ in self.listeners("request"):
+                    self.session.invoke(id, data, replies.given)
+            except MessageRefused as refusal:
+                replies.given(fault.to_wire(refusal))
             async for error, value, is_part in replies:
                 if error is not None:
                     await request.fail(error if isinstance(error, str | dict) else str(error))
