@@ -108,27 +108,24 @@ class Attachment:
 
     def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
         """Attach; the result is the ttl of every queue that exists now. Those of a source that is away are added to ``paused``."""
-        ttls: dict[str, int] = {}
-        for queue in queues:
-            named = split(queue)[1] in self._options.subscribe
-            creation = Creation(self._options.create and named, self._options.ttl_s)
-            try:
-                found = self.store.attach([queue], creation).get(queue)
-            except QueueMissing:
-                if named or (queue in known and self._options.fail_on_data_loss):
-                    raise
-                continue  # matched the pattern and expired since
-            if found is None:
-                self.paused.add(queue)
-                continue
-            ttls[queue] = found.ttl_s
-            if found.existed and found.ttl_s < SHORT_TTL_S:
+        named = bool(self._options.subscribe)
+        try:
+            found = self.store.attach(queues, Creation(self._options.create and named, self._options.ttl_s)) if queues else {}
+        except QueueMissing:
+            if len(queues) > 1:  # one of them
+                return {name: ttl_s for queue in queues for name, ttl_s in self._open([queue], known).items()}
+            if named or (queues[0] in known and self._options.fail_on_data_loss):
+                raise
+            return {}  # matched the pattern and expired since
+        self.paused.update(queue for queue in queues if queue not in found)
+        for queue, attached in found.items():
+            if attached.existed and attached.ttl_s < SHORT_TTL_S:
                 log.warning(
                     "queue %r keeps its own ttl of %d s: if nothing holds it for longer, its messages are gone (and that will be noticed)",
                     shown(queue),
-                    found.ttl_s,
+                    attached.ttl_s,
                 )
-        return ttls
+        return {queue: attached.ttl_s for queue, attached in found.items()}
 
     def _unmixed(self, queues: Sequence[str]) -> list[str]:
         """All queues but those whose source is away. A reader with a subscription and one without would drop each other's messages: QueueBusy."""

@@ -29,6 +29,7 @@ class Centre:
     def __init__(self, url: str) -> None:
         self.url = url
         self.down = False
+        self.asked: list[str] = []
         self.awake = threading.Event()
         self.awake.set()
         self.rows_until_down = -1
@@ -56,6 +57,7 @@ class Remote:
             return found
 
         def asked(*args: Any) -> Any:
+            self._centre.asked.append(name)
             self._centre.check()
             return found(*args)
 

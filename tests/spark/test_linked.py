@@ -70,6 +70,18 @@ def test_a_pattern_finds_queues_of_every_source(linked: Callable[..., Engine], b
     assert [(row[0], row[3]) for row in gather(query, {"us": 1})] == [(f"{base}-late", "us")]
 
 
+def test_a_far_data_centre_is_asked_about_all_its_queues_at_once(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], fresh: Fresh
+) -> None:
+    base = fresh("many")
+    for number in range(30):
+        buses["eu"].fill(f"{base}-{number}", 1)
+    query = linked(subscribePattern=f"{base}-.*", subscription="s")
+    [rows] = query.drain()
+    assert len(ids(rows, "eu")) == 30
+    assert [centres["eu"].asked.count(what) for what in ("attach", "lease", "subscribe")] == [1, 1, 1]
+
+
 def test_starting_offsets_count_for_each_source(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
     for bus in buses.values():
         bus.fill(queue, 5)
