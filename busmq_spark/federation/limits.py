@@ -22,13 +22,16 @@ class Limits:
     message_bytes: int = limit(16 * MIB, "longest web-socket message in either direction")
     in_flight_messages: int = limit(1_000, "messages taken from a connection and not yet worked off; a peer that sends more is read more slowly")
     in_flight_bytes: int = limit(32 * MIB, "their bytes together, and those waiting to be sent to it; reached, nothing more is read or taken for it")
-    kernel_bytes: int = limit(256 * 1024, "what the operating system may keep to send to a peer of busmq's own protocol; Linux takes it twice")
+    kernel_bytes: int = limit(
+        256 * 1024, "what the operating system may keep in each direction for a peer of busmq's own protocol; Linux takes it twice"
+    )
     channels_per_socket: int = limit(1_000, "federated objects on one web socket; a further one is refused")
     callbacks_per_channel: int = limit(100_000, "functions of the peer that one object remembers; npm clients never free any")
     name_bytes: int = limit(1_024, "longest name of an object, event or method")
     depth: int = limit(64, "deepest nesting of an argument")
     connections: int = limit(2_000, "open connections in all, those still in their handshake included; a further one is closed at once")
     connections_per_address: int = limit(500, "open connections of one address (64 bits of an IPv6 one)")
+    head_bytes: int = limit(32 * 1024, "what a peer may send before it is let in: a request line and headers")
     handshake_s: float = limit(10.0, "time from connecting to a complete HTTP request")
     idle_s: float = limit(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
     send_s: float = limit(20.0, "time that a message to the peer may take; whoever does not read is cut off")

@@ -24,6 +24,7 @@ class Listener:
 
     def __init__(self, limits: Limits, refused: Callable[[], None]) -> None:
         self._limits, self._refused = limits, refused
+        self.head_bytes = limits.head_bytes
         self._by_address: Counter[str] = Counter()
         self.open = 0
 
@@ -57,6 +58,7 @@ class Socket(ServerConnection):
     def __init__(self, listener: Listener, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._listener, self._address, self._counted = listener, "", False
+        self._head = listener.head_bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP (and TLS) connection is there."""
@@ -72,6 +74,15 @@ class Socket(ServerConnection):
         if self._counted:
             self._listener.leave(self._address)
             super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of what the peer sends. Who is not let in yet sends no more than a head: websockets would keep a megabyte of it."""
+        if self.request is None:
+            self._head -= len(data)
+            if self._head < 0:
+                self.transport.abort()
+                return
+        super().data_received(data)
 
     def eof_received(self) -> None:
         """The peer sends no more."""

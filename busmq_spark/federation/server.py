@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from socket import SO_SNDBUF, SOL_SOCKET
+from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -102,6 +102,7 @@ class FederationServer:
                 ping_timeout=limits.idle_s / 2,
                 close_timeout=limits.close_s,
                 max_size=limits.message_bytes,
+                max_queue=(2, 1),  # messages that are read and not taken: each may be as long as is allowed
                 logger=WIRE_LOG,
                 create_connection=cast(Any, self._listener.connection),  # anything that makes one
                 ssl=self._tls,
@@ -258,8 +259,10 @@ class Counts:
 
 
 def keep_less(socket: ServerConnection, size: int) -> None:
-    """Let the system keep less for a peer that does not read: by itself it takes megabytes. Bulk needs them, over long distances."""
-    socket.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, size)
+    """Let the system keep less of what a peer does not read or may not send yet: by itself it takes megabytes. Bulk needs them, over far links."""
+    below = socket.transport.get_extra_info("socket")
+    for buffer in (SO_SNDBUF, SO_RCVBUF):
+        below.setsockopt(SOL_SOCKET, buffer, size)
 
 
 def is_loopback(host: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.server import FederationServer
+from tests.federation.abused import Served, serve_process
 from tests.federation.tools import SECRET
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[Bus, FederationServer]]]
@@ -26,3 +27,10 @@ def federation(redis_url: str) -> Serve:
             yield bus, server
 
     return serve
+
+
+@pytest.fixture(scope="module")
+def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server in a process of its own, which survives what is done to it."""
+    with serve_process(redis_url, tmp_path_factory.mktemp("served")) as made:
+        yield made

@@ -1,0 +1,172 @@
+"""A server in a process of its own, for tests that treat it badly, and the peers that they need."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from busmq_spark.federation.creation import METHODS, creation
+from tests.cli.conftest import COMMAND, environment
+from tests.conftest import Fresh
+from tests.federation.raw import CLOSE, Object, Raw, frame, request
+from tests.support import wait_until
+
+SECRET = "a-secret-of-some-length"
+PATH = f"/bus?secret={SECRET}"
+MIB = 1024 * 1024
+ROOM = 40 * MIB
+
+
+@dataclass
+class Served:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def memory(self) -> int:
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    async def metric(self, name: str) -> float:
+        raw = await Raw.dial(self.port)
+        status, _, body = await raw.ask(request("/metrics"))
+        await raw.close()
+        assert status == 200
+        [value] = re.findall(rf"^{name} (\S+)$", body.decode(), re.MULTILINE)
+        return float(value)
+
+    async def steady(self, name: str, least: float) -> float:
+        """What the metric has come to, once it does not change any more."""
+        seen: list[float] = []
+        async with asyncio.timeout(30):
+            while len(seen) < 4 or len({*seen[-4:]}) > 1 or seen[-1] < least:
+                seen.append(await self.metric(name))
+                await asyncio.sleep(0.1)
+        return seen[-1]
+
+    async def empty(self, timeout_s: float) -> None:
+        """Until nobody is connected but who asks."""
+        async with asyncio.timeout(timeout_s):
+            while await self.metric("busmq_federation_sockets") > 1:  # noqa: ASYNC110  # it is another process's
+                await asyncio.sleep(0.05)
+
+    async def recovers(self, before: int, room: int = ROOM) -> None:
+        """Until everybody is gone and memory is back where it was, give or take a little. A server tidies up after many have left."""
+        await self.empty(15)
+        for _ in range(3):
+            many = await asyncio.gather(*(Raw.dial(self.port) for _ in range(60)))
+            async with asyncio.timeout(10):
+                while await self.metric("busmq_federation_sockets") < 60:  # noqa: ASYNC110  # it is another process's
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(1.2)  # it looks once a second
+            await asyncio.gather(*(each.close() for each in many))
+            await self.empty(15)
+            with suppress(AssertionError):
+                wait_until(lambda: self.memory < before + room, 3)
+                return
+        raise AssertionError(f"{(self.memory - before) / MIB:.0f} MiB are kept")
+
+
+@contextmanager
+def serve_process(redis_url: str, folder: Path) -> Iterator[Served]:
+    """Runs it, and fails if it ended, or met what it did not expect."""
+    secrets = folder / "secrets.toml"
+    secrets.touch(0o600)
+    secrets.write_text(f'[all]\nsecret = "{SECRET}"\nread = ["*"]\nwrite = ["*"]\nadmin = ["*"]\n')
+    limits = {"connections_per_address": 1000, "handshake_s": 3, "send_s": 8, "close_s": 2, "kernel_bytes": 32_768, "in_flight_bytes": 131_072}
+    arguments = ["serve", "--listen", "127.0.0.1:0", "--secrets", str(secrets), "--json", *(f"--limit={name}={n}" for name, n in limits.items())]
+    log = Path(secrets.parent / "log")
+    with log.open("wb") as err, subprocess.Popen([*COMMAND, *arguments], env=environment(redis_url), stdout=subprocess.PIPE, stderr=err) as process:
+        try:
+            assert process.stdout is not None
+            yield Served(process, int(re.findall(r":(\d+)/", json.loads(process.stdout.readline())["url"])[0]))
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert not re.findall("(?m)^.*(?:failed|Traceback).*$", log.read_text()), "the server met what it did not expect"
+        finally:
+            process.terminate()
+            process.wait(15)
+
+
+async def honest(port: int, name: str) -> Object:
+    raw = await Raw.open(port, PATH)
+    return await Object(raw).create("queue", list(METHODS["queue"]), name)
+
+
+async def median_s(peer: Object, below: float = 0.0, windows: int = 6) -> float:
+    """The best of a few medians of the time that a call takes; of fewer, once one is ``below``."""
+    medians: list[float] = []
+    for _ in range(windows):
+        times = []
+        for _ in range(50):
+            begun = time.perf_counter()
+            assert await peer.call("exists") == [None, False]
+            times.append(time.perf_counter() - begun)
+        medians.append(statistics.median(times))
+        if medians[-1] < below:
+            break
+        await asyncio.sleep(0.1)  # what else the machine does comes and goes
+    return min(medians)
+
+
+async def works(served: Served, fresh: Fresh) -> None:
+    """An honest peer is served as ever."""
+    peer = await honest(served.port, fresh())
+    peer.cast("attach")
+    assert await peer.call("push", "x") == [None, 1]
+    await peer.raw.close()
+
+
+async def push_through(raw: Raw, data: bytes) -> None:
+    """Send it while somebody else reads."""
+    with suppress(ConnectionError):
+        raw.send(data)
+        await raw.writer.drain()
+
+
+async def farewell(raw: Raw) -> None:
+    """Say that nothing follows, and read until the server has ended the connection."""
+    with suppress(OSError):
+        raw.send(frame(b"\x03\xe8", CLOSE))
+        raw.writer.write_eof()  # a frame cut off may have swallowed the closing one
+    async with asyncio.timeout(30):
+        await raw.drained()
+
+
+async def loris(port: int) -> Raw:
+    """Says hello, a byte at a time."""
+    raw = await Raw.dial(port)
+    raw.send(request(PATH)[:30])
+    return raw
+
+
+async def ignorant(port: int, name: str) -> Raw:
+    """Asks for everything and reads none of it."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    raw = Raw(*await asyncio.open_connection(sock=sock, limit=1))
+    raw.send(request(PATH))
+    peer = Object(raw)
+    peer.methods = list(METHODS["queue"])
+    peer.put(creation("queue", name).encode())
+    await raw.reader.readexactly(1)
+    raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a transport that reads
+    line: dict[str, Any] = {"method": 0, "arguments": [{"0": "message", "1": "f"}], "callbacks": {"0": ["0", "1"]}}
+    peer.put(json.dumps(line).encode() + b"\n")
+    peer.cast("attach")
+    peer.cast("consume", {"remove": False, "index": 0})
+    return raw

@@ -1,0 +1,69 @@
+"""Peers that cling to a live server: it stays up, others hardly notice, and its memory comes back.
+
+What is compared is measured in the same run: an honest peer's median while the others are there, and before they came and after they went; the
+best of several windows of each, so that a busy machine fails nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from tests.conftest import Fresh
+from tests.federation.abused import MIB, ROOM, Served, honest, ignorant, loris, median_s
+from tests.federation.raw import CHANNEL, frame
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.redis, pytest.mark.fault]
+LORISES = IGNORANT = 300
+CUT_OFF = re.escape('busmq_federation_cut_off_total{reason="slow"}')
+
+
+async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served: Served, fresh: Fresh, redis_url: str) -> None:
+    full, peer = fresh("full"), await honest(served.port, fresh())
+    async with Bus(redis_url) as bus, bus.queue(full) as queue:
+        await queue.push_many(["x" * 16_000] * 500)
+        alone, before, cut_before = await median_s(peer), served.memory, await served.metric(CUT_OFF)
+        clingers = [*await asyncio.gather(*(loris(served.port) for _ in range(LORISES)))]
+        clingers += await asyncio.gather(*(ignorant(served.port, full) for _ in range(IGNORANT)))
+        filled = await served.steady("busmq_federation_waiting_bytes", IGNORANT * 120_000)
+        beset, peak = await median_s(peer, 1.5 * alone, 20), served.memory
+        assert await served.metric("busmq_federation_sockets") >= IGNORANT
+        await queue.flush()
+        async with asyncio.timeout(20):
+            while await served.metric("busmq_federation_sockets") > 2:  # noqa: ASYNC110  # it is another process's
+                await asyncio.sleep(0.1)
+        cut_off = await served.metric(CUT_OFF) - cut_before
+        after = await median_s(peer)
+    await asyncio.gather(*(each.close() for each in clingers))
+    await peer.raw.close()
+    print(f"honest median {alone * 1e6:.0f} µs alone, {beset * 1e6:.0f} beset, {after * 1e6:.0f} after; {cut_off:.0f} cut off")
+    wait_until(lambda: served.memory < before + 2 * ROOM, 15, "memory comes back")
+    print(f"memory {before / MIB:.0f} MiB before, {peak / MIB:.0f} beset, {served.memory / MIB:.0f} after; {filled / MIB:.0f} waited")
+    assert cut_off == IGNORANT
+    assert beset < 2 * max(alone, after)
+    assert peak < before + IGNORANT * 2 * MIB
+
+
+async def test_what_is_not_worked_off_is_not_read_either(served: Served, fresh: Fresh, redis_url: str) -> None:
+    """A peer that does not read what it asked for gets no further call done; what it sends meanwhile stays with it."""
+    full, peers, before = fresh("full"), [], served.memory
+    async with Bus(redis_url) as bus, bus.queue(full) as queue:
+        await queue.push_many(["x" * 16_000] * 100)
+        peers += [await ignorant(served.port, full) for _ in range(10)]
+        await served.steady("busmq_federation_waiting_bytes", 10 * 120_000)
+        for peer in peers:
+            for _ in range(16):
+                peer.send(frame(CHANNEL + b"1" + b"x" * MIB))
+        left = [-1]
+        while len(left) < 10 or len({*left[-5:]}) > 1:
+            left.append(sum(peer.writer.transport.get_write_buffer_size() for peer in peers))
+            await asyncio.sleep(0.05)
+        peak = served.memory
+    await asyncio.gather(*(peer.close() for peer in peers))
+    await served.empty(15)
+    assert left[-1] > 10 * 6 * MIB
+    assert peak < before + 10 * 10 * MIB
