@@ -39,14 +39,15 @@ class RangeCursor:
     use: look where the head is now, and go on with a new cursor.
     """
 
-    def __init__(self, keys: QueueKeys, first: int, last: int, head: int, value_bytes: int = 0) -> None:
-        """``head`` is the oldest stored id, ``value_bytes`` about how long values are (0: unknown)."""
+    def __init__(self, keys: QueueKeys, first: int, last: int, head: int, value_bytes: int = 0, target_bytes: int = TARGET_BYTES) -> None:
+        """``head`` is the oldest stored id, ``value_bytes`` about how long values are (0: unknown), ``target_bytes`` what a reply aims at."""
+        self._target = target_bytes
         self._keys = keys
         self._need, self._last = first, last
         self._asked = first
         self._head = head
         rows = 4 * FIRST_ROWS if first - head >= DEEP else FIRST_ROWS
-        self._rows = max(1, min(rows, TARGET_BYTES // max(1, value_bytes)))
+        self._rows = max(1, min(rows, target_bytes // max(1, value_bytes)))
 
     @property
     def done(self) -> bool:
@@ -77,7 +78,7 @@ class RangeCursor:
         return Slice(need - first, stop)
 
     def _sized(self, rows: int, size_bytes: int) -> int:
-        fitting = TARGET_BYTES * rows // max(1, size_bytes)
+        fitting = self._target * rows // max(1, size_bytes)
         return max(1, min(fitting, 4 * rows, MOST_ROWS))
 
 

@@ -40,8 +40,8 @@ THREADS = 128
 """Most of them wait for Redis; so many, that a Redis which does not answer holds up its own queues only."""
 READS = 4
 """Range reads of one connection at once."""
-READS_IN_ALL = 64
-"""Range reads that hold memory at once, of all connections: two replies of Redis each, 4 MB by rule. Further ones wait in line."""
+READS_IN_ALL = 16
+"""Range reads that hold memory at once, of all connections: some 18 MB each. Further ones wait in line."""
 CALLS = 64
 """Calls of one connection taken and not yet answered; beyond that nothing more is read from it."""
 LONGEST_WAIT_S = 60.0
@@ -335,16 +335,17 @@ class _Session:
         part = await lane.run(lambda: _placed(store, part))
         rows = store.read(part, strict)
         following = lane.start(_next, rows)
-        schema = None
+        told = None
         while (found := await following) is not None:
-            first, values, body = found
+            first, count, schema, body = found
             following = lane.start(_next, rows)  # Redis and Arrow go on while this one is on its way
             try:
-                if schema is not (schema := bulk.schema_of(values)):
+                if schema is not told:
                     await self._send(Frame(Kind.SCHEMA, id, None, bulk.encode_schema(schema)))
+                    told = schema
                 await self._spend(reading, body.size)
                 await self._send(Frame(Kind.ROWS, id, {"first": first}, body))
-                self._server.counts.rows.add(len(values))
+                self._server.counts.rows.add(count)
                 self._server.counts.bytes.add(body.size)
             except BaseException:
                 following.cancel()
@@ -380,10 +381,10 @@ class _Session:
                 transport.abort()
 
 
-def _next(rows: Iterator[Rows]) -> tuple[int, Any, Any] | None:
-    """The next rows with their body, or None at the end."""
+def _next(rows: Iterator[Rows]) -> tuple[int, int, Any, Any] | None:
+    """Of the next rows the first id, their number, schema and body; None at the end."""
     found = next(rows, None)
-    return None if found is None else (found.first, found.values, bulk.encode_rows(found.values))
+    return None if found is None else (found.first, len(found.values), bulk.schema_of(found.values), bulk.encode_rows(found.values))
 
 
 def _placed(store: RedisStore, part: Any) -> Any:

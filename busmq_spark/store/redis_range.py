@@ -15,7 +15,7 @@ import pyarrow as pa
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import Pairs
-from busmq_spark.core.ranges import RangeCursor, Slice, probe, seek
+from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, Slice, probe, seek
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.store.loss import raise_removed
 from busmq_spark.store.position import Range
@@ -37,6 +37,7 @@ class RangeLinks:
     single: Link
     many: RangeLink | ClusterRangeLink
     patience_s: float | None = None
+    reply_bytes: int = TARGET_BYTES
 
     def keys(self, queue: str) -> QueueKeys:
         """How the queue's keys are spelt there."""
@@ -92,7 +93,8 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
             need = found
             continue
         misses += 1
-        for rows in _windows(links, part, RangeCursor(keys, need, part.last, oldest, value_bytes), need, strict):
+        cursor = RangeCursor(keys, need, part.last, oldest, value_bytes, target_bytes=links.reply_bytes)
+        for rows in _windows(links, part, cursor, need, strict):
             yield rows
             need, misses = rows.first + len(rows.values), 0
 

@@ -15,6 +15,7 @@ from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_record
 from busmq_spark.core.once import Remembered
 from busmq_spark.core.queue import Attached
+from busmq_spark.core.ranges import TARGET_BYTES
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.options import RedisOptions, redis_options
@@ -43,8 +44,11 @@ class RedisStore:
     away: Collection[str] = ()
     listed: Collection[str] = ()
 
-    def __init__(self, where: Address, patience_s: float | None = None) -> None:
-        """``patience_s``: how long one step is tried while Redis is away; None: what suits the endpoint (topology/endpoint.py)."""
+    def __init__(self, where: Address, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
+        """``patience_s``: how long one step is tried while Redis is away; None: what suits the endpoint (topology/endpoint.py).
+        ``reply_bytes``: what one reply of Redis to a range read aims at.
+        """
+        self._reply_bytes = reply_bytes
         self.keys: Callable[[str], QueueKeys] = _KEYS[where.cluster]
         self._links = sync_links(where, patience_s)
         self._patience_s = patience_s
@@ -131,7 +135,7 @@ class RedisStore:
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
         if not self._range_links:
-            self._range_links = [RangeLinks(link, range_link(link), self._patience_s) for link in self._links]
+            self._range_links = [RangeLinks(link, range_link(link), self._patience_s, self._reply_bytes) for link in self._links]
         return read_range(self._range_links[part.server], part, fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
