@@ -106,6 +106,9 @@ class FederationServer:
                 logger=WIRE_LOG,
                 create_connection=cast(Any, self._listener.connection),  # anything that makes one
                 ssl=self._tls,
+                # asyncio's own patience is a minute, and begins before a socket is counted
+                ssl_handshake_timeout=None if self._tls is None else limits.handshake_s,
+                ssl_shutdown_timeout=None if self._tls is None else limits.close_s,
             )
         except OSError as error:
             await self._bulk.__aexit__(None, None, None)

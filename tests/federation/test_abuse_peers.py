@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.server import FederationServer
 from tests.conftest import Fresh
-from tests.federation.abused import MIB, ROOM, Served, honest, ignorant, loris, median_s
-from tests.federation.raw import CHANNEL, frame
+from tests.federation.abused import MIB, ROOM, SECRET, Served, honest, ignorant, loris, median_s
+from tests.federation.raw import CHANNEL, Raw, frame
 from tests.support import wait_until
+from tests.tls import Authority
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
 LORISES = IGNORANT = 300
@@ -67,3 +72,13 @@ async def test_what_is_not_worked_off_is_not_read_either(served: Served, fresh: 
     await served.empty(15)
     assert left[-1] > 10 * 6 * MIB
     assert peak < before + 10 * 10 * MIB
+
+
+async def test_whoever_never_begins_to_speak_tls_is_cut_off(redis_url: str, tmp_path: Path) -> None:
+    tls, limits = Authority.in_(tmp_path).server_context("localhost"), Limits(handshake_s=0.3)
+    async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
+        silent = [await Raw.dial(server.port) for _ in range(20)]
+        async with asyncio.timeout(20):  # a minute by default
+            assert [await raw.drained() for raw in silent] == [b""] * 20
+        for raw in silent:
+            await raw.close()
