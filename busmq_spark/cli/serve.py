@@ -24,6 +24,7 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.options import BusOptions, RedisOptions
 
 PORT = 7130
+LIMITS = ", ".join(f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(Limits))
 SecretsOption = Annotated[
     Path | None,
     typer.Option(
@@ -61,7 +62,7 @@ def serve(  # noqa: PLR0913  the options of a command
         typer.Option(metavar="ORIGIN", help="Browsers may come from pages of this origin only, such as https://app.example.com; may be repeated."),
     ] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Change a limit, for example connections=5000; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help=f"Change a limit of what a peer may cost; may be repeated. They are: {LIMITS}.")
     ] = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
