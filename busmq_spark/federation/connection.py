@@ -35,7 +35,7 @@ REMEMBERED = 10_000
 """How many closed channels are remembered: what still comes for them is no new channel."""
 TURN_S = 0.005
 """How long calls are executed before the others have their turn: a packet may hold a hundred thousand."""
-NOT_BINARY, BROKEN = 1003, 1002
+BROKEN = 1002
 log = logging.getLogger("busmq_spark")
 
 
@@ -50,8 +50,8 @@ class Connection:
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._held = 0
-        self.heard = 0
-        """Bytes of what its pubsubs have heard and not sent yet."""
+        self.heard = self.deferred = self.listeners = 0
+        """Bytes of what its pubsubs have heard and not sent yet, and of pushes to queues that are not attached; its listeners."""
         self._gone = self._leaving = False
         self._turn_ends = 0.0
         self._answers = asyncio.Semaphore(ANSWERS)
@@ -155,10 +155,7 @@ class Connection:
     # -- packets ----------------------------------------------------------------------------------------------------------------------------
 
     async def _take(self, message: str | bytes) -> None:
-        if isinstance(message, str):
-            await self._socket.close(NOT_BINARY, "binary messages only")
-            return
-        packet = Packet.decode(message)
+        packet = Packet.decode(message.encode() if isinstance(message, str) else message)  # text is bytes to Node's server
         if packet.body is None:
             self._forget(packet.channel)
             return

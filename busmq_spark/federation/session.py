@@ -80,6 +80,8 @@ class Session:
             for task in self._tasks - {self._working}:
                 task.cancel()  # now: with one more step it would take a message for nobody
             self._calls.clear()
+            if self._object is not None:
+                self._object.forget_listeners()
             self.connection.ended(self._messages, self._bytes)
             self._hold(0)
 

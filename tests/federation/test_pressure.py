@@ -207,8 +207,8 @@ async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_me
 async def test_a_listener_too_many_closes_its_channel(federation: Serve, fresh: Fresh) -> None:
     async with federation(limits=Limits(callbacks_per_channel=3)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
-        for number in range(4):
-            await queue.send("once", f"event{number}", print)
+        for event in ("attaching", "attached", "consuming", "detached"):
+            await queue.send("once", event, print)
         assert await wire.next(queue.channel) is None
 
 

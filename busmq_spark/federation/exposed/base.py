@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Need = Literal["nothing", "any", "read", "write", "both", "admin"]
 TTL_S, LONGEST_TTL_S = 30, 10 * 365 * 86_400
-LISTENERS = 10_000
-"""Most listeners of one object, whatever the limits: each is remembered."""
+LISTENERS, ALL_LISTENERS = 10_000, 100_000
+"""Most listeners of one object, and of all those of a connection, whatever the limits: each is remembered."""
 T = TypeVar("T")
 
 
@@ -54,6 +54,8 @@ class Exposed:
     """An object as one peer sees it."""
 
     kind: ClassVar[str]
+    emits: ClassVar[frozenset[str]] = frozenset()
+    """The events that it tells; who listens to others would wait for ever, and is not remembered."""
     methods: ClassVar[dict[str, Method]]
 
     def __init__(self, session: Session, made: Creation) -> None:
@@ -113,7 +115,7 @@ class Exposed:
             return []
         if any(once for _, once in found):
             self._listeners[event] = [entry for entry in found if not entry[1]]
-            self._functions -= len(found) - len(self._listeners[event])
+            self._count(len(self._listeners[event]) - len(found))
         return found
 
     def emit(self, event: str, *arguments: Any) -> None:
@@ -131,8 +133,21 @@ class Exposed:
             raise ConfigError(reason="on and once take the name of an event and a function")
         if self._functions >= min(self.session.limits.callbacks_per_channel, LISTENERS):
             raise WireError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
-        self._functions += 1
+        if event not in self.emits:
+            return
+        if self.session.connection.listeners >= ALL_LISTENERS:
+            raise WireError(found=f"more than {ALL_LISTENERS} listeners on one connection", expected="fewer")
+        self._count(1)
         self._listeners.setdefault(event, []).append((call.callback.id, once))
+
+    def forget_listeners(self) -> None:
+        """Nothing will be told any more."""
+        self._listeners.clear()
+        self._count(-self._functions)
+
+    def _count(self, more: int) -> None:
+        self._functions += more
+        self.session.connection.listeners += more
 
     # -- results --------------------------------------------------------------------------------------------------------------------------------
 
@@ -167,7 +182,7 @@ def number(options: dict[str, Any], name: str, default: int) -> int:
     found = options.get(name)
     if found is None:
         return default
-    if isinstance(found, bool) or not isinstance(found, int | float) or found != int(found) or abs(found) > 2**53:
+    if isinstance(found, bool) or not isinstance(found, int | float) or abs(found) > 2**53 or found != int(found):
         raise ConfigError(reason=f"{name} is no whole number")
     return int(found)
 

@@ -33,6 +33,7 @@ class ExposedChannel(Exposed):
     """
 
     kind = "channel"
+    emits = frozenset({*NAMES, "error", "message"})
 
     def __init__(self, session: Session, made: Creation) -> None:
         super().__init__(session, made)

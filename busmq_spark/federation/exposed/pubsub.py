@@ -27,6 +27,7 @@ class ExposedPubsub(Exposed):
     """One pubsub object of the bus, for one channel. A peer that reads too slowly misses messages, and is told with an ``error``."""
 
     kind = "pubsub"
+    emits = frozenset({"subscribed", "unsubscribed", "error", "message"})
 
     def __init__(self, session: Session, made: Creation) -> None:
         super().__init__(session, made)

@@ -9,14 +9,15 @@ Rule 3. A message that is no UTF-8 reaches the peer as text with U+FFFD, as npm'
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
-from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, StateError
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
 from busmq_spark.federation.dnode import Remote, message_line, result_line
-from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, number, storable, ttl_of
+from busmq_spark.federation.exposed.base import EVENTS, TTL_S, Call, Exposed, Method, Need, number, storable, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from busmq_spark.federation.session import Session
 
 PREFETCH = 200
-DEFERRED, DEFERRED_BYTES = 1000, 1024 * 1024
-"""Most pushes that wait for a queue to be attached."""
+DEFERRED, DEFERRED_BYTES, ALL_DEFERRED = 1000, 1024 * 1024, 4 * 1024 * 1024
+"""Most pushes that wait for a queue to be attached, their bytes, and those of all queues of a connection, each push with what it takes besides."""
+CALL_BYTES = 500
+RETRY_S = 0.5
 LINE_BYTES = 200
 """What a line and its packet have beside the message, and then some."""
 
@@ -35,6 +38,7 @@ class ExposedQueue(Exposed):
     """One queue object of the bus, for one channel."""
 
     kind = "queue"
+    emits = frozenset({"attaching", "attached", "detaching", "detached", "consuming", "closed", "error", "message"})
 
     def __init__(self, session: Session, made: Creation) -> None:
         super().__init__(session, made)
@@ -53,6 +57,7 @@ class ExposedQueue(Exposed):
 
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
+        self._undefer()
         await self._queue.detach()
 
     # -- life -----------------------------------------------------------------------------------------------------------------------------------
@@ -61,12 +66,12 @@ class ExposedQueue(Exposed):
         options = call.options
         owner = self.may("write") or self.may("admin")  # who only reads may be the first, but sets nothing for the writers
         maxsize = max(0, number(options, "maxsize", 0)) if owner else 0
-        await self._queue.attach(ttl_s=ttl_of(options), maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
+        ttl_s = ttl_of(options) if owner else TTL_S
+        await self._queue.attach(ttl_s=ttl_s, maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
         wanted, self._wanted = self._wanted, None
         if wanted is not None:
             self.consume(wanted)
-        deferred, self._deferred = self._deferred, []
-        for push in deferred:
+        for push in self._undefer():
             try:
                 self.push(push)
             except BusError as error:
@@ -117,7 +122,16 @@ class ExposedQueue(Exposed):
     def _defer(self, call: Call) -> None:
         if len(self._deferred) >= DEFERRED or sum(push.size for push in self._deferred) + call.size > DEFERRED_BYTES:
             raise self._not_attached("push to")
+        cost, connection = call.size + CALL_BYTES, self.session.connection
+        if connection.deferred + cost > ALL_DEFERRED:
+            raise self._not_attached("push to")
+        connection.deferred += cost
         self._deferred.append(call)
+
+    def _undefer(self) -> list[Call]:
+        deferred, self._deferred = self._deferred, []
+        self.session.connection.deferred -= sum(push.size + CALL_BYTES for push in deferred)
+        return deferred
 
     async def _pushed(self) -> None:
         """Wait for the pushes so far: what is asked behind them must see them."""
@@ -144,7 +158,7 @@ class ExposedQueue(Exposed):
                 await consumption.begin()
                 drained = await self._queue.count() == 0
             while True:
-                await consumption.filled()
+                await self._filled(consumption)
                 if throttle is not None and drained:
                     await self._throttled(throttle)
                 count = 0
@@ -158,9 +172,24 @@ class ExposedQueue(Exposed):
                 drained = count < PREFETCH
         except StopAsyncIteration:
             return
-        except MessageRefused:
-            await self._queue.stop()
+        except BusError:
+            with suppress(BusError):
+                await self._queue.stop()  # which tells the peer that nothing is consumed any more
             raise
+
+    async def _filled(self, consumption: Consumption) -> None:
+        """Until there is a message. What is full or read-only now will not be for ever: the peer is told once, and waits."""
+        told = False
+        while True:
+            try:
+                await consumption.filled()
+            except (ServerFull, ServerReadOnly) as error:
+                if not told:
+                    self.session.fail(None, error)
+                told = True
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     def _hand_over(self, consumption: Consumption, message: Message) -> None:
         most = self.session.limits.message_bytes

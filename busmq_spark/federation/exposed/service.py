@@ -7,6 +7,7 @@ A requester calls ``request(data, options, callback)`` and gets ``callback(error
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.session import Session
 
 TIMEOUT_MS = 1000
+REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
 CONCURRENCY = 100
 """Most requests that one provider may have at once."""
 MOST_PARTS = 1000
@@ -32,6 +34,7 @@ class ExposedService(Exposed):
     """One service object of the bus, for one channel."""
 
     kind = "service"
+    emits = frozenset({"serving", "connected", "disconnect", "error", "request"})
 
     def __init__(self, session: Session, made: Creation) -> None:
         super().__init__(session, made)
@@ -47,6 +50,8 @@ class ExposedService(Exposed):
             raise ConfigError(
                 reason="this service has no name: the npm client of 3.1.0 does not send it (protocol Q17), so it cannot federate services"
             )
+        if REPLIES.search(self.name):
+            raise ConfigError(reason=f"a service may not be named {self.name!r}: its requests would be the replies of another one")
         return super().allowed(name, values)
 
     async def end(self) -> None:
