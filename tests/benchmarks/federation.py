@@ -31,6 +31,11 @@ def npm_client(url: str, mode: str, queue: str, count: int) -> list[str]:
     return [NODE, str(HERE / "fed_client.js"), url, SECRET, mode, queue, str(count)]
 
 
+def our_client(url: str, mode: str, queue: str, count: int) -> list[str]:
+    """The command that measures ours."""
+    return [sys.executable, "-m", "tests.benchmarks.fed_client", url, SECRET, mode, queue, str(count)]
+
+
 def npm_server(url: str) -> list[str]:
     """The command that serves with npm."""
     return [NODE, str(HERE / "fed_server.js"), url, SECRET]
@@ -52,7 +57,11 @@ class Scenario:
 
 
 BASE = Scenario("npm client, npm server", npm_client, "npm", 1.0)
-SCENARIOS = [Scenario("npm client at our server", npm_client, "ours", 1.0)]
+SCENARIOS = [
+    Scenario("npm client at our server", npm_client, "ours", 1.0),
+    Scenario("our client at npm's server", our_client, "npm", 1.0),
+    Scenario("our client at our server", our_client, "ours", 1.0),
+]
 
 
 def run(runs: int = RUNS) -> Iterator[Row]:
