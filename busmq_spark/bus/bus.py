@@ -61,7 +61,8 @@ class Bus(Emitter):
         self.options = from_keywords(BusOptions, {"url": url, **settings})
         self.token = my_token()
         """Names this bus in leases."""
-        self._redis = url is not None or self.options.federate is None
+        self.has_redis = url is not None or self.options.federate is None
+        """Whether it has a Redis of its own; without one its objects are for ``federate`` only."""
         self._servers: Servers | None = None
         self._links: Any = None
         self._group: asyncio.TaskGroup | None = None
@@ -83,7 +84,7 @@ class Bus(Emitter):
         if self._group is not None:
             raise StateError(event="enter", what="this bus", state="open already", remedy="Make another Bus for another scope")
         links = self._far() if self.options.federate else None  # a bad URL is an error before anything is connected
-        if self._redis:
+        if self.has_redis:
             await self._connect()
         else:
             self._group = await asyncio.TaskGroup().__aenter__()
@@ -180,7 +181,7 @@ class Bus(Emitter):
     def servers(self) -> Servers:
         """The servers. Raises StateError outside of ``async with``, and for a bus without Redis."""
         if self._servers is None:
-            raise _closed() if self._redis else _no_redis()
+            raise _closed() if self.has_redis else _no_redis()
         return self._servers
 
     def adopt(self, thing: Any) -> None:

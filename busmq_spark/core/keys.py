@@ -111,6 +111,15 @@ NOTIFICATIONS = "bus:notifications"
 """The pubsub on which discoverable queues are announced (protocol 1.11)."""
 
 
+def announced_name(key: str) -> str | None:
+    """The queue whose metadata key, of whichever layout, was announced; None for any other key."""
+    base = key.removesuffix(METADATA_SUFFIX)
+    if base.startswith("{") and base.endswith("}"):
+        base = base[1:-1]
+    name = base.removeprefix(QUEUE_PREFIX)
+    return name if name and len(name) < len(base) < len(key) else None
+
+
 def persisted_key(name: str) -> str:
     """Hash of a persisted object, in every layout (protocol 4.2)."""
     return f"bus:persisted:{name}"

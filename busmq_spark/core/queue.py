@@ -160,6 +160,12 @@ def touch(keys: QueueKeys, ttl_s: int) -> Flow[None]:
     yield [command("EXPIRE", key, ttl_s) for key in keys.shared]
 
 
+def announced(keys: QueueKeys, source: str, ttl_s: int) -> Flow[bool]:
+    """Remember for ``ttl_s`` that the bus behind ``source`` has this queue (protocol 1.11); false when it is a queue of this bus, which stays so."""
+    _check_ttl(ttl_s)
+    return bool((yield script("announced", (keys.metadata,), (source, ttl_s))))
+
+
 def flush(keys: QueueKeys) -> Flow[bool]:
     """Delete every stored message; ids go on, un-acked messages stay (protocol 1.10). Whether there were any."""
     return bool((yield command("DEL", keys.messages)))

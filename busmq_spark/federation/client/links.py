@@ -12,6 +12,7 @@ from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.service import Service
 from busmq_spark.errors import ConfigError
+from busmq_spark.federation.client.announcements import Announcements
 from busmq_spark.federation.client.channel import RemoteChannel
 from busmq_spark.federation.client.persisted import RemoteDict, RemoteRecord
 from busmq_spark.federation.client.pool import Pool
@@ -35,9 +36,10 @@ class Links:
             self._pool(url, None)
 
     def start(self) -> None:
-        """Dial those of the option."""
+        """Dial those of the option, and listen to what they announce."""
         for pool in self._pools.values():
             pool.start()
+            Announcements(self._bus, pool).start()
 
     async def close(self) -> None:
         """Say goodbye on every socket."""

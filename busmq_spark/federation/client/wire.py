@@ -76,6 +76,11 @@ class Wire:
             self._waiting -= 1
             self._give_up()
 
+    def begin(self) -> None:
+        """Want a line, now and whenever it is lost; nobody waits for it."""
+        self.wanted = True
+        self._come()
+
     async def ask(self, method: str, *args: Any, again: bool = True) -> list[Any]:
         """What the callback gets behind the error. A call that changes nothing is repeated when the link breaks; ``again=False`` is for others."""
         until = asyncio.get_running_loop().time() + PATIENCE_S

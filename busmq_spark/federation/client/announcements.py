@@ -1,0 +1,102 @@
+"""Hears where discoverable queues are, and remembers it in this bus' own Redis, so that ``queue.find()`` knows (protocol 1.11, 5.8).
+
+Rule 1. A server is believed no further than needed: it can name queues, not keys; a queue of this bus stays what it is (npm busmq overwrites it, Q5);
+        nothing is remembered for longer than a day, nor are more than so many names waited for.
+Rule 2. What cannot be remembered now is announced again soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.core import queue as flows
+from busmq_spark.core.keys import NOTIFICATIONS, QueueKeys, announced_name
+from busmq_spark.errors import BusError
+from busmq_spark.federation.client.line import told_error
+from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.creation import NAME_CHARACTERS, creation
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.federation.client.line import Line
+    from busmq_spark.federation.client.pool import Pool
+
+LONGEST_S = 24 * 3600
+MOST = 10_000
+"""Most names that wait to be remembered."""
+log = logging.getLogger("busmq_spark")
+
+
+class Announcements:
+    """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to (again)."""
+
+    def __init__(self, bus: Bus, pool: Pool) -> None:
+        self._bus, self._url = bus, pool.target.url
+        self._wire = Wire(pool, creation("pubsub", NOTIFICATIONS), bus.spawn, self, self._restore)
+        self._news: dict[str, int] = {}
+        self._more = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"the announcements of {self._url}"
+
+    def start(self) -> None:
+        """Until the bus is left."""
+        self._wire.begin()
+        if self._bus.has_redis:
+            self._bus.spawn(self._remember(), f"remembering {self!r}")
+
+    def wire_lost(self, why: BusError) -> None:
+        """See wire.Owner."""
+
+    def wire_back(self) -> None:
+        """Listening."""
+        self._bus._emit("federating", self._url)
+
+    def wire_failed(self, error: BusError) -> None:
+        """Objects are told when they are used; this is for whoever uses none."""
+        log.warning("%r cannot be heard: %s", self, error)
+
+    async def _restore(self, line: Line) -> None:
+        line.on("error", lambda found=None, *_: log.warning("%r: %s", self, told_error(found)))
+        line.on("message", lambda text="", *_: self._heard(text))
+        subscribed = line.expect("subscribed")
+        line.call("subscribe")
+        await subscribed
+
+    def _heard(self, text: str) -> None:
+        found = _announced(text)
+        if found is not None and (found[0] in self._news or len(self._news) < MOST):
+            self._news[found[0]] = found[1]
+            self._more.set()
+
+    async def _remember(self) -> None:
+        bus, cluster = self._bus, self._bus.options.layout == "cluster"
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while self._news:
+                name, ttl_s = self._news.popitem()
+                keys = QueueKeys(name, cluster)
+                try:
+                    link = bus.servers.commands[await bus.servers.locate(keys.metadata)]
+                    await link.run(flows.announced(keys, self._url, ttl_s))
+                except BusError as error:
+                    log.debug("queue %r of %s is not remembered: %s", name, self._url, error)
+
+
+def _announced(text: str) -> tuple[str, int] | None:
+    """Name and ttl of the queue; None for what is no announcement of one."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    match found:
+        case {"event": "queue", "key": str(key), "ttl": int(ttl_s)} if ttl_s > 0 and not isinstance(ttl_s, bool):
+            name = announced_name(key)
+            if name is None or len(name) > NAME_CHARACTERS or any("\ud800" <= letter <= "\udfff" for letter in name):
+                return None
+            return name, min(ttl_s, LONGEST_S)
+    return None
