@@ -106,7 +106,6 @@ EXCEPT_NPM = {
     "test_service_provider::test_a_provider_with_no_room_leaves_requests_to_others": NOT_IN_PARTS,
     "test_queue::test_a_queue_that_vanished_is_made_anew_by_whoever_is_attached": "npm's servers do not look whether it has",
     "test_queue::test_a_full_queue_takes_what_fits_and_says_what_is_left": OWN_MAXSIZE,
-    "test_channel::test_what_is_no_frame_is_an_error_and_reading_goes_on": "npm's servers die of it (protocol Q10)",
     "test_channel_reliable::test_what_was_not_acked_comes_again_in_order_after_a_disconnect": ACKS,
     "test_channel_reliable::test_messages_behind_the_last_one_handed_over_are_not_acked_with_it": ACKS,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, MessageRefused, StateError
+from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, MessageRefused, QueueFull, StateError
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client import wire
 from busmq_spark.federation.grants import Grants
@@ -252,6 +252,25 @@ async def test_numbers_of_callbacks_are_used_again(redis_url: str, fresh: Fresh)
             await queue.push_many(range(1500))
             await queue.count()
         assert queue.wire.line._next < 1100
+
+
+async def test_of_many_that_do_not_fit_a_beginning_is_stored_although_others_make_room(redis_url: str, fresh: Fresh) -> None:
+    async with far(redis_url) as both, both.home.queue(name := fresh()) as there, both.queue(name) as queue:
+        await there.close()
+        await there.attach(maxsize=3)
+        await queue.detach()
+        await queue.attach()
+        taken: list[int] = []
+        there.each(lambda message: taken.append(message.json()), prefetch=1)
+        for _ in range(5):
+            try:
+                await queue.push_many(range(400))
+                stored = 400
+            except QueueFull as full:
+                stored = 400 - full.details["left"]
+            await until(lambda stored=stored: len(taken) == stored)
+            assert taken == list(range(stored))
+            taken.clear()
 
 
 async def test_bytes_that_are_no_text_are_refused_before_they_are_sent(redis_url: str, fresh: Fresh) -> None:

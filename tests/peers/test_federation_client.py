@@ -117,6 +117,17 @@ async def test_a_queue_outlives_a_dropped_link_and_a_server_started_anew(server:
             assert await queue.count() == 0
 
 
+async def test_an_ack_after_the_link_was_dropped_does_not_end_the_server(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    async with server.bus() as (bus, home), bus.federate(bus.queue(name := fresh())) as queue:
+        await queue.push_many("abc")
+        assert ids([message async for message in queue.consume(reliable=True, max=3)]) == [1, 2, 3]
+        await when(queue, "reconnected", server.drop)
+        await queue.ack(2)
+        async with home.queue(name) as there:
+            assert (await anext(there.consume(reliable=True))).id == 3
+
+
 async def test_pushes_under_way_while_the_link_drops_raise_or_are_stored(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     async with server.bus() as (bus, home), home.queue(name := fresh()) as there, bus.federate(bus.queue(name)) as queue:
