@@ -93,6 +93,14 @@ async def test_what_a_secret_may_not_do_is_refused_to_who_asks(redis_url: str, f
             assert await allowed.push("x") == 1
 
 
+async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(redis_url: str, fresh: Fresh) -> None:
+    keyring = Keyring({"writer": (SECRET, Grants.parse({"write": ["*"]}, "here"))})
+    async with far(redis_url, keyring) as both, both.queue(fresh()) as queue:
+        assert await queue.push("x") == 1
+        with pytest.raises(FederationRefused):
+            await anext(queue.consume())
+
+
 # -- while the server is away ---------------------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +209,21 @@ async def test_an_ack_that_lost_its_link_is_given_by_the_next(redis_url: str, fr
         await queue.detach()
         async with both.home.queue(name) as there:
             assert (await anext(there.consume(reliable=True))).id == 3
+
+
+async def test_what_was_acked_into_a_dead_link_does_not_come_again(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    async with far(redis_url) as both, both.queue(fresh()) as queue:
+        await queue.push_many(range(3))
+        consumption = queue.consume(reliable=True)
+        assert [(await anext(consumption)).id for _ in range(3)] == [1, 2, 3]
+        both.cutter.hush()
+        acking = asyncio.ensure_future(queue.ack(2))
+        await asyncio.sleep(0)  # a turn of the loop, no time: it is under way
+        acking.cancel()  # nobody repeats it
+        both.cutter.cut()
+        assert (await anext(consumption)).id == 3
+        await queue.stop()
 
 
 async def test_a_subscription_and_a_channel_come_back(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:

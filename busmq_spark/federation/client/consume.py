@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 1000
 """So many messages that nobody asks for make the server stop, or four times ``prefetch`` if that is more."""
+EARLY = 32
 MOST_UNRELIABLE = 100_000
 """The same where stopping may lose a message."""
 log = logging.getLogger("busmq_spark")
@@ -109,7 +110,7 @@ class RemoteConsumption:
     # -- piece by piece ---------------------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin now: returns when the server consumes for us, or this is stopped. Waits while the server is away."""
+        """Begin now; a reliable one has then what was not acked before. Returns early when it is stopped. Waits while the server is away."""
         if self.running or self._stopping:
             return
         queue = self._queue
@@ -126,8 +127,9 @@ class RemoteConsumption:
             return
         self.running, queue.current = True, self
         if self._takes:
-            self._take_over()
-        self._ask()
+            self._take_over()  # and nothing more yet: what has come cannot go back
+        else:
+            self._ask()
         while self._there and not self._begun.is_set() and not self._stopping:
             self._wake.clear()
             await self._wake.wait()
@@ -158,8 +160,8 @@ class RemoteConsumption:
         """The head."""
         message = self._buffer.popleft()
         self._queue.consumed += 1
-        if self._buffer and not self._there:
-            self._ask()  # before the last is handed over; but who takes only one at a time has asked for no more
+        if not self._there:
+            self._ask_early()
         return message
 
     # -- what the queue is told by its line -------------------------------------------------------------------------------------------------
@@ -191,8 +193,10 @@ class RemoteConsumption:
             self._begun.set()
         elif not self._pausing:
             probed, self._there, self._probing = self._probing, False, False
-            if self._buffer or probed:
-                self._ask(probed=probed)
+            if probed:
+                self._ask(probed=True)
+            else:
+                self._ask_early()
         self._wake.set()  # who waits, asks
 
     def line_lost(self) -> None:
@@ -214,8 +218,8 @@ class RemoteConsumption:
         self._ask()
 
     def failed(self, error: BusError) -> None:
-        """The server will not have us any more."""
-        self._failed, self._stopping = error, True
+        """The server consumes for us no longer."""
+        self._failed, self._stopping, self._there = error, True, False
         self._wake.set()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -246,6 +250,11 @@ class RemoteConsumption:
         self._queue.taken = taken[most:]
         if self._left is not None:
             self._left -= most
+
+    def _ask_early(self) -> None:
+        """Before the last message is handed over. Who wants few at a time has no use for more yet: others may have them."""
+        if self._buffer and (self.prefetch >= EARLY or not self._in_parts):
+            self._ask()
 
     @property
     def _most_waiting(self) -> int:
@@ -297,8 +306,7 @@ class RemoteConsumption:
     def _paused(self, line: Line) -> None:
         if line is self._line and self._pausing:
             self._there = self._pausing = False
-            if self._buffer:
-                self._ask()
+            self._ask_early()
             self._wake.set()
 
     def _takes_more(self) -> bool:
