@@ -27,6 +27,8 @@ SUBPROTOCOL = "busmq.bulk.v1"
 VERSION = 1
 MAX_ID = 2**32 - 1
 MAX_WHOLE = 2**53
+HEAD_BYTES = 4 * 1024 * 1024
+"""Longest head of a call: some ten thousand queues or staged lists. What JSON and Python make of it is a multiple."""
 _ALIGN = 64
 _PREFIX = struct.Struct("<BII")
 _COUNT = struct.Struct("<I")
@@ -81,6 +83,11 @@ def decode(message: bytes | memoryview | str) -> Frame:
     if kind not in Kind._value2member_map_:
         raise wrong(f"frame kind {kind}", f"one of {', '.join(k.name for k in Kind)}")
     return Frame(Kind(kind), id, _json(view[_PREFIX.size : start]), view[start:])
+
+
+def head_bytes(message: bytes | str) -> int:
+    """How long a message says that its head is."""
+    return int(_PREFIX.unpack_from(message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX.size else 0
 
 
 def _json(head: memoryview) -> Any:
@@ -151,13 +158,32 @@ def encode_rows(values: Any) -> Any:
     return pa.RecordBatch.from_arrays([values], schema=schema_of(values)).serialize()
 
 
+def _compressed(metadata: bytes) -> bool:
+    """Whether the record batch that this flatbuffer describes has compressed buffers, each with a length that Arrow would believe and allocate."""
+
+    def field(table: int, number: int) -> int:
+        """Where a field of the table is; 0 when it has none."""
+        vtable = table - struct.unpack_from("<i", metadata, table)[0]
+        if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", metadata, vtable)[0]:
+            return 0
+        offset: int = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
+        return table + offset if offset else 0
+
+    root: int = _COUNT.unpack_from(metadata)[0]
+    header = field(root, 2)
+    return bool(header and field(header + _COUNT.unpack_from(metadata, header)[0], 3))
+
+
 def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
     """The Arrow array in the body of ROWS; it uses the memory of ``body``. Raises WireError."""
     buffer = pa.py_buffer(body)
     try:
-        batch = pa.ipc.read_record_batch(buffer, schema)
+        message = pa.ipc.read_message(buffer)
+        if _compressed(message.metadata.to_pybytes()):
+            raise wrong("a compressed record batch", "rows that are all there, not compressed")
+        batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError):
+    except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError, struct.error):
         raise wrong("no Arrow record batch of the schema", "one") from None
     values = batch.column(0)
     if not len(values) or values.null_count or values.nbytes > len(buffer):

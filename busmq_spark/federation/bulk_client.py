@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from busmq_spark.errors import BusError, FederationLost, LinkLost
+from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, decode_error
@@ -62,7 +62,10 @@ class BulkLink:
         del self._inbox[id]
         if frame.kind is not Kind.REPLY:
             raise self._lost(bulk.wrong(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
-        return OPERATIONS[name].decode_result(frame.head)
+        try:
+            return OPERATIONS[name].decode_result(frame.head)
+        except WireError as error:
+            raise self._lost(error) from None
 
     def ready(self) -> Hello:
         """Connect, unless that is done, with patience; what the server says of itself."""
@@ -125,8 +128,10 @@ class BulkLink:
                     return
                 else:
                     raise self._lost(bulk.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR"))
-        except BusError:
+        except BusError as error:
             done = True  # answered, or the link is gone
+            if isinstance(error, WireError):
+                self.drop()
             raise
         finally:
             if self._inbox.pop(id, None) is not None and not done:
@@ -151,7 +156,10 @@ class BulkLink:
         while not self._inbox.get(id):
             if self._socket is None or id not in self._inbox:
                 raise FederationLost(url=self.address.url, reason="the connection broke while this was under way")
-            frame = bulk.decode(self._socket.receive())
+            try:
+                frame = bulk.decode(self._socket.receive())
+            except WireError as error:
+                raise self._lost(error) from None
             if frame.id in self._inbox:
                 self._inbox[frame.id].append(frame)
         frame = self._inbox[id].popleft()
@@ -164,11 +172,20 @@ class BulkLink:
         id = next(self._ids) % bulk.MAX_ID
         self._inbox[id] = deque()
         try:
-            socket.send(Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode())
+            call = Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
+            self._check_size(name, len(call), len(body))
+            socket.send(call)
         except BaseException:
             self._inbox.pop(id, None)
             raise
         return id
+
+    def _check_size(self, name: str, size: int, body: int) -> None:
+        """A server cuts off whoever sends more than it takes, which looks as if it were away."""
+        most = self.hello.message_bytes if self.hello is not None else size
+        if size > most or size - body > bulk.HEAD_BYTES:
+            limit = f"{most} bytes (its limit message_bytes), {bulk.HEAD_BYTES} of them names and the like"
+            raise MessageRefused(reason=f"a call {name!r} of {size} bytes is over what the federation server takes: {limit}")
 
     def _ready(self) -> BulkSocket:
         """The open connection; one that broke meanwhile is replaced, since that is better known before something is sent."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from busmq_spark.federation.bulk_work import Identity, Work
@@ -119,3 +120,8 @@ class Clients:
         """The connection is gone, and its lane no longer at work."""
         if (found := self._lanes.get(client)) is not None and found[0] is lane:
             del self._lanes[client]
+
+
+def placed(store: RedisStore, part: Any) -> Any:
+    """The range on the server that has its queue: a client does not know the servers behind this one."""
+    return replace(part, server=store.locate([part.queue])[part.queue])

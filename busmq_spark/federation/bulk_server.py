@@ -14,27 +14,26 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from busmq_spark.errors import BusError, FederationRefused, LinkLost, WireError
+from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
-from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation, encode_error
-from busmq_spark.federation.bulk_lane import Clients, Lane, Reading
+from busmq_spark.federation.bulk_answers import UNEXPECTED, Counts, refusal
+from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation
+from busmq_spark.federation.bulk_lane import Clients, Lane, Reading, placed
 from busmq_spark.federation.bulk_work import Identity, check
 from busmq_spark.federation.limits import Limits
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import Rows
-from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.ear import Ear
-from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, AnyOf, patience
+from busmq_spark.topology.endpoint import AnyOf
 
 THREADS = 128
 """Most of them wait for Redis; so many, that a Redis which does not answer holds up its own queues only."""
@@ -45,6 +44,8 @@ READS_IN_ALL = 16
 CALLS = 64
 """Calls of one connection taken and not yet answered; beyond that nothing more is read from it."""
 LONGEST_WAIT_S = 60.0
+SMALL_HEAD = 64 * 1024
+"""Beyond that a head is taken apart, and its names are checked, in a thread."""
 CONFIRM_S = 5.0
 """How long an answer to ``listen`` waits for Redis to confirm."""
 MAX_CLIENT = 64
@@ -113,16 +114,6 @@ class BulkServer:
                 await asyncio.sleep(LONGEST_WAIT_S)
 
 
-class Counts:
-    """What the bulk protocol counts."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self.calls = metrics.counter("busmq_bulk_calls_total", "Calls taken", operation=tuple(OPERATIONS))
-        self.refused = metrics.counter("busmq_bulk_refused_total", "Calls answered with an error")
-        self.rows = metrics.counter("busmq_bulk_rows_total", "Rows sent to readers")
-        self.bytes = metrics.counter("busmq_bulk_row_bytes_total", "Bytes of record batches sent to readers")
-
-
 class _Session:
     """One connection."""
 
@@ -170,7 +161,7 @@ class _Session:
 
     async def _take(self) -> None:
         async for message in self._socket:
-            frame = bulk.decode(message)
+            frame = await self._decoded(message)
             match frame.kind:
                 case Kind.CALL:
                     await self._call(frame, len(message))
@@ -183,12 +174,19 @@ class _Session:
                 case _:
                     raise bulk.wrong(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
 
+    async def _decoded(self, message: bytes | str) -> Frame:
+        """Large heads are taken apart in a thread: the other peers' loop is this one."""
+        size = bulk.head_bytes(message)
+        if size > bulk.HEAD_BYTES:
+            raise bulk.wrong(f"a head of {size} bytes", f"at most {bulk.HEAD_BYTES}")
+        return bulk.decode(message) if size <= SMALL_HEAD else await asyncio.to_thread(bulk.decode, message)
+
     async def _call(self, frame: Frame, size: int) -> None:
         """Beside the others what may take for ever; else in its turn."""
         name = frame.head.get("op") if isinstance(frame.head, dict) else None
         if name in ("read", "wait"):
             begin = self._begin_read if name == "read" else self._begin_wait
-            await self._answer(frame, begin)
+            await self._answer(frame, size, begin)
             return
         self._pending += 1
         self._pending_bytes += size
@@ -200,28 +198,27 @@ class _Session:
     async def _work(self) -> None:
         while True:
             frame, size = await self._calls.get()
-            await self._answer(frame, self._do)
+            await self._answer(frame, size, self._do)
             self._pending -= 1
             self._pending_bytes -= size
             self._room.set()
 
-    async def _answer(self, frame: Frame, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any]) -> None:
+    async def _answer(self, frame: Frame, size: int, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any]) -> None:
         """Check the call and hand it over; what goes wrong on purpose is the answer."""
         try:
-            name, operation, arguments = self._checked(frame)
+            large = size - len(frame.body) > SMALL_HEAD
+            name, operation, arguments = await asyncio.to_thread(self._checked, frame) if large else self._checked(frame)
+            self._server.counts.calls.add(operation=name)
             await handler(frame, name, operation, arguments)
         except ConnectionClosed:
             raise
         except BusError as error:
             self._server.counts.refused.add()
-            await self._send(self._error(frame.id, error))
-
-    def _error(self, id: int, error: BusError) -> Frame:
-        head = encode_error(error)
-        if isinstance(error, LinkLost):
-            ends = self._server.address.endpoints
-            head["details"]["patience_s"] = int(max(patience(end, error) for end in ends)) if ends else int(FAILOVER_PATIENCE_S)
-        return Frame(Kind.ERROR, id, head)
+            await self._send(refusal(frame.id, error, self._server.address))
+        except Exception:
+            log.exception("bulk: a call failed")
+            self._server.counts.refused.add()
+            await self._send(refusal(frame.id, UNEXPECTED, self._server.address))
 
     def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
@@ -232,7 +229,6 @@ class _Session:
             raise bulk.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
         if self._identity is not None and self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
-        self._server.counts.calls.add(operation=name)
         arguments = operation.decode_arguments(head["args"])
         check(self._lane.work, name, operation, arguments)
         return name, operation, arguments
@@ -245,8 +241,13 @@ class _Session:
             await self._listen(arguments[0])
             result = None
         else:
-            result = await self._lane.run(self._lane.work.do, name, arguments, frame.body)
+            await self._put(await self._lane.run(self._reply, frame, name, operation, arguments))
+            return
         await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
+
+    def _reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
+        """In a thread, since it may be large."""
+        return Frame(Kind.REPLY, frame.id, operation.result.encode(self._lane.work.do(name, arguments, frame.body))).encode()
 
     async def _greet(self, name: str) -> None:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
@@ -311,6 +312,7 @@ class _Session:
             raise bulk.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
         reading = self._reads[frame.id] = Reading(credit)
         reading.task = asyncio.create_task(self._read(frame.id, reading, part, strict), name="bulk: read")
+        reading.task.add_done_callback(lambda _: self._read_ended(frame.id, reading))  # also when cancelled before its first step
 
     async def _read(self, id: int, reading: Reading, part: Any, strict: bool) -> None:
         lane = Lane(self._server.address, self._server.pool, self._identity)
@@ -322,17 +324,22 @@ class _Session:
             pass
         except BusError as error:
             with suppress(ConnectionClosed):
-                await self._send(self._error(id, error))
+                await self._send(refusal(id, error, self._server.address))
         except Exception:
             log.exception("bulk: a read failed")
-            await self._socket.close(1011, "internal error")  # rather than leave the peer waiting
+            with suppress(ConnectionClosed):
+                await self._send(refusal(id, UNEXPECTED, self._server.address))
         finally:
-            self._reads.pop(id, None)
+            self._read_ended(id, reading)
             lane.close()
+
+    def _read_ended(self, id: int, reading: Reading) -> None:
+        if self._reads.get(id) is reading:
+            del self._reads[id]
 
     async def _stream(self, id: int, reading: Reading, lane: Lane, part: Any, strict: bool) -> None:
         store = lane.work.store
-        part = await lane.run(lambda: _placed(store, part))
+        part = await lane.run(lambda: placed(store, part))
         rows = store.read(part, strict)
         following = lane.start(_next, rows)
         told = None
@@ -363,8 +370,11 @@ class _Session:
             raise asyncio.CancelledError from None
 
     async def _send(self, frame: Frame) -> None:
+        await self._put(frame.encode())
+
+    async def _put(self, message: bytes) -> None:
         """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
-        sending = asyncio.ensure_future(self._socket.send(frame.encode()))
+        sending = asyncio.ensure_future(self._socket.send(message))
         left = -1
         while True:
             try:
@@ -385,8 +395,3 @@ def _next(rows: Iterator[Rows]) -> tuple[int, int, Any, Any] | None:
     """Of the next rows the first id, their number, schema and body; None at the end."""
     found = next(rows, None)
     return None if found is None else (found.first, len(found.values), bulk.schema_of(found.values), bulk.encode_rows(found.values))
-
-
-def _placed(store: RedisStore, part: Any) -> Any:
-    """The range on the server that has its queue: a client does not know the servers behind this one."""
-    return replace(part, server=store.locate([part.queue])[part.queue])

@@ -69,8 +69,6 @@ class Work:
     def require(self, verb: Verb, queues: Iterable[str]) -> None:
         """Raises FederationRefused for the first queue the peer may not do this to."""
         for queue in queues:
-            if not queue:
-                raise wrong("an empty queue name", "a name")
             if not self.may(verb, queue):
                 assert self._identity is not None
                 raise FederationRefused(url="", reason=f"{self._identity.name!r} may not {verb} queue {queue!r}")
@@ -166,6 +164,8 @@ _SUBSCRIPTION_AT = {"ack": 1, "subscribe": 1, "lease": 1, "holders": 1, "keep_al
 def check(work: Work, name: str, operation: Operation, arguments: Sequence[Any]) -> None:
     """Raises FederationRefused, or WireError for names that are none."""
     queues = list(operation.queues(*arguments))
+    if "" in queues:
+        raise wrong("an empty queue name", "a name")
     if operation.needs != "any":
         work.require(operation.needs, queues)
     if name in _SUBSCRIPTION_AT and _OWN_SUFFIX.search(arguments[_SUBSCRIPTION_AT[name]]):

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
@@ -32,9 +32,12 @@ PIECE_BYTES = 256 * 1024
 PIECE_ROWS = 5_000
 DEPTH = 16
 """Pieces under way at once."""
+AT_ONCE = 1_000
+"""Queues, or staged lists, in one call."""
 _HEAD_BYTES = 64 * 1024
 WAIT_MS = 2_000
 """How long one question of a bell stays open; new queues are listened to after as long at most."""
+T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
 
@@ -66,7 +69,7 @@ class FederatedStore:
         return self._about(ids, "marks", ids)
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        return list(self._link.call("counters", queues)) if queues else []
+        return [counter for some in _cut(queues) for counter in self._link.call("counters", some)]
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         return self._about(positions, "ack", positions, subscription)
@@ -113,8 +116,8 @@ class FederatedStore:
         return held
 
     def discard(self, staged: Sequence[Staged]) -> None:
-        if staged:
-            self._link.call("discard", staged)
+        for some in _cut(staged):
+            self._link.call("discard", some)
 
     def forget(self, sink: str, staged: Sequence[Staged]) -> None:
         self._link.call("forget", sink, staged)
@@ -131,9 +134,23 @@ class FederatedStore:
         self._link.drop()
 
     def _about(self, queues: Sequence[str] | Mapping[str, Any], name: str, *arguments: Any) -> dict[str, Any]:
-        """Answers under the names of the queues; about none nobody is asked."""
-        found: dict[str, Any] = self._link.call(name, *arguments) if queues else {}
+        """Answers under the names of the queues, asked about so many at a time as fit a call; about none nobody is asked."""
+        found: dict[str, Any] = {}
+        for some in _cut(list(queues)):
+            found.update(self._link.call(name, *(_only(some, argument) for argument in arguments)))
         return found
+
+
+def _cut(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), AT_ONCE):
+        yield items[at : at + AT_ONCE]
+
+
+def _only(queues: Sequence[str], argument: Any) -> Any:
+    """What an argument says of these queues; one that is not by queue as it is."""
+    if isinstance(argument, Mapping):
+        return {queue: argument[queue] for queue in queues if queue in argument}
+    return argument if isinstance(argument, str | Creation) else queues
 
 
 class _Piece:

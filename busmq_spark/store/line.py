@@ -18,7 +18,7 @@ T = TypeVar("T")
 Ask = Callable[[ReadStore], T]
 
 BUDGET_S = 2.0
-"""A link that owes an answer for so long is taken for away. One that then answers late after all gets twice as long from then on."""
+"""A link that owes an answer for so long is taken for away. One that then answers late after all gets twice as long, until many were prompt."""
 MOST_BUDGET_S = 30.0
 PROBE_S = (0.1, 2.0)
 """The first and the longest pause between two looks at a link that is away."""
@@ -98,6 +98,7 @@ class _Job:
 
     def __init__(self, ask: Ask[Any]) -> None:
         self.ask = ask
+        self.began = time.monotonic()
         self.done = threading.Event()
         self.late = False
         self.answer: Any = None
@@ -170,6 +171,8 @@ class PausingLine:
                 elif job.late:
                     self._budget_s = min(MOST_BUDGET_S, 2 * self._budget_s)
                     self._come_back()
+                elif time.monotonic() - job.began < BUDGET_S / 2:
+                    self._budget_s = max(BUDGET_S, 0.9 * self._budget_s)
                 job.done.set()
             if lost:
                 self._probe(store, job.ask)

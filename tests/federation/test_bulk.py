@@ -206,6 +206,15 @@ def test_rows_that_point_beyond_their_message_are_refused(last: int) -> None:
         bulk.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), bulk.schema_of(array))
 
 
+def test_rows_that_are_compressed_are_refused_before_they_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = bulk.schema_of(pa.array([b""], pa.binary()))
+    packed = bulk_compressed(pa.RecordBatch.from_arrays([pa.array([bytes(50_000_000)], pa.binary())], schema=narrow))
+    assert len(packed) < 1_000_000
+    monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("it was unpacked"))
+    with pytest.raises(WireError, match="not compressed"):
+        bulk.decode_rows(packed, narrow)
+
+
 def test_rows_that_are_compressed_or_null_are_refused() -> None:
     narrow = bulk.schema_of(pa.array([b""], pa.binary()))
     batch = pa.RecordBatch.from_arrays([pa.array([b"x" * 100_000], pa.binary())], schema=narrow)

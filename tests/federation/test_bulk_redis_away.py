@@ -69,13 +69,13 @@ class Refusals:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        plain = bulk_server._Session._error
+        plain = bulk_server.refusal
 
         def counted(*arguments: Any) -> Any:
             self.count += 1
             return plain(*arguments)
 
-        monkeypatch.setattr(bulk_server._Session, "_error", counted)
+        monkeypatch.setattr(bulk_server, "refusal", counted)
 
 
 def while_away(wire: Cutter, refusals: Refusals, ask: Callable[[], Any]) -> Any:

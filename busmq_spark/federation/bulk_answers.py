@@ -1,0 +1,30 @@
+"""What a bulk server says when a call fails, and what it counts."""
+
+from __future__ import annotations
+
+from busmq_spark.errors import BusError, LinkLost, RemoteError
+from busmq_spark.federation.bulk import Frame, Kind
+from busmq_spark.federation.bulk_calls import OPERATIONS, encode_error
+from busmq_spark.metrics import Metrics
+from busmq_spark.topology.address import Address
+from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, patience
+
+UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in a way that nobody foresaw; the server's log says how")
+
+
+def refusal(id: int, error: BusError, asked: Address) -> Frame:
+    """The ERROR frame. When Redis is away it says for how long trying again makes sense: longer where another server may take over."""
+    head = encode_error(error)
+    if isinstance(error, LinkLost):
+        head["details"]["patience_s"] = int(max((patience(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
+    return Frame(Kind.ERROR, id, head)
+
+
+class Counts:
+    """What the bulk protocol counts."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.calls = metrics.counter("busmq_bulk_calls_total", "Calls taken", operation=tuple(OPERATIONS))
+        self.refused = metrics.counter("busmq_bulk_refused_total", "Calls answered with an error")
+        self.rows = metrics.counter("busmq_bulk_rows_total", "Rows sent to readers")
+        self.bytes = metrics.counter("busmq_bulk_row_bytes_total", "Bytes of record batches sent to readers")

@@ -1,0 +1,182 @@
+"""What one call may cost a server, and what a client does that goes beyond it or meets a server out of order."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from busmq_spark.core.sink import Staged
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import FederationLost, MessageRefused, RemoteError, WireError
+from busmq_spark.federation import bulk
+from busmq_spark.federation import store as federated
+from busmq_spark.federation.bulk import Frame, Kind
+from busmq_spark.federation.bulk_calls import OPERATIONS
+from busmq_spark.federation.bulk_server import READS, SMALL_HEAD
+from busmq_spark.federation.bulk_socket import BulkSocket
+from busmq_spark.federation.bulk_work import Work
+from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.store import FederatedStore, open_federated
+from busmq_spark.store.position import Range
+from busmq_spark.store.protocol import Creation
+from busmq_spark.store.redis_store import RedisStore
+from tests.conftest import Fresh
+from tests.federation.bulk_site import Site, site
+
+pytestmark = pytest.mark.redis
+HOUR = Creation(allowed=True, ttl_s=3600)
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def here(redis_server: RedisServer) -> Iterator[Site]:
+    with site(redis_server.url, limits=Limits(message_bytes=8 * MIB)) as made:
+        yield made
+
+
+@pytest.fixture
+def store(here: Site) -> Iterator[FederatedStore]:
+    made = open_federated(here.address())
+    yield made
+    made.close()
+
+
+def call(id: int, name: str, *arguments: Any) -> bytes:
+    return Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
+
+
+def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = here.call(threading.get_ident)
+    seen: dict[str, set[int]] = {"decode": set(), "check": set(), "reply": set()}
+    decode, check, encode = bulk.decode, type(OPERATIONS["states"]).decode_arguments, Frame.encode
+
+    def decoding(message: Any) -> Any:
+        if len(message) > SMALL_HEAD:
+            seen["decode"].add(threading.get_ident())
+        return decode(message)
+
+    def checking(self: Any, head: Any) -> Any:
+        seen["check"].add(threading.get_ident())
+        return check(self, head)
+
+    def encoding(self: Frame) -> bytes:
+        if self.kind is Kind.REPLY and len(self.head) > 500:
+            seen["reply"].add(threading.get_ident())
+        return encode(self)
+
+    store.keys("q")
+    monkeypatch.setattr(bulk, "decode", decoding)
+    monkeypatch.setattr(type(OPERATIONS["states"]), "decode_arguments", checking)
+    monkeypatch.setattr(Frame, "encode", encoding)
+    assert len(store.states({f"{i}-{'x' * 100}": -1 for i in range(1000)})) == 1000
+    assert all(seen.values())
+    assert loop not in set.union(*seen.values())
+
+
+def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
+    socket = BulkSocket(here.address())
+    socket.send(call(1, "counters", ["x" * 1000] * 5000))
+    with pytest.raises(FederationLost, match="code 1008"):
+        socket.receive()
+    socket.close()
+
+
+def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federated, "AT_ONCE", 10)
+    plain, most = Work.do, []
+
+    def doing(self: Work, name: str, arguments: Any, body: Any) -> Any:
+        most.append(max(len(argument) for argument in arguments if isinstance(argument, dict | tuple)))
+        return plain(self, name, arguments, body)
+
+    monkeypatch.setattr(Work, "do", doing)
+    queues = [fresh() for _ in range(25)]
+    assert {*store.attach(queues, HOUR)} == {*queues}
+    assert {*store.states(dict.fromkeys(queues, -1))} == {*queues}
+    assert len(store.counters(queues)) == 25
+    assert store.lease(queues, "", "me", dict.fromkeys(queues, "")) == dict.fromkeys(queues, "me")
+    assert store.holders(queues, "") == dict.fromkeys(queues, "me")
+    store.discard([Staged(q, 0, store.keys(q).stage(f"batch:0:0:{secrets.token_hex(8)}"), ((1, 1),)) for q in queues])
+    assert max(most) == 10
+    assert len(most) == 6 * 3
+
+
+def test_a_call_that_the_server_would_not_take_is_refused_by_the_client(store: FederatedStore) -> None:
+    lists = [Staged("q", 0, store.keys("q").stage(f"batch:0:0:{i:016x}") + "x" * 1000, ((1, 1),)) for i in range(5000)]
+    with pytest.raises(MessageRefused, match=r"a call 'record' of \d+ bytes is over what the federation server takes"):
+        store.record("sink", 0, lists)
+    assert store.counters(["q"]) == [None]
+
+
+def test_the_first_retry_is_logged(store: FederatedStore, here: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    store.keys("q")
+    plain, lost = BulkSocket.receive, []
+
+    def receive(self: BulkSocket) -> memoryview:
+        if not lost:
+            lost.append(1)
+            raise FederationLost(url="there", reason="of the test")
+        return plain(self)
+
+    monkeypatch.setattr(BulkSocket, "receive", receive)
+    with caplog.at_level(logging.WARNING, "busmq_spark"):
+        store.counters(["q"])
+    assert [record.message for record in caplog.records if "trying again" in record.message] == [
+        f"{FederationLost(url='there', reason='of the test')}; trying again"
+    ]
+
+
+def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: Site, store: FederatedStore, fresh: Fresh) -> None:
+    queue = fresh()
+    part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 1)
+    store.appender().push(queue, [b"1"], None)  # type: ignore[arg-type]  # it has room
+    socket, session = BulkSocket(here.address()), []
+    here.call(lambda: session.extend(here.connections))
+    for id in range(1, 3 * READS):
+        socket.send(call(id, "read", part, True, MIB))
+        socket.send(Frame(Kind.CANCEL, id).encode())
+    socket.send(call(99, "counters", (queue,)))
+    while bulk.decode(socket.receive()).id != 99:
+        pass
+    socket.send(call(100, "read", part, True, MIB))
+    while (frame := bulk.decode(socket.receive())).id != 100:
+        pass
+    assert frame.kind is Kind.SCHEMA
+    socket.close()
+
+
+def test_a_queue_without_a_name_is_none(store: FederatedStore) -> None:
+    for ask in (lambda: store.attach([""], HOUR), lambda: store.states({"": 1}), lambda: store.traces("")):
+        with pytest.raises(WireError, match="an empty queue name"):
+            ask()
+
+
+def test_what_nobody_foresaw_is_an_error_of_the_call_alone(
+    store: FederatedStore, here: Site, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.keys("q")
+    before = here.call(lambda: set(here.connections))
+    monkeypatch.setattr(RedisStore, "traces", lambda *_: 1 // 0)
+    monkeypatch.setattr(RedisStore, "read", lambda *_: 1 // 0)
+    with pytest.raises(RemoteError, match=r"BUSMQ_INTERNAL.*the server's log says how"):
+        store.traces("q")
+    with pytest.raises(RemoteError, match="BUSMQ_INTERNAL"):
+        next(store.read(Range(fresh(), "", 1, 2), True))
+    assert "ZeroDivisionError" in caplog.text
+    assert store.counters(["q"]) == [None]
+    assert here.call(lambda: set(here.connections)) == before
+
+
+def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: FederatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.keys("q")
+    with monkeypatch.context() as patch:
+        patch.setattr(BulkSocket, "receive", lambda _: memoryview(b"nonsense"))
+        with pytest.raises(WireError):
+            store.counters(["q"])
+    assert store._link._socket is None
+    assert store.counters(["q"]) == [None]
