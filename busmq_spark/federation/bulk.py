@@ -155,7 +155,8 @@ def decode_schema(body: bytes | memoryview) -> Any:
 
 def encode_rows(values: Any) -> Any:
     """The body of ROWS: an Arrow IPC record batch, as an Arrow buffer."""
-    return pa.RecordBatch.from_arrays([values], schema=schema_of(values)).serialize()
+    # Arrow's own pool keeps what it once had, for each thread: a server that was busy for a moment would stay large for ever (measured).
+    return pa.RecordBatch.from_arrays([values], schema=schema_of(values)).serialize(memory_pool=pa.system_memory_pool())
 
 
 def _compressed(metadata: bytes) -> bool:
