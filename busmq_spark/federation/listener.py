@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import ServerConnection
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from busmq_spark.federation.handshake import Accept
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 
 V6_PREFIX = 64
 """Bits of an IPv6 address that belong to one household: whoever has one such address has all of them."""
+log = logging.getLogger("busmq_spark")
 
 
 class Listener:
     """Counts the sockets of a server."""
 
-    def __init__(self, limits: Limits, refused: Callable[[], None]) -> None:
-        self._limits, self._refused = limits, refused
-        self.head_bytes = limits.head_bytes
+    def __init__(self, limits: Limits, refused: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
+        self.limits, self._refused, self.tls = limits, refused, tls
         self._by_address: Counter[str] = Counter()
         self.open = 0
 
@@ -34,7 +36,7 @@ class Listener:
 
     def enter(self, address: str) -> bool:
         """Count one more; False when there are too many."""
-        if self.open >= self._limits.connections or self._by_address[address] >= self._limits.connections_per_address:
+        if self.open >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
             self._refused()
             return False
         self.open += 1
@@ -50,33 +52,65 @@ class Listener:
 
 
 class Socket(ServerConnection):
-    """A web socket that is counted. One too many is closed before a byte of it is read."""
+    """A web socket that is counted. One too many is closed before a byte of it is read.
+
+    It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
+    """
 
     accepted: Accept
     """What the handshake has decided."""
 
     def __init__(self, listener: Listener, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._listener, self._address, self._counted = listener, "", False
-        self._head = listener.head_bytes
+        self._listener, self._address, self._counted, self._made = listener, "", False, False
+        self._head, self._early = listener.limits.head_bytes, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TCP (and TLS) connection is there."""
+        """The TCP connection is there."""
+        assert isinstance(transport, asyncio.Transport)
         self._address = household(transport.get_extra_info("peername"))
         self._counted = self._listener.enter(self._address)
-        if self._counted:
-            super().connection_made(transport)
+        if not self._counted:
+            transport.abort()
+        elif self._listener.tls is None:
+            self._begin(transport)
         else:
-            cast(asyncio.Transport, transport).abort()
+            transport.pause_reading()
+            self._securing = asyncio.get_running_loop().create_task(self._secure(transport, self._listener.tls), name="busmq: a handshake of TLS")
+
+    async def _secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        limits, start_tls = self._listener.limits, asyncio.get_running_loop().start_tls
+        try:
+            secured = await start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=limits.handshake_s, ssl_shutdown_timeout=limits.close_s
+            )
+        except OSError as error:  # also those of TLS
+            log.debug("federation: %s speaks no TLS (%s)", self._address, error)
+            transport.abort()
+            return
+        if secured is not None and not secured.is_closing():
+            self._begin(secured)
+            early, self._early = self._early, b""
+            if early:
+                self.data_received(early)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        self._made = True
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         if self._counted:
+            self._counted = False
             self._listener.leave(self._address)
+        if self._made:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Some of what the peer sends. Who is not let in yet sends no more than a head: websockets would keep a megabyte of it."""
+        if not self._made:  # behind the last word of the TLS handshake, in the same packet
+            self._early += data
+            return
         if self.request is None:
             self._head -= len(data)
             if self._head < 0:
@@ -86,7 +120,7 @@ class Socket(ServerConnection):
 
     def eof_received(self) -> None:
         """The peer sends no more."""
-        if self._counted:
+        if self._made:
             super().eof_received()
 
 

@@ -73,7 +73,7 @@ class FederationServer:
         self._guarded = keyring is not None
         self._door = Door(keyring or Keyring.single("no secret is asked for"), path, tuple(origins))
         self._counts = Counts(self._metrics)
-        self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"))
+        self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._bulk = BulkServer(bus.options, self._limits, self._metrics)
@@ -105,10 +105,6 @@ class FederationServer:
                 max_queue=(2, 1),  # messages that are read and not taken: each may be as long as is allowed
                 logger=WIRE_LOG,
                 create_connection=cast(Any, self._listener.connection),  # anything that makes one
-                ssl=self._tls,
-                # asyncio's own patience is a minute, and begins before a socket is counted
-                ssl_handshake_timeout=None if self._tls is None else limits.handshake_s,
-                ssl_shutdown_timeout=None if self._tls is None else limits.close_s,
             )
         except OSError as error:
             await self._bulk.__aexit__(None, None, None)

@@ -1,0 +1,67 @@
+"""Handshakes of TLS: counted like every other socket, and forgotten when they fail."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.server import FederationServer
+from tests.bus.tools import until
+from tests.federation.raw import Raw, request
+from tests.federation.tools import SECRET
+from tests.tls import Authority
+
+
+async def test_who_does_not_finish_the_handshake_of_tls_counts_as_a_socket(redis_url: str, tmp_path: Path) -> None:
+    authority, limits = Authority.in_(tmp_path), Limits(handshake_s=60.0, connections_per_address=5)
+    tls = authority.server_context("localhost")
+    async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
+        silent = [await Raw.dial(server.port) for _ in range(8)]
+        assert [await raw.drained() for raw in silent[5:]] == [b""] * 3
+        assert server._listener.open == 5
+        assert 'refused_total{reason="busy"} 3' in server.metrics.text()
+        silent[0].send(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
+        await silent[0].drained()
+        await until(lambda: server._listener.open == 4)
+        for raw in silent:
+            await raw.close()
+        await until(lambda: server._listener.open == 0)
+        trusting = ssl.create_default_context(cafile=str(authority.file))
+        async with connect(f"{server.url.replace('127.0.0.1', 'localhost')}?secret={SECRET}", ssl=trusting, compression=None) as socket:
+            assert server._listener.open == 1
+            await (await socket.ping())
+        await until(lambda: server._listener.open == 0)
+        with pytest.raises(ssl.SSLError):
+            await connect(f"{server.url}?secret={SECRET}", ssl=ssl.create_default_context())
+        await until(lambda: server._listener.open == 0)
+
+
+async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(redis_url: str, tmp_path: Path) -> None:
+    authority = Authority.in_(tmp_path)
+    async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=authority.server_context("localhost")) as server:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = ssl.create_default_context(cafile=str(authority.file)).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        raw = await Raw.dial(server.port)
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.send(outgoing.read())
+                incoming.write(await raw.reader.read(65536))
+        tls.write(request(f"/bus?secret={SECRET}"))
+        raw.send(outgoing.read())
+        answer = b""
+        while not answer:
+            incoming.write(await raw.reader.read(65536))
+            with suppress(ssl.SSLWantReadError):
+                answer = tls.read(65536)
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        await raw.close()
