@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client import wire
 from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.server import FederationServer
 from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick
 from tests.federation.tools import SECRET
+from tests.tls import Authority
 
 WRONG = "not-the-right-horse"
 
@@ -101,6 +104,20 @@ async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(re
             await anext(queue.consume())
 
 
+async def test_tls_trusts_whom_it_is_told_to_trust(redis_url: str, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
+    async with Bus(redis_url) as home, FederationServer(home, Keyring.single(SECRET), tls=ours.server_context("localhost")) as server:
+        url = server.url.replace("ws://", "wss://").replace("wsss://", "wss://").replace("127.0.0.1", "localhost")
+        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(ours.file)) as bus, bus.federate(bus.queue(fresh())) as queue:
+            assert await queue.push("x") == 1
+        monkeypatch.setattr(wire, "PATIENCE_S", 0.5)
+        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)) as bus:
+            with pytest.raises(FederationLost, match="certificate"):
+                await bus.federate(bus.queue(fresh())).attach()
+
+
 # -- while the server is away ---------------------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +139,21 @@ async def test_a_server_that_went_silent_is_found_by_the_heartbeat(redis_url: st
         with pytest.raises(FederationLost):
             await queue.push("into the void")
         assert await queue.push("after it") == 1
+
+
+async def test_who_waits_while_the_bus_is_left_is_told_and_a_bus_may_be_entered_again(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(federate="ws://127.0.0.1:1/bus", federate_secret=SECRET) as bus:
+        waiting = [asyncio.ensure_future(bus.federate(bus.queue(fresh())).count()) for _ in range(2)]
+        await until(lambda: bus._links._pools and len(asyncio.all_tasks()) > 6)
+    for each in waiting:
+        with pytest.raises((FederationLost, StateError)):
+            await each
+    async with far(redis_url) as both:
+        bus = Bus(federate=both.server.url, federate_secret=SECRET)
+        queue = bus.federate(bus.queue(fresh()))
+        for turn in range(2):
+            async with bus, queue:
+                assert await queue.push("x") == turn + 1
 
 
 # -- coming back ----------------------------------------------------------------------------------------------------------------------------

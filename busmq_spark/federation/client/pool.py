@@ -23,15 +23,13 @@ class Pool:
         self._spawn = spawn
         self._change = asyncio.Event()
         self._turn = 0
-        self._started = False
+        self._tasks: list[asyncio.Task[None]] = []
         self.sockets = [Socket(target, spawn, self._changed) for _ in range(size)]
 
     def start(self) -> None:
-        """Dial, once. Raises StateError while the bus is not open."""
-        if not self._started:
-            for socket in self.sockets:
-                self._spawn(socket.run(), f"a federation link to {self.target.url}")
-            self._started = True
+        """Dial, if nobody does. Raises StateError while the bus is not open."""
+        if all(task.done() for task in self._tasks) and not isinstance(self.why, FederationRefused):
+            self._tasks = [self._spawn(socket.run(), f"a federation link to {self.target.url}") for socket in self.sockets]
 
     async def close(self) -> None:
         """Close every socket."""

@@ -146,7 +146,8 @@ class Wire:
             return
         except asyncio.CancelledError:
             self._coming = None
-            coming.cancel()
+            coming.set_exception(FederationLost(url=self.url, reason="the bus was closed"))
+            coming.exception()
             raise
         self.line, self._coming = line, None
         coming.set_result(line)
