@@ -133,3 +133,19 @@ async def test_text_messages_are_read_as_npms_server_reads_them(federation: Serv
         [session] = connection._sessions.values()
         assert session._object is not None
         assert session._object.name == name
+
+
+async def test_who_waits_for_another_reliable_reader_of_a_channel_is_told_and_let_in_when_that_one_ends(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (bus, server), Wire(server) as wire:
+        chat = await wire.open("channel", fresh())
+        await chat.listen("connect", "error")
+        async with bus.queue(f"channel:local:{chat.name}") as held:
+            reader = held.consume(reliable=True)
+            await reader.begin()
+            await chat.send("connect", {"reliable": True, "wait": False})
+            assert "reliable consumer already" in (await chat.event("error"))[0]
+            await chat.send("connect", {"reliable": True})
+            assert "reliable consumer already" in (await chat.event("error"))[0]
+            await reader.stop()
+            await chat.event("connect")
+            assert await chat.call("isAttached") == [True]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.channel import ConnectKeywords
-from busmq_spark.errors import BusError, ConfigError, MessageRefused
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.dnode import Remote, message_line
 from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, number, storable, ttl_of
 
 if TYPE_CHECKING:
+    from busmq_spark.bus.channel import Channel
     from busmq_spark.federation.creation import Creation
     from busmq_spark.federation.session import Session
 
@@ -56,10 +57,21 @@ class ExposedChannel(Exposed):
             self._opening.cancel()
 
     def connect(self, call: Call) -> Coroutine[Any, Any, None]:
-        return self._open(self._channel.connect(**_keywords(call)))
+        return self._open(self._let_in(self._channel.connect, _keywords(call)))
 
     def listen(self, call: Call) -> Coroutine[Any, Any, None]:
-        return self._open(self._channel.listen(**_keywords(call)))
+        return self._open(self._let_in(self._channel.listen, _keywords(call)))
+
+    async def _let_in(self, enter: Callable[..., Coroutine[Any, Any, Channel]], keywords: ConnectKeywords) -> None:
+        """A peer that has to wait for another reader to end is told so: npm knows no such wait."""
+        if keywords.get("wait"):
+            try:
+                await enter(**{**keywords, "wait": False})
+            except QueueBusy as error:
+                self.session.fail(None, error)
+            else:
+                return
+        await enter(**keywords)
 
     def _open(self, opening: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
         self._opening = asyncio.ensure_future(opening)  # now: the call behind it may have come already
@@ -149,4 +161,5 @@ def _keywords(call: Call) -> ConnectKeywords:
     if options.get("reliable") is True:
         found["reliable"] = True
         found["last"] = number(options, "last", 0)
+        found["wait"] = options.get("wait") is not False  # ours: npm knows no lease
     return found
