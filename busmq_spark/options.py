@@ -353,7 +353,9 @@ class BusOptions(RedisOptions):
 
     reply_timeout_ms: int = option("replyTimeoutMs", whole(10), 10_000, doc="a server that owes a reply for so long is gone")
     federate: str | None = option("federation.url", str, None, doc="URLs of federation servers, comma separated; without url the bus has no Redis")
-    federate_secret: str | Mapping[str, str] | None = option("federation.secret", str, None, doc="their secret, or a dictionary from URL to secret")
+    federate_secret: str | Mapping[str, str] | None = option(
+        "federation.secret", str, None, doc="their secret, or a dictionary from URL to secret; else BUSMQ_FEDERATION_SECRET"
+    )
     federate_tls_ca: str | None = option("federation.tls.ca", name, None, doc="PEM file of the authority to trust with wss://, not the system's")
     federate_sockets: int = option("federation.sockets", whole(1), 2, doc="web sockets kept open to each federation server")
 

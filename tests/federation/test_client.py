@@ -84,6 +84,19 @@ async def test_a_wrong_secret_is_final_and_shown_nowhere(redis_url: str, fresh: 
     assert SECRET not in caplog.text
 
 
+async def test_a_secret_comes_from_the_call_a_table_or_the_environment(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with far(redis_url) as both:
+        url = both.server.url
+        async with Bus(federate=url, federate_secret={url: SECRET, "ws://elsewhere/bus": WRONG}) as bus:
+            assert not await bus.federate(bus.queue(fresh())).exists()
+        async with Bus(redis_url) as bus:
+            assert not await bus.federate(bus.queue(fresh()), url, secret=SECRET).exists()
+            with pytest.raises(ConfigError, match="no secret"):
+                bus.federate(bus.queue(fresh()), url)
+            monkeypatch.setenv("BUSMQ_FEDERATION_SECRET", SECRET)
+            assert not await bus.federate(bus.queue(fresh()), url).exists()
+
+
 async def test_what_a_secret_may_not_do_is_refused_to_who_asks(redis_url: str, fresh: Fresh) -> None:
     name = fresh("shut")
     keyring = Keyring({"reader": (SECRET, Grants.parse({"read": ["open*"], "write": ["open*"]}, "here"))})

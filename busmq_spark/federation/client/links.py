@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from os import environ
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.channel import Channel
@@ -80,5 +81,6 @@ class Links:
 
 
 def _of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
-    """One secret for all, or one per URL."""
-    return secrets.get(url) if isinstance(secrets, Mapping) else secrets
+    """One secret for all, or one per URL; else that of the environment."""
+    given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
+    return given or environ.get("BUSMQ_FEDERATION_SECRET")
