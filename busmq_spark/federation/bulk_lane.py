@@ -10,31 +10,52 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk_work import Identity, Work
-from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.store.position import Range
+from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 from busmq_spark.topology.address import Address
 
 T = TypeVar("T")
+THREADS, DOUBTFUL = 128, 32
+"""In all, and of them for lanes whose Redis did not answer last time: one that is silent holds up its own queues only."""
 PATIENCE_S = 1.0
 """How long a step is tried while Redis is away. So short since threads are few and peers many: the peer tries again, without a thread of ours."""
 REPLY_BYTES = 2 * 1024 * 1024
 """Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with 1 MB it takes a quarter longer (measured)."""
 
 
+class Pool(ThreadPoolExecutor):
+    """The threads. Most of them wait for Redis; some are kept from lanes whose last call did so in vain."""
+
+    def __init__(self, threads: int = THREADS, doubtful: int = DOUBTFUL) -> None:
+        super().__init__(threads, "busmq-bulk")
+        self.doubtful = asyncio.Semaphore(doubtful)
+
+
 class Lane:
     """A store, used by one thread at a time."""
 
-    def __init__(self, where: Address, pool: ThreadPoolExecutor, identity: Identity | None) -> None:
+    def __init__(self, where: Address, pool: Pool, identity: Identity | None) -> None:
         self.work = Work(RedisStore(where, PATIENCE_S, REPLY_BYTES), identity)
         self._pool = pool
         self._busy: Future[Any] | None = None
+        self._doubtful = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
-        return await self.start(function, *arguments)
+        async with self._pool.doubtful if self._doubtful else nullcontext():
+            try:
+                found = await self.start(function, *arguments)
+            except LinkLost:
+                self._doubtful = True
+                raise
+            self._doubtful = False
+            return found
 
     def start(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """The same, without waiting yet."""
@@ -122,6 +143,19 @@ class Clients:
             del self._lanes[client]
 
 
-def placed(store: RedisStore, part: Any) -> Any:
-    """The range on the server that has its queue: a client does not know the servers behind this one."""
-    return replace(part, server=store.locate([part.queue])[part.queue])
+class Places:
+    """Which server has a queue, as reads found out: to ask all of them for every read would let a silent one hold up readers of the others."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], int] = {}
+
+    def find(self, store: RedisStore, part: Range) -> Range:
+        """The range on the server that has its queue: a client does not know the servers behind this one."""
+        server = self._known.get((part.queue, part.born))
+        return replace(part, server=store.locate([part.queue])[part.queue] if server is None else server)
+
+    def found(self, part: Range) -> None:
+        """Rows came from there; a life of a queue stays where it is."""
+        if len(self._known) >= MOST_PLACES:
+            self._known.clear()
+        self._known[part.queue, part.born] = part.server

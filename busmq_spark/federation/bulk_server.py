@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +24,7 @@ from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_answers import UNEXPECTED, Counts, refusal
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation
-from busmq_spark.federation.bulk_lane import Clients, Lane, Reading, placed
+from busmq_spark.federation.bulk_lane import Clients, Lane, Places, Pool, Reading
 from busmq_spark.federation.bulk_work import Identity, check
 from busmq_spark.federation.limits import Limits
 from busmq_spark.metrics import Metrics
@@ -35,8 +34,6 @@ from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
 
-THREADS = 128
-"""Most of them wait for Redis; so many, that a Redis which does not answer holds up its own queues only."""
 READS = 4
 """Range reads of one connection at once."""
 READS_IN_ALL = 16
@@ -63,9 +60,11 @@ class BulkServer:
         self.limits = limits or Limits()
         self.counts = Counts(metrics or Metrics())
         self.address: Address = address(options)
-        self.pool = ThreadPoolExecutor(THREADS, "busmq-bulk")
+        self.pool = Pool()
         self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
-        self.reads = asyncio.Semaphore(READS_IN_ALL)
+        each = max(2, READS_IN_ALL // len(self.ears))
+        self.reads = [asyncio.Semaphore(each) for _ in self.ears]  # for each Redis, so that one that is silent holds up its own readers only
+        self.places = Places()
         self.clients = Clients()
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
@@ -317,7 +316,8 @@ class _Session:
     async def _read(self, id: int, reading: Reading, part: Any, strict: bool) -> None:
         lane = Lane(self._server.address, self._server.pool, self._identity)
         try:
-            async with self._server.reads:
+            part = await lane.run(self._server.places.find, lane.work.store, part)
+            async with self._server.reads[part.server]:
                 await self._stream(id, reading, lane, part, strict)
             await self._send(Frame(Kind.END, id))
         except ConnectionClosed:
@@ -338,9 +338,7 @@ class _Session:
             del self._reads[id]
 
     async def _stream(self, id: int, reading: Reading, lane: Lane, part: Any, strict: bool) -> None:
-        store = lane.work.store
-        part = await lane.run(lambda: placed(store, part))
-        rows = store.read(part, strict)
+        rows = lane.work.store.read(part, strict)
         following = lane.start(_next, rows)
         told = None
         while (found := await following) is not None:
@@ -349,6 +347,7 @@ class _Session:
             try:
                 if schema is not told:
                     await self._send(Frame(Kind.SCHEMA, id, None, bulk.encode_schema(schema)))
+                    self._server.places.found(part)
                     told = schema
                 await self._spend(reading, body.size)
                 await self._send(Frame(Kind.ROWS, id, {"first": first}, body))

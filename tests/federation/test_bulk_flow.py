@@ -188,7 +188,7 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
 ) -> None:
     part, peer = filled(direct, fresh(), [b"x" * 1000] * 20_000), Peer(here)
     line = here.call(Line)
-    monkeypatch.setattr(here.bulk, "reads", line)
+    monkeypatch.setattr(here.bulk, "reads", [line])
     peer.call(1, "read", part, True, 1)
     assert [peer.next().kind, peer.next().kind] == [Kind.SCHEMA, Kind.ROWS]
     waiting = threading.Thread(target=lambda: done.append(count(store, part)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import threading
@@ -11,22 +12,26 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.sink import Staged
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import FederationLost, MessageRefused, RemoteError, WireError
+from busmq_spark.embedded import DirectGroup, RedisServer
+from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
 from busmq_spark.federation import bulk
 from busmq_spark.federation import store as federated
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS
-from busmq_spark.federation.bulk_server import READS, SMALL_HEAD
+from busmq_spark.federation.bulk_lane import Lane, Pool
+from busmq_spark.federation.bulk_server import READS, READS_IN_ALL, SMALL_HEAD
 from busmq_spark.federation.bulk_socket import BulkSocket
 from busmq_spark.federation.bulk_work import Work
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.store import FederatedStore, open_federated
+from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Creation
-from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.topology.address import address
 from tests.conftest import Fresh
 from tests.federation.bulk_site import Site, site
+from tests.support import wait_until
 
 pytestmark = pytest.mark.redis
 HOUR = Creation(allowed=True, ttl_s=3600)
@@ -180,3 +185,64 @@ def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: Fede
             store.counters(["q"])
     assert store._link._socket is None
     assert store.counters(["q"]) == [None]
+
+
+async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis_url: str) -> None:
+    pool, silent = Pool(threads=4, doubtful=2), threading.Event()
+    where = address(RedisOptions(url=redis_url))
+
+    def away() -> None:
+        raise LinkLost(url="", reason="away")
+
+    lanes = [Lane(where, pool, None) for _ in range(6)]
+    for lane in lanes:
+        with pytest.raises(LinkLost):
+            await lane.run(away)
+    waiting = [asyncio.create_task(lane.run(silent.wait, 20)) for lane in lanes]
+    try:
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert await Lane(where, pool, None).run(lambda: 7) == 7
+    finally:
+        silent.set()
+        assert await asyncio.gather(*waiting) == [True] * 6
+        for lane in lanes:
+            lane.close()
+        pool.shutdown()
+
+
+def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
+    three_servers: DirectGroup, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, silent = RedisOptions(url=",".join(three_servers.urls)), threading.Event()
+    direct, parts = open_store(options), dict[int, Range]()
+    while len(parts) < 2:
+        queue = fresh()
+        born = direct.attach([queue], HOUR)[queue].born
+        direct.push(queue, [b"1"])
+        parts[direct.locate([queue])[queue]] = Range(queue, born, 1, 1)
+    stuck, sound = parts.values()
+    plain, under_way, ended = RedisStore.read, list[int](), list[bool]()
+
+    def read(self: RedisStore, part: Range, strict: bool) -> Any:
+        if part.queue == stuck.queue:
+            under_way.append(1)
+            ended.append(silent.wait(10))
+        yield from plain(self, part, strict)
+
+    monkeypatch.setattr(RedisStore, "read", read)
+    with site(options) as there:
+        store, sockets = open_federated(there.address()), [BulkSocket(there.address()) for _ in range(READS_IN_ALL)]
+        for socket in sockets:
+            socket.send(call(1, "read", stuck, True, MIB))
+        wait_until(lambda: under_way, 10, "some are under way")
+        for _ in range(2):
+            assert [rows.values.to_pylist() for rows in store.read(sound, True)] == [[b"1"]]
+            monkeypatch.setattr(RedisStore, "locate", lambda *_: pytest.fail("all are asked again where the queue is"))
+        assert not ended
+        silent.set()
+        for socket in sockets:
+            socket.close()
+        store.close()
+    direct.close()
