@@ -138,3 +138,24 @@ async def test_a_channel_that_closes_while_its_peer_consumes_loses_nothing(feder
             got += received(wire, theirs.channel)
         left = [int(message.text.partition(":")[0]) async for message in queue.consume(remove=False, max=await queue.count())]
         assert got + left == list(range(count))
+
+
+async def test_a_consumer_that_gets_room_when_its_channel_closes_hands_over_nothing(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (bus, server), Wire(server) as wire, bus.queue(fresh()) as queue:
+        theirs = await wire.open("queue", queue.name)
+        [connection] = server._connections
+        await queue.push_many(["a", "b"])
+        await theirs.send("attach")
+        await theirs.call("count")
+        connection.outbox._high = -1  # no room
+        connection.outbox._room.clear()
+        await theirs.send("consume")
+        session = connection._sessions[theirs.channel]
+        await until(lambda: any("consuming" in task.get_name() for task in session._tasks))
+        while await queue.count():  # noqa: ASYNC110  # no event says that it has been taken
+            await asyncio.sleep(0.01)
+        connection.outbox._high = 1_000_000
+        connection.outbox._room.set()
+        connection._forget(theirs.channel)
+        await until(lambda: len(bus._objects) == 1)
+        assert await queue.count() == 2
