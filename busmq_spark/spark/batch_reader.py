@@ -56,7 +56,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark makes one task of None where there are no partitions.
-        return read_ranges(self._options, self._schema, partition.ranges if isinstance(partition, Partition) else ())
+        return read_ranges(self._options, self._schema, partition if isinstance(partition, Partition) else Partition(()))
 
     def _after(self, queue: str, given: int) -> int:
         """The id that startingOffsets says is read already."""

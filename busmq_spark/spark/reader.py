@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,9 +27,13 @@ from busmq_spark.spark.plan import share, tasks
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import bells, planning_store, task_store
+from busmq_spark.store.linked import LinkedStore, within
 from busmq_spark.store.position import Position, Range
+from busmq_spark.store.protocol import Rows, SourceStore
 from busmq_spark.store.sources import shown, spell, split
 
+HELD_ROWS, HELD_BYTES = 20_000, 4 * 1024 * 1024
+"""Rows of a queue, and bytes of a link, up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
 DISCOVERY_S = 2.0
 """How often an idle query looks for new queues that match its pattern."""
 WAIT_S = 0.01
@@ -41,19 +46,20 @@ log = logging.getLogger("busmq_spark")
 
 
 class Partition(InputPartition):
-    """What one task reads: values only, no client."""
+    """What one task reads: values only, no client. Some of it may have been fetched already."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[Range, ...], held: Mapping[Range, Sequence[Rows]] = MappingProxyType({})) -> None:
         self.ranges = ranges
+        self.held = {part: held[part] for part in ranges if part in held}
 
 
-def read_ranges(options: ReadOptions, schema: StructType, ranges: Sequence[Range]) -> Iterator[Any]:
+def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) -> Iterator[Any]:
     """The record batches of a task."""
     freeze()
     rows = ArrowRows(schema)
     store = task_store(options)
-    for part in ranges:
-        for piece in store.read(part, options.fail_on_data_loss):
+    for part in partition.ranges:
+        for piece in partition.held.get(part) or store.read(part, options.fail_on_data_loss):
             yield from rows.batches(piece)
 
 
@@ -70,6 +76,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._planned: dict[str, Any] | None = None
         self._acked: dict[str, Position] = {}
         self._ceiling: dict[str, int] | None = None
+        self._held: Mapping[str, Sequence[Rows]] = {}
         self._blind = False
         self._passed_over: frozenset[str] = frozenset()
         self._rung: threading.Event | None = None
@@ -136,12 +143,14 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             attachment.compare([queue for queue in begin if self._wanted(queue)], begin)
         self._planned, self._blind = end, False
         servers = attachment.store.locate(list(goal))
+        held = self._held if end == self._planned else {}  # before a restart it was another process that held them
         ranges = []
         for queue, position in goal.items():
             done = offsets.begin(begin.get(queue), position)
             if done < position.last:
                 ranges.append(Range(queue, position.born, done + 1, position.last, servers[queue]))
-        return [Partition(part) for part in tasks(ranges, self._options.min_partitions, self._options.max_per_partition)]
+        parts = tasks(ranges, self._options.min_partitions, self._options.max_per_partition)
+        return [Partition(part, {r: rows for r in part if (rows := within(held.get(r.queue, ()), r))}) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._acknowledge(self._offsets.decode(end))
@@ -155,7 +164,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Partition)
-        return read_ranges(self._options, self._schema, partition.ranges)
+        return read_ranges(self._options, self._schema, partition)
 
     # -- planning -------------------------------------------------------------------------------------------------------------------------
 
@@ -224,10 +233,22 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         goals = {queue: max(entry.last, self._newest(queue, states[queue])) for queue, entry in entries.items()}
         if not unlimited:
             goals = self._capped(entries, goals, attachment)
-        moved = {queue: goal for queue, goal in goals.items() if goal > entries[queue].last}
+        moved = self._fetched({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries, attachment.store)
         marks = self._marks(moved, states, attachment)
         ends = {queue: _advanced(entry, begin.get(queue), moved.get(queue), marks.get(queue)) for queue, entry in entries.items()}
         return {**ends, **{queue: begin[queue] for queue in paused}}
+
+    def _fetched(self, moved: dict[str, int], entries: Mapping[str, Position], store: SourceStore) -> dict[str, int]:
+        """The same, without queues of links that are away just now. What is planned must be read, and a batch waits for its slowest task: so the
+        rows of links are fetched before they are planned, while they are few, and travel with the batch."""
+        self._held = {}
+        if not isinstance(store, LinkedStore) or self._options.on_unavailable != "wait":
+            return moved
+        few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= HELD_ROWS]
+        parts = [Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few]
+        found = store.fetch(parts, HELD_BYTES, self._options.fail_on_data_loss)
+        self._held = {queue: rows for queue, rows in found.items() if rows}
+        return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
 
     def _newest(self, queue: str, state: QueueState) -> int:
         return state.newest if self._ceiling is None else min(state.newest, self._ceiling.get(queue, 0))

@@ -105,6 +105,15 @@ class LinkedStore:
         source, own = split(queue)
         return self._one(source, lambda store: store.bytes_until(own, first, last, budget), (first - 1, 0))
 
+    def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[Rows] | None]:
+        """The rows of ranges of links; None for what is over ``most_bytes`` of a link. Queues of a link that is away are left out."""
+        asked: dict[str, list[Range]] = {}
+        for part in parts:
+            source, queue = split(part.queue)
+            asked.setdefault(source, []).append(replace(part, queue=queue))
+        found = self._spelt({s: _bound(lambda store, own: _fetched(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()})
+        return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
+
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
         """For tasks, so over direct lines only. A patient one goes on after the last row that came, however long its link is away."""
         source, queue = split(part.queue)
@@ -157,6 +166,31 @@ class LinkedStore:
         if errors:
             raise errors[0]
         return found
+
+
+def within(rows: Sequence[Rows], part: Range) -> list[Rows]:
+    """What of ``rows`` is in a range; nothing when they do not reach over all of it."""
+    if not rows or rows[0].first > part.first or rows[-1].first + len(rows[-1].values) <= part.last:
+        return []
+    found = []
+    for piece in rows:
+        first, end = max(piece.first, part.first), min(piece.first + len(piece.values), part.last + 1)
+        if first < end:
+            found.append(replace(piece, first=first, values=piece.values.slice(first - piece.first, end - first)))
+    return found
+
+
+def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[Rows] | None]:
+    found: dict[str, list[Rows] | None] = dict.fromkeys((part.queue for part in parts), None)
+    for part in parts:
+        rows: list[Rows] = []
+        for piece in store.read(replace(part, server=store.locate([part.queue])[part.queue]), strict):
+            most_bytes -= piece.values.nbytes
+            if most_bytes < 0:
+                return found
+            rows.append(piece)
+        found[part.queue] = rows
+    return found
 
 
 def _bound(ask: Callable[[ReadStore, V], T], part: V) -> Callable[[ReadStore], T]:

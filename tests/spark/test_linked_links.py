@@ -85,6 +85,23 @@ def test_a_data_centre_whose_redis_is_away_is_as_one_that_is_away(far: Far, bus:
     assert ids(gather(query, {"far": 5}), "far") == list(range(11, 16))
 
 
+@pytest.mark.parametrize("more", [{}, {"minPartitions": "5"}, {"maxMessagesPerPartition": "7"}])
+def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the_batch(
+    far: Far, bus: Bus, query: Engine, queue: str, more: dict[str, str]
+) -> None:
+    query.options |= more
+    query.restart()
+    far.bus.fill(queue, 100)
+    bus.fill(queue, 100)
+    query.step("planned")
+    far.line.close()
+    found = query.step() or []
+    assert ids(found, "far") == ids(found, "") == list(range(1, 101))
+    assert all(value == f"{queue}:{id}".encode() for _, id, value, _ in found)
+    bus.fill(queue, 10, first=101)
+    assert ids(gather(query, {"": 10}), "far") == []
+
+
 def test_whoever_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far: Far) -> None:
     where = {"federation.url": f"far=ws://127.0.0.1:{far.line.port}/bus", "federation.secret": SECRET, "subscribe": "q"}
     name = spell("far", "q")
