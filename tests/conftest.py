@@ -19,6 +19,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import parse
+from tests.share import keep_ports_apart, share
 from tests.support import QUICK_JAVA
 
 TESTS = Path(__file__).parent
@@ -30,18 +31,23 @@ settings.register_profile("busmq", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("busmq")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # Whoever runs this in the background of a script may have Ctrl-C ignored, and every process started here would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # For every Spark that a test starts, also in a process of its own. The web page with its jobs costs seconds.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} -Dspark.ui.enabled=false")
+    if worker := getattr(config, "workerinput", None):
+        keep_ports_apart(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(TESTS) and (marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])):
             item.add_marker(marker)
+    if hasattr(config, "workerinput"):
+        share(items)
 
 
 @pytest.hookimpl(tryfirst=True)
