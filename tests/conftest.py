@@ -89,7 +89,7 @@ def fresh_keys(fresh: Fresh) -> FreshKeys:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One server for the whole run. Whoever stops, kills or configures a server starts one of his own."""
+    """One server for the whole run. Whoever stops, kills or configures a server, or flushes its scripts, starts one of his own: npm peers use it."""
     with RedisServer() as server:
         yield server
 

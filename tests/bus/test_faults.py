@@ -52,12 +52,13 @@ async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: 
 
 
 @both
-async def test_scripts_flushed_all_the_time_change_nothing(redis_server: RedisServer, fresh: Fresh, reliable: bool) -> None:
-    async with Traffic(Bus(redis_server.url), Bus(redis_server.url), fresh(), reliable=reliable) as traffic:
-        for _ in range(50):
-            await asyncio.to_thread(redis_server.command, "SCRIPT", "FLUSH")
-        await traffic.flows(300)
-        await traffic.finish()
+async def test_scripts_flushed_all_the_time_change_nothing(fresh: Fresh, reliable: bool) -> None:
+    with RedisServer() as server:
+        async with Traffic(Bus(server.url), Bus(server.url), fresh(), reliable=reliable) as traffic:
+            for _ in range(50):
+                await asyncio.to_thread(server.command, "SCRIPT", "FLUSH")
+            await traffic.flows(300)
+            await traffic.finish()
 
 
 @both

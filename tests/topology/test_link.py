@@ -77,12 +77,12 @@ def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_ide
         assert fake.seen[0][2:] == fake.seen[1][2:]
 
 
-def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(driver: Driver, redis_url: str) -> None:
-    made = driver(redis_url)
-    made.execute(command("SCRIPT", "FLUSH"))
-    known, unknown = script("lease", ["known-lease"], ("me", 1000, "")), script("pop", ["no-such-list"], (1, 1, 1))
-    made.execute(known)
-    assert made.execute([command("ECHO", "a"), unknown, known, command("ECHO", "b")]) == [b"a", [], b"me", b"b"]
+def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(driver: Driver) -> None:
+    with RedisServer() as server:
+        made = driver(server.url)
+        known, unknown = script("lease", ["known-lease"], ("me", 1000, "")), script("pop", ["no-such-list"], (1, 1, 1))
+        made.execute(known)
+        assert made.execute([command("ECHO", "a"), unknown, known, command("ECHO", "b")]) == [b"a", [], b"me", b"b"]
 
 
 def test_a_refusal_by_redis_is_not_repeated(driver: Driver) -> None:
@@ -131,8 +131,10 @@ def test_a_link_tries_until_its_patience_is_over_and_not_beyond(monkeypatch: pyt
 
     clock = Clock()
     monkeypatch.setattr(link_module, "time", clock)
+    link = SyncLink(absent(), patience_s)
+    monkeypatch.setattr(link._stopped, "wait", clock.sleep)
     with pytest.raises(LinkLost):
-        SyncLink(absent(), patience_s).execute(AGAIN)
+        link.execute(AGAIN)
     assert patience_s - 1.0 < clock.now - 100.0 <= patience_s
     assert clock.tries <= 5 + 2 * patience_s
 
