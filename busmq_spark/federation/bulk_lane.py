@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk_work import Identity, Work
@@ -141,6 +142,18 @@ class Clients:
         """The connection is gone, and its lane no longer at work."""
         if (found := self._lanes.get(client)) is not None and found[0] is lane:
             del self._lanes[client]
+
+
+class Turns:
+    """How many reads one secret may have under way at one Redis: one that draws them out leaves some to the others."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, identity: Identity | None, server: int) -> asyncio.Semaphore:
+        """Those of a peer. Forgotten when nobody holds them."""
+        return self._held.setdefault(("" if identity is None else identity.name, server), asyncio.Semaphore(self._most))
 
 
 class Places:

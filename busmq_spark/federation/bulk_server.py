@@ -24,7 +24,7 @@ from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_answers import UNEXPECTED, Counts, refusal
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation
-from busmq_spark.federation.bulk_lane import Clients, Lane, Places, Pool, Reading
+from busmq_spark.federation.bulk_lane import Clients, Lane, Places, Pool, Reading, Turns
 from busmq_spark.federation.bulk_work import Identity, check
 from busmq_spark.federation.limits import Limits
 from busmq_spark.metrics import Metrics
@@ -64,7 +64,7 @@ class BulkServer:
         self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
         each = max(2, READS_IN_ALL // len(self.ears))
         self.reads = [asyncio.Semaphore(each) for _ in self.ears]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places = Places()
+        self.places, self.turns = Places(), Turns(max(1, each * 3 // 4))
         self.clients = Clients()
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
@@ -317,7 +317,7 @@ class _Session:
         lane = Lane(self._server.address, self._server.pool, self._identity)
         try:
             part = await lane.run(self._server.places.find, lane.work.store, part)
-            async with self._server.reads[part.server]:
+            async with self._server.turns.of(self._identity, part.server), self._server.reads[part.server]:
                 await self._stream(id, reading, lane, part, strict)
             await self._send(Frame(Kind.END, id))
         except ConnectionClosed:

@@ -22,11 +22,13 @@ from busmq_spark.federation.bulk_lane import Lane, Pool
 from busmq_spark.federation.bulk_server import READS, READS_IN_ALL, SMALL_HEAD
 from busmq_spark.federation.bulk_socket import BulkSocket
 from busmq_spark.federation.bulk_work import Work
+from busmq_spark.federation.grants import Grants
+from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation
+from busmq_spark.store.protocol import Creation, FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.address import address
 from tests.conftest import Fresh
@@ -210,6 +212,24 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
         for lane in lanes:
             lane.close()
         pool.shutdown()
+
+
+def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: Fresh) -> None:
+    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.everything()) for name in ("greedy", "other")})
+    with site(redis_url, keyring) as there:
+        store = open_federated(there.address("other-" + "s" * 40))
+        queue = fresh()
+        part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
+        store.appender().push(queue, [b"x" * 1000] * 20_000, FullPolicy(0))
+        greedy = [BulkSocket(there.address("greedy-" + "s" * 40)) for _ in range(READS_IN_ALL)]
+        for socket in greedy:
+            socket.send(call(1, "read", part, True, 1))
+        assert bulk.decode(greedy[0].receive()).kind is Kind.SCHEMA
+        assert sum(len(rows.values) for rows in store.read(part, True)) == 20_000
+        assert len(there.call(lambda: set(there.connections))) == READS_IN_ALL + 1  # none of them was cut off for that
+        for socket in greedy:
+            socket.close()
+        store.close()
 
 
 def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
