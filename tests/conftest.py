@@ -10,7 +10,7 @@ import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -41,13 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
         keep_ports_apart(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling  # only where it runs: it is a tool of development
+
+    class Two(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return share(nodeid)
+
+    return Two(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(TESTS) and (marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])):
             item.add_marker(marker)
-    if hasattr(config, "workerinput"):
-        share(items)
 
 
 @pytest.hookimpl(tryfirst=True)

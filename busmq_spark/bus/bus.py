@@ -109,9 +109,9 @@ class Bus(Emitter):
             try:
                 await group.__aexit__(kind, error, trace)
             except BaseExceptionGroup as failed:
-                if len(failed.exceptions) > 1:
+                if len({(type(each), str(each)) for each in failed.exceptions}) > 1:
                     raise
-                only = failed.exceptions[0]  # one error is easier to catch than a group of one
+                only = failed.exceptions[0]  # one error, seen by one task or by several, is easier to catch than a group
             finally:
                 if servers is not None:
                     await servers.close()
