@@ -202,7 +202,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
             await lane.run(away)
     waiting = [asyncio.create_task(lane.run(silent.wait, 20)) for lane in lanes]
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for _ in range(3):
                 await asyncio.sleep(0)
             assert await Lane(where, pool, None).run(lambda: 7) == 7
@@ -256,7 +256,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
         store, sockets = open_federated(there.address()), [BulkSocket(there.address()) for _ in range(READS_IN_ALL)]
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
-        wait_until(lambda: under_way, 10, "some are under way")
+        wait_until(lambda: under_way, 60, "some are under way")
         for _ in range(2):
             assert [rows.values.to_pylist() for rows in store.read(sound, True)] == [[b"1"]]
             monkeypatch.setattr(RedisStore, "locate", lambda *_: pytest.fail("all are asked again where the queue is"))
