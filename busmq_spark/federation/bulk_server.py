@@ -214,7 +214,7 @@ class _Session:
         except BusError as error:
             self._server.counts.refused.add()
             await self._send(refusal(frame.id, error, self._server.address))
-        except Exception:
+        except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
             await self._send(refusal(frame.id, UNEXPECTED, self._server.address))
@@ -325,7 +325,7 @@ class _Session:
         except BusError as error:
             with suppress(ConnectionClosed):
                 await self._send(refusal(id, error, self._server.address))
-        except Exception:
+        except Exception:  # as in _answer
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
                 await self._send(refusal(id, UNEXPECTED, self._server.address))

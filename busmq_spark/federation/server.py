@@ -205,7 +205,7 @@ class FederationServer:
                 await self._converse(Connection(socket, accepted.identity, self._bus, self._limits))
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
-        except Exception:
+        except Exception:  # whatever it is: one socket must not end the server, and the log has it
             log.exception("federation: a socket of %s failed", accepted.identity.name)
         finally:
             self._tasks.discard(task)

@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
-from tests.peers.node import Peer, missing
+from tests.peers.node import Peer, missing, need
 
 LAYOUTS = ["direct", "three", "sentinel", "cluster"]
 FAR = {"federated": "our_federation", "npm": "npm_federation"}
@@ -56,8 +56,7 @@ def our_federation(redis_url: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def npm_federation(redis_url: str) -> Iterator[str]:
     """The URL of one of npm busmq. That it lives at the end is part of the contract: it dies of whatever it does not expect."""
-    if reason := missing():
-        pytest.skip(reason)
+    need(missing())
     with Peer([redis_url]) as peer:
         port = peer.call("federateServe", urls=[redis_url], path="/bus", secret=SECRET)
         yield f"ws://127.0.0.1:{port}/bus"

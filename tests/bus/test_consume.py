@@ -138,7 +138,7 @@ async def test_cancelling_the_task_that_consumes_loses_nothing(open_bus: OpenBus
         seen: list[int] = []
         for tenths_of_ms in range(20):  # anywhere: before it begins, connecting, in the middle of a take
             task = asyncio.ensure_future(_collect(queue, seen, reliable=reliable, last=seen[-1] if reliable and seen else 0))
-            await asyncio.sleep(tenths_of_ms / 10_000)
+            await asyncio.sleep(tenths_of_ms / 10_000)  # nothing is waited for: the moment is what varies
             task.cancel()
             await asyncio.wait([task])
         last = seen[-1] if reliable and seen else 0
@@ -289,7 +289,7 @@ async def test_a_second_reliable_consumer_waits_for_the_first_to_end(open_bus: O
             with pytest.raises(QueueBusy, match="reliable consumer already"):
                 await anext(busy.consume(reliable=True, wait=False))
         waiting = asyncio.ensure_future(anext(same_bus.consume(reliable=True)))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # nothing is waited for: it may wait for the lease already, or be about to
         await queue.ack(1)
         await queue.stop()
         assert (await waiting).id == 2
@@ -303,7 +303,7 @@ async def test_a_consumer_that_waits_for_the_lease_can_be_stopped(open_bus: Open
         await queue.push("a")
         await anext(queue.consume(reliable=True))
         task = there.each(reliable=True)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # nothing is waited for: it may wait for the lease already, or be about to
         await there.stop()
         await task
         await queue.stop()

@@ -91,7 +91,7 @@ async def test_the_lease_is_renewed_while_the_consumer_lives(redis_url: str, fre
                     longest.append(left)
                 await asyncio.sleep(0.05)
 
-        await asyncio.wait_for(renewed(), 10)
+        await asyncio.wait_for(renewed(), 60)
         await queue.stop()
         assert await redis(queue, "EXISTS", key) == 0
         await until(lambda: not queue.leased)

@@ -204,7 +204,7 @@ async def stop_and_go(url: str, name: str, moments: list[int], prefetch: int, re
             last = seen[-1] if seen and reliable else 0
             task = asyncio.ensure_future(collect(queue.consume(prefetch=prefetch, reliable=reliable, last=last)))
             for _ in range(turns):
-                await asyncio.sleep(0.0001)
+                await asyncio.sleep(0.0001)  # nothing is waited for: stopping comes at any moment
             await queue.stop()
             await task
             assert seen == list(range(1, len(seen) + 1))

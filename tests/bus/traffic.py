@@ -64,7 +64,7 @@ class Traffic:
                 self.stored.append(number)
             except LinkLost:
                 self.doubtful.add(number)
-            await asyncio.sleep(PACE_S)
+            await asyncio.sleep(PACE_S)  # the pace of the traffic
 
     async def _consume(self) -> None:
         async for message in self.consumer.consume(reliable=self._reliable, prefetch=7):

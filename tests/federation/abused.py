@@ -51,10 +51,10 @@ class Served:
     async def steady(self, name: str, least: float) -> float:
         """What the metric has come to, once it does not change any more."""
         seen: list[float] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(seen) < 4 or len({*seen[-4:]}) > 1 or seen[-1] < least:
                 seen.append(await self.metric(name))
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # between two looks
         return seen[-1]
 
     async def empty(self, timeout_s: float) -> None:
@@ -71,7 +71,7 @@ class Served:
             async with asyncio.timeout(60):
                 while await self.metric("busmq_federation_sockets") < 60:  # noqa: ASYNC110  # it is another process's
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(1.2)  # it looks once a second
+            await asyncio.sleep(1.2)  # the server looks once a second, and nothing it shows tells that it has
             await asyncio.gather(*(each.close() for each in many))
             await self.empty(60)
             with suppress(AssertionError):
@@ -141,7 +141,7 @@ async def farewell(raw: Raw) -> None:
     with suppress(OSError):
         raw.send(frame(b"\x03\xe8", CLOSE))
         raw.writer.write_eof()  # a frame cut off may have swallowed the closing one
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await raw.drained()
 
 

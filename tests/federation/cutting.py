@@ -85,6 +85,7 @@ class Cutter:
                 if source in self._hushed:
                     continue
                 if self.delay_s or self.bytes_per_s:
+                    # The fault itself: a link that is far away, or slow.
                     time.sleep(self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0))
                 if limit is not None and passed + len(data) >= limit:
                     drain.sendall(data[: limit - passed])

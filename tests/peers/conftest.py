@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.bus.conftest import where
-from tests.peers.node import Peer, missing
+from tests.peers.node import Peer, missing, need
 
 
 @pytest.fixture(scope="session")
 def npm() -> None:
-    if reason := missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}. In CI these tests do not skip")
-        pytest.skip(reason)  # Node is no dependency of the package; the reason says how to get it
+    need(missing())
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import pytest
 
 FOLDER = Path(__file__).parent
 TIMEOUT_S = 60.0
@@ -23,6 +26,15 @@ def missing() -> str:
     if not (FOLDER / "node_modules" / "busmq").is_dir():
         return "npm busmq is not installed: run tests/peers/install.sh"
     return ""
+
+
+def need(reason: str) -> None:
+    """Without what a test needs it skips on a person's machine, where nothing can be asked of anybody, and fails in CI, where nothing skips."""
+    if not reason:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}. In CI these tests do not skip")
+    pytest.skip(reason)  # it is no dependency of the package; the reason says how to get it
 
 
 class PeerError(Exception):

@@ -31,7 +31,7 @@ async def federating(elsewhere: RedisServer, url: str) -> Peer:
 
 async def found(peer: Peer, name: str, source: str | None) -> None:
     """Returns when the peer's bus says that the queue is there."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (said := await asyncio.to_thread(peer.call, "find", queue=name)) != source:
             assert said is None
             await asyncio.sleep(0.02)
