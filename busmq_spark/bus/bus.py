@@ -27,7 +27,7 @@ from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
-from busmq_spark.errors import BusError, StateError
+from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.topology.address import address
 from busmq_spark.topology.holder import my_token
@@ -47,7 +47,7 @@ class Bus(Emitter):
     """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
-    Events: ``online`` when all servers are there (again), ``offline(error)`` when the last one is gone (None: the bus is left),
+    Events: ``online`` when all servers are there (again), ``offline(error)`` when the last one is gone or refuses us (None: the bus is left),
     ``error(error)`` when one of several is; ``federating(url)`` when the announcements of a federation server are listened to (again).
 
     With ``federate="wss://…"`` and ``federate_secret`` and no ``url`` the bus has no Redis (BUSMQ_REDIS_URL does not count then): its objects
@@ -68,6 +68,8 @@ class Bus(Emitter):
         self._group: asyncio.TaskGroup | None = None
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._refusal: Unauthorized | TlsFailed | None = None
+        """Of whatever task met it first: every one of them may end the scope, and only one of them watches a server."""
         self._held: dict[str, Any] = {}
         self._connected = False
         self.keeper = Keeper(self)
@@ -117,6 +119,7 @@ class Bus(Emitter):
                     await servers.close()
                 self._servers, self._connected, self._links = None, False, None
                 self._held.clear()
+                self._refusal = None
                 self.keeper = Keeper(self)
         if only is not None and only is not error:
             raise only
@@ -174,7 +177,7 @@ class Bus(Emitter):
             work.close()
             raise _closed() from None
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
 
     @property
@@ -235,12 +238,18 @@ class Bus(Emitter):
                 log.warning("could not detach %s: %s", thing, error)
         self._objects.clear()
 
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if self._refusal is None and isinstance(error, (Unauthorized, TlsFailed)):
+            self._refusal = error
+
     async def _say_offline(self) -> None:
         """The event of a bus that is left: its handlers still have a bus to run on."""
         if self._connected:
             self._connected = False
             before = set(self._tasks)
-            self._emit("offline", None)
+            self._emit("offline", self._refusal)
             if handlers := self._tasks - before:
                 await asyncio.wait(handlers, timeout=DETACH_S)
 

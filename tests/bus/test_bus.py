@@ -69,6 +69,22 @@ async def test_online_and_offline_are_told_also_to_coroutine_functions(open_bus:
     assert seen == ["online", ("offline", None)]
 
 
+async def test_offline_names_the_refusal_whichever_task_met_it_first(open_bus: OpenBus) -> None:
+    refusal = Unauthorized(url="redis://127.0.0.1", reason="WRONGPASS")
+    seen: list[BusError | None] = []
+
+    async def refused() -> None:
+        raise refusal
+
+    bus = open_bus()
+    bus.on("offline", seen.append)
+    with pytest.raises(Unauthorized):  # noqa: PT012  # a scope ends with it
+        async with bus:
+            bus.spawn(refused(), "meeting a refusal")
+            await asyncio.Event().wait()
+    assert seen == [refusal]
+
+
 async def test_a_body_that_raises_raises_what_it_raised(open_bus: OpenBus, fresh: Fresh) -> None:
     with pytest.raises(ValueError, match="mine") as raised:  # a scope ends with it
         async with open_bus() as bus, bus.queue(fresh()):
