@@ -1,0 +1,75 @@
+package busmq.spark;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * Every error this module raises on purpose. Its message is {@code [CODE] what was found; what was expected; what to do}, word for word
+ * Python's, and holds no secret.
+ */
+public final class BusException extends RuntimeException {
+    private static final Pattern FIELD = Pattern.compile("\\{(\\w+)(!r)?\\}");
+
+    private final ErrorKind kind;
+    private final LinkedHashMap<String, String> details;
+
+    private BusException(ErrorKind kind, LinkedHashMap<String, String> details, Throwable cause) {
+        super("[" + kind.code() + "] " + filled(kind.template(), details), cause);
+        this.kind = kind;
+        this.details = details;
+    }
+
+    /** An error of this kind; {@code details} are names and values in turn, as the kind's template wants them. */
+    public static BusException of(ErrorKind kind, Object... details) {
+        return caused(null, kind, details);
+    }
+
+    /** The same with what led to it. The cause's own text gets printed, too: none that may hold a secret. */
+    public static BusException caused(Throwable cause, ErrorKind kind, Object... details) {
+        LinkedHashMap<String, String> named = new LinkedHashMap<>();
+        for (int i = 0; i < details.length; i += 2) {
+            named.put((String) details[i], String.valueOf(details[i + 1]));
+        }
+        return new BusException(kind, named, cause);
+    }
+
+    /** A bad option or argument. */
+    public static BusException config(String reason) {
+        return of(ErrorKind.CONFIG, "reason", reason);
+    }
+
+    /** What went wrong, for programs. */
+    public ErrorKind kind() {
+        return kind;
+    }
+
+    /** For programs of any language; never changes once released. */
+    public String code() {
+        return kind.code();
+    }
+
+    /** Whether waiting may mend it. */
+    public boolean retriable() {
+        return kind.retriable();
+    }
+
+    /** What was found, by name. */
+    public Map<String, String> details() {
+        return details;
+    }
+
+    private static String filled(String template, Map<String, String> details) {
+        Matcher field = FIELD.matcher(template);
+        StringBuilder out = new StringBuilder();
+        while (field.find()) {
+            String value = details.get(field.group(1));
+            if (value == null) {
+                throw new IllegalArgumentException("no detail " + field.group(1));
+            }
+            field.appendReplacement(out, Matcher.quoteReplacement(field.group(2) == null ? value : PyText.repr(value)));
+        }
+        return field.appendTail(out).toString();
+    }
+}

@@ -1,0 +1,91 @@
+package busmq.spark.core;
+
+import java.util.List;
+
+/**
+ * Every Redis key of one queue, as {@code core/keys.py} spells them: the only place here that spells a key.
+ *
+ * <p>{@code cluster} puts the base in braces, so that all keys of a queue share a slot.
+ */
+public record QueueKeys(String name, boolean cluster) {
+    private static final String PREFIX = "bus:queue:";
+    private static final String METADATA = ":metadata";
+
+    /** {@code bus:queue:<name>}, in braces for a cluster. */
+    public String base() {
+        return cluster ? "{" + PREFIX + name + "}" : PREFIX + name;
+    }
+
+    /** Hash; its existence is the existence of the queue. */
+    public String metadata() {
+        return base() + METADATA;
+    }
+
+    /** List of id, value, id, value …; the head is the oldest. */
+    public String messages() {
+        return base() + ":messages";
+    }
+
+    /** Counter: the id given last. */
+    public String msgid() {
+        return base() + ":msgid";
+    }
+
+    /** Pair list of messages that a reliable consumer took and has not acked. */
+    public String toack() {
+        return base() + ":toack";
+    }
+
+    /** Pub/sub channel: a push happened. */
+    public String available() {
+        return base() + ":available";
+    }
+
+    /** Hash: subscription → last acked id; field {@code :born} names the incarnation they belong to. */
+    public String acks() {
+        return base() + ":acks";
+    }
+
+    /** Hash: sink id → {@code batch:slot:moved} or {@code batch:done}. */
+    public String sinks() {
+        return base() + ":sinks";
+    }
+
+    /** The four keys every peer touches and deletes, in the order of the protocol. */
+    public List<String> shared() {
+        return List.of(metadata(), messages(), msgid(), toack());
+    }
+
+    /** The four shared keys, then {@code acks} and {@code sinks}. */
+    public List<String> all() {
+        return List.of(metadata(), messages(), msgid(), toack(), acks(), sinks());
+    }
+
+    /** String with a ttl: which query reads this queue, or this subscription of it. */
+    public String lease(String subscription) {
+        return base() + ":lease:" + subscription;
+    }
+
+    /** List of staged values of one task attempt; {@code attempt} must be unique for ever. */
+    public String stage(String attempt) {
+        return base() + ":stage:" + attempt;
+    }
+
+    /** The queue whose metadata key this is, or null when it is another kind of key. */
+    public static String nameOf(String metadataKey, boolean cluster) {
+        String head = cluster ? "{" + PREFIX : PREFIX;
+        String tail = cluster ? "}" + METADATA : METADATA;
+        boolean whole = metadataKey.length() > head.length() + tail.length() && metadataKey.startsWith(head) && metadataKey.endsWith(tail);
+        return whole ? metadataKey.substring(head.length(), metadataKey.length() - tail.length()) : null;
+    }
+
+    /** SCAN pattern that matches the metadata key of every queue. */
+    public static String pattern(boolean cluster) {
+        return cluster ? "{" + PREFIX + "*}" + METADATA : PREFIX + "*" + METADATA;
+    }
+
+    /** Hash {@code batch}, {@code manifest}: which staged lists make up the batch that a sink is committing. */
+    public static String sinkRecord(String sink) {
+        return "bus:sink:" + sink;
+    }
+}

@@ -1,0 +1,50 @@
+package busmq.spark.options;
+
+import java.util.Collection;
+
+/** How alike two words are, for "did you mean": the measure of Python's difflib, so that both implementations propose the same. */
+final class Likeness {
+    private static final double ENOUGH = 0.6;
+
+    private Likeness() {
+    }
+
+    /** The word most like this one, or null when none is like it. */
+    static String nearest(String word, Collection<String> words) {
+        String best = null;
+        double most = ENOUGH;
+        for (String other : words) {
+            double found = ratio(other, word);
+            if (found > most || (found == most && (best == null || other.compareTo(best) > 0))) {
+                most = found;
+                best = other;
+            }
+        }
+        return best;
+    }
+
+    private static double ratio(String a, String b) {
+        return a.isEmpty() && b.isEmpty() ? 1 : 2.0 * common(a, b) / (a.length() + b.length());
+    }
+
+    private static int common(String a, String b) {
+        int length = 0;
+        int startA = 0;
+        int startB = 0;
+        for (int i = 0; i < a.length(); i++) {
+            for (int j = 0; j < b.length(); j++) {
+                int same = 0;
+                while (i + same < a.length() && j + same < b.length() && a.charAt(i + same) == b.charAt(j + same)) {
+                    same++;
+                }
+                if (same > length) {
+                    length = same;
+                    startA = i;
+                    startB = j;
+                }
+            }
+        }
+        return length == 0 ? 0 : length + common(a.substring(0, startA), b.substring(0, startB))
+                + common(a.substring(startA + length), b.substring(startB + length));
+    }
+}

@@ -1,0 +1,22 @@
+package busmq.spark.options;
+
+import java.util.List;
+import java.util.Locale;
+import java.util.function.Function;
+
+/** One row of an option table. A parser throws {@link IllegalArgumentException} whose message says what was expected. */
+record Row<T>(String name, String alias, Function<String, T> parse, T fallback) {
+    static <T> Row<T> of(String name, Function<String, T> parse, T fallback) {
+        return new Row<>(name, "", parse, fallback);
+    }
+
+    List<String> names() {
+        return alias.isEmpty() ? List.of(name) : List.of(name, alias);
+    }
+
+    /** Whether the value must not be printed; Spark redacts options with these names too. */
+    boolean secret() {
+        String low = name.toLowerCase(Locale.ROOT);
+        return low.contains("password") || low.contains("url") || low.contains("secret");
+    }
+}
