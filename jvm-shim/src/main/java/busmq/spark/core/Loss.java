@@ -1,0 +1,42 @@
+package busmq.spark.core;
+
+/**
+ * Messages that were planned and are gone.
+ *
+ * @param kind as the {@code kind} of the Python errors, or {@code removed} when the state alone cannot tell by whom
+ * @param ids how many ids are known to be missing; 0 when nobody can know
+ */
+public record Loss(String kind, String expected, String found, long ids) {
+    public Loss(String kind, String expected, String found) {
+        this(kind, expected, found, 0);
+    }
+
+    /** What is lost between a position and the queue as it is now; null when everything after the position is still there. */
+    public static Loss between(Position at, QueueState now) {
+        String following = "ids from " + (at.last() + 1) + " on";
+        if (!now.exists()) {
+            return new Loss("expired", following + " of incarnation " + at.born(), "no such queue");
+        }
+        if (!now.born().equals(at.born())) {
+            String other = now.born().isEmpty() ? "unnamed" : now.born();
+            return new Loss(
+                    "recreated", "incarnation " + at.born() + " read up to id " + at.last(),
+                    "incarnation " + other + " with ids up to " + now.given());
+        }
+        if (now.given() < at.last()) {
+            return new Loss("rolled-back", "a last id of at least " + at.last(), "last id " + now.given());
+        }
+        if (!at.mark().isEmpty() && !now.mark().isEmpty() && !at.mark().equals(now.mark())) {
+            return new Loss("reissued", "message " + at.last() + " with fingerprint " + at.mark(), "one with fingerprint " + now.mark());
+        }
+        if (now.floor() > at.last()) {
+            return new Loss("removed", following, storedOf(now), now.floor() - at.last());
+        }
+        return null;
+    }
+
+    /** What is still there, for people. */
+    public static String storedOf(QueueState now) {
+        return now.count() > 0 ? "oldest stored id " + now.oldest() : "nothing stored after id " + now.given();
+    }
+}

@@ -1,0 +1,111 @@
+package busmq.spark.core;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Comparator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** Decisions of the source, without a socket: how much to read, and how to cut it. Ranges are first..last, inclusive. */
+public final class Plan {
+    /** With more ranges than this, small ones share a task. */
+    static final int PACK_OVER = 32;
+
+    /** A shared task is full when it reads so many messages. */
+    static final int PACK_ROWS = 1000;
+
+    private Plan() {}
+
+    /**
+     * Deal {@code most} messages out to queues that have {@code available}: everybody the same, what small ones leave goes to the others.
+     *
+     * <p>Nothing is left over while a queue still wants some; a rest that cannot be divided goes to the queues with the most.
+     */
+    public static Map<String, Long> share(Map<String, Long> available, long most) {
+        Map<String, Long> given = new LinkedHashMap<>();
+        available.keySet().forEach(queue -> given.put(queue, 0L));
+        List<String> open = new ArrayList<>(available.keySet().stream().filter(queue -> available.get(queue) > 0).toList());
+        open.sort(Comparator.comparing((String queue) -> available.get(queue)).thenComparing(OffsetJson.BY_CODE_POINT));
+        long left = most;
+        for (int at = 0; at < open.size() && left > 0; at++) {
+            int waiting = open.size() - at;
+            long fair = left / waiting;
+            if (fair == 0) {
+                open.subList(open.size() - (int) left, open.size()).forEach(queue -> given.merge(queue, 1L, Long::sum));
+                break;
+            }
+            String queue = open.get(at); // the smallest: if it wants less than its part, the others' part grows
+            given.put(queue, Math.min(available.get(queue), fair));
+            left -= given.get(queue);
+        }
+        return given;
+    }
+
+    /** Cut the ids of a range into at most {@code parts} runs of nearly the same length; keeps order, loses none. */
+    public static List<Range> split(Range range, long parts) {
+        long size = range.rows();
+        long most = Math.max(0, Math.min(parts, size));
+        List<Range> runs = new ArrayList<>();
+        for (long i = 0; i < most; i++) {
+            long first = range.first() + size * i / most;
+            runs.add(new Range(range.queue(), range.born(), first, range.first() + size * (i + 1) / most - 1, range.server()));
+        }
+        return runs;
+    }
+
+    /** What each task reads. One range a task, cut further for the two options (null: not set); many small ranges share tasks. */
+    public static List<List<Range>> tasks(List<Range> ranges, Long minPartitions, Long maxRows) {
+        long total = ranges.stream().mapToLong(Range::rows).sum();
+        List<Range> cut = new ArrayList<>();
+        for (Range range : ranges) {
+            long parts = 1;
+            if (minPartitions != null && minPartitions > ranges.size()) {
+                parts = Math.max(1, (long) Math.rint((double) minPartitions * range.rows() / total)); // rint: halves to even, as in Python
+            }
+            if (maxRows != null) {
+                parts = Math.max(parts, (range.rows() + maxRows - 1) / maxRows);
+            }
+            cut.addAll(parts == 1 ? List.of(range) : split(range, parts));
+        }
+        long most = Math.max(PACK_OVER, minPartitions == null ? 0 : minPartitions);
+        return cut.size() > most ? pack(cut) : cut.stream().map(List::of).toList();
+    }
+
+    private static List<List<Range>> pack(List<Range> ranges) {
+        List<List<Range>> packed = new ArrayList<>();
+        List<Range> shared = new ArrayList<>();
+        long rows = 0;
+        for (Range range : ranges) {
+            if (range.rows() >= PACK_ROWS) {
+                packed.add(List.of(range));
+                continue;
+            }
+            shared.add(range);
+            rows += range.rows();
+            if (rows >= PACK_ROWS) {
+                packed.add(List.copyOf(shared));
+                shared.clear();
+                rows = 0;
+            }
+        }
+        if (!shared.isEmpty()) {
+            packed.add(List.copyOf(shared));
+        }
+        return packed;
+    }
+
+    /** Deal queues out to at most {@code readers} readers that run at the same time; in turn, so that each has as many as the others. */
+    public static List<List<String>> readers(Collection<String> queues, int readers) {
+        List<List<String>> groups = new ArrayList<>();
+        int most = Math.min(Math.max(1, readers), queues.size());
+        for (int i = 0; i < most; i++) {
+            groups.add(new ArrayList<>());
+        }
+        int at = 0;
+        for (String queue : queues) {
+            groups.get(at++ % most).add(queue);
+        }
+        return groups;
+    }
+}
