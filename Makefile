@@ -40,6 +40,7 @@ demo: $(VENV)/.installed-demo ## Run the demo: an embedded Redis, real flight da
 test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every test, lint included (ARGS="tests/core -x" runs some)
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-spark40 ARGS=)
 	@tests/browser/install.sh
+	@tests/jvm/install.sh
 	@$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadscope)
 
 .PHONY: lint

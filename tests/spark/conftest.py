@@ -24,6 +24,8 @@ from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.place import new_token
 from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
+from tests.jvm import module
+from tests.peers.node import need
 from tests.spark.centres import DataCentre
 from tests.spark.engine import Engine
 from tests.spark.links import LINKED, LINKS, Centre, leading_to
@@ -39,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"))
         if "spark" in names:
             item.add_marker("spark")
+        if "shim_jar" in names:
+            item.add_marker("jvm")
         if "bus" in names or "redis_server" in names:
             item.add_marker("redis")
 
@@ -50,6 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
     # Workers import the package from this tree even where it is not installed.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with_jar = pyspark.__version__ >= "4.1" and not module.missing()
     builder = SparkSession.builder.master("local[2]").appName("busmq_spark tests")
     settings = {
         "spark.ui.enabled": "false",
@@ -64,10 +69,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if with_jar:
+        builder.config("spark.jars", str(module.built()))
     session = tune(builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")  # failing queries are what many tests are about
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def shim_jar(spark: SparkSession) -> Path:
+    """The Java module, which the session then has on its class path."""
+    need(module.missing())
+    return module.JAR
 
 
 class Bus:
