@@ -1,0 +1,40 @@
+package busmq.spark.source;
+
+import busmq.spark.options.ReadOptions;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** One use of queues as a source. Options and schema are checked here, before anything is connected. */
+public final class BusmqScan implements Scan {
+    private final StructType schema;
+    private final ReadOptions options;
+
+    public BusmqScan(StructType schema, CaseInsensitiveStringMap options) {
+        SourceSchema.check(schema);
+        this.schema = schema;
+        this.options = ReadOptions.parse(options.asCaseSensitiveMap());
+    }
+
+    @Override
+    public StructType readSchema() {
+        return schema;
+    }
+
+    @Override
+    public String description() {
+        return options.subscribePattern() == null ? "busmq " + String.join(",", options.subscribe()) : "busmq /" + options.subscribePattern() + "/";
+    }
+
+    @Override
+    public Batch toBatch() {
+        throw new UnsupportedOperationException("landing soon");
+    }
+
+    @Override
+    public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
+        throw new UnsupportedOperationException("landing soon");
+    }
+}
