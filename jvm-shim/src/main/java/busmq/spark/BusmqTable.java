@@ -1,5 +1,6 @@
 package busmq.spark;
 
+import busmq.spark.sink.SinkBuilder;
 import busmq.spark.source.BusmqScan;
 import java.util.EnumSet;
 import java.util.Set;
@@ -15,7 +16,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /** Queues as a table: a stream of what comes, a snapshot of what is stored, and a place to append to. Which queues is in the options of each use. */
 public final class BusmqTable implements SupportsRead, SupportsWrite {
     private static final Set<TableCapability> ABILITIES =
-            Set.copyOf(EnumSet.of(TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_READ, TableCapability.ACCEPT_ANY_SCHEMA));
+            Set.copyOf(EnumSet.of(TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_READ, TableCapability.STREAMING_WRITE,
+                    TableCapability.BATCH_WRITE, TableCapability.TRUNCATE, TableCapability.ACCEPT_ANY_SCHEMA));
     private final String name;
     private final StructType schema;
 
@@ -47,6 +49,6 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        throw new UnsupportedOperationException("landing soon");
+        return new SinkBuilder(info);
     }
 }

@@ -1,0 +1,84 @@
+package busmq.spark.sink;
+
+import busmq.spark.BusException;
+import busmq.spark.options.WriteOptions;
+import java.util.List;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The streaming sink of one query: exactly once with ordinary triggers, at least once where delivery says so and in real-time mode. */
+final class BusmqStreamingWrite implements StreamingWrite {
+    private static final Logger LOG = LoggerFactory.getLogger(BusmqStreamingWrite.class);
+
+    private final WriteOptions options;
+    private final SinkColumns columns;
+    private final String query;
+    private final boolean explicit;
+    private boolean staging;
+    private boolean told;
+
+    /** {@code explicit}: whether the user has asked for this delivery. */
+    BusmqStreamingWrite(WriteOptions options, SinkColumns columns, String query, boolean explicit) {
+        this.options = options;
+        this.columns = columns;
+        this.query = query;
+        this.explicit = explicit;
+    }
+
+    @Override
+    public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
+        staging = options.delivery().equals("exactly-once");
+        if (staging && RealTime.isRunning()) {
+            staging = false;
+            if (explicit) {
+                throw RealTime.notExactlyOnce("trigger(realTime=…)");
+            }
+            if (!told) {
+                LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again", query);
+                told = true;
+            }
+        }
+        return new WriterFactory(options, columns, staging, query);
+    }
+
+    /** A task stages under a name of its own, and the record decides which lists count: nobody needs to ask before it commits. */
+    @Override
+    public boolean useCommitCoordinator() {
+        return false;
+    }
+
+    @Override
+    public void commit(long batch, WriterCommitMessage[] messages) {
+        if (staging) {
+            try (Committer committer = new Committer(options)) {
+                committer.commit(sink(), batch, Outcome.all(messages), query);
+            }
+        }
+    }
+
+    @Override
+    public void abort(long batch, WriterCommitMessage[] messages) {
+        discard(options, sink(), batch, messages);
+    }
+
+    /** Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one. */
+    static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
+        List<Staged> staged = Outcome.all(messages);
+        if (staged.isEmpty()) {
+            return;
+        }
+        try (Committer committer = new Committer(options)) {
+            committer.abort(sink, batch, staged);
+        } catch (BusException error) {
+            LOG.info("{} staged lists stay until they expire: {}", staged.size(), error.getMessage());
+        }
+    }
+
+    private String sink() {
+        return options.sink().isEmpty() ? query : options.sink();
+    }
+}

@@ -1,0 +1,78 @@
+package busmq.spark.sink;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.options.WriteOptions;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
+
+/** The driver's half of exactly-once: same keys, same record and same scripts as the Python sink, so that either goes on with the other's batch. */
+final class Committer implements AutoCloseable {
+    private final WriteOptions options;
+    private final SinkStore store;
+
+    Committer(WriteOptions options) {
+        this.options = options;
+        this.store = new SinkStore(options);
+    }
+
+    /** Append the batch. Safe to repeat: rows already appended are not appended again. */
+    void commit(String sink, long batch, List<Staged> staged, String query) {
+        List<Staged> held = store.record(sink, batch, staged, query);
+        Map<String, List<Staged>> queues = held.stream().collect(Collectors.groupingBy(Staged::queue, LinkedHashMap::new, Collectors.toList()));
+        queues.values().forEach(part -> append(sink, batch, part));
+        store.discard(others(staged, held));
+    }
+
+    /** A commit of its own, for a batch write; {@code truncated} are the queues that are emptied first. */
+    void commitOnce(List<Staged> staged, List<String> truncated) {
+        store.truncate(truncated);
+        if (!staged.isEmpty()) {
+            String sink = "write-" + SinkStore.token();
+            commit(sink, 0, staged, "");
+            store.forget(sink, staged);
+        }
+    }
+
+    /** Remove what was staged in vain. A recorded batch stays: the next run of the query goes on with it. */
+    void abort(String sink, long batch, List<Staged> staged) {
+        store.discard(others(staged, sink.isEmpty() ? List.of() : store.recorded(sink, batch)));
+    }
+
+    @Override
+    public void close() {
+        store.close();
+    }
+
+    private void append(String sink, long batch, List<Staged> staged) {
+        FullPolicy full = new FullPolicy(fullTimeoutMs(options));
+        for (SinkStore.Full rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
+            long maxsize = rest.maxsize();
+            sleep(full.pauseMs(staged.get(0).queue(), () -> maxsize, rest.left(), System.nanoTime() / 1_000_000));
+        }
+    }
+
+    static long fullTimeoutMs(WriteOptions options) {
+        return options.onFull().equals("block") ? options.fullTimeoutMs() : 0;
+    }
+
+    private static List<Staged> others(List<Staged> staged, List<Staged> held) {
+        Set<String> kept = new HashSet<>();
+        held.forEach(s -> kept.add(s.key()));
+        return staged.stream().filter(s -> !kept.contains(s.key())).toList();
+    }
+
+    private static void sleep(long ms) {
+        try {
+            Thread.sleep(ms);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw BusException.of(ErrorKind.STATE, "event", "commit to", "what", "a full queue", "state", "being stopped", "remedy",
+                    "The next run of the query goes on with the batch");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+package busmq.spark.sink;
+
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+
+/** The rows of one queue on their way: those that wait, in order, and the chunk that is under way. */
+final class Lane {
+    /** Most messages in one script call: Lua's unpack dies near 8 000 values, and 1 000 small ones take Redis well under 1 ms. */
+    static final int CHUNK_ROWS = 1000;
+
+    /** Most bytes in one script call, so that large messages do not hold Redis long either; a single larger message goes alone. */
+    static final int CHUNK_BYTES = 512 * 1024;
+
+    final String queue;
+
+    /** Under way, or not stored in full; only the sending thread looks at it. */
+    List<byte[]> chunk = List.of();
+
+    /** What the target keeps for this queue: where it is, what was staged. */
+    Object place;
+
+    /** Whether the lane is in the line of those to be served, or under way. */
+    boolean listed;
+
+    long retryAtMs;
+    FullPolicy full;
+    private final ArrayDeque<byte[]> waiting = new ArrayDeque<>();
+    private long waitingBytes;
+
+    Lane(String queue) {
+        this.queue = queue;
+    }
+
+    void add(byte[] value) {
+        waiting.add(value);
+        waitingBytes += value.length;
+    }
+
+    boolean isEmpty() {
+        return waiting.isEmpty() && chunk.isEmpty();
+    }
+
+    /** Whether what waits fills a chunk. */
+    boolean fills() {
+        return waiting.size() >= CHUNK_ROWS || waitingBytes >= CHUNK_BYTES;
+    }
+
+    /** Move what waits into the chunk, as much as may travel at once; a chunk that is not done stays as it is. */
+    void load() {
+        if (!chunk.isEmpty()) {
+            return;
+        }
+        chunk = new ArrayList<>(Math.min(waiting.size(), CHUNK_ROWS));
+        long bytes = 0;
+        while (!waiting.isEmpty() && chunk.size() < CHUNK_ROWS) {
+            bytes += waiting.peek().length;
+            if (bytes > CHUNK_BYTES && !chunk.isEmpty()) {
+                return;
+            }
+            waitingBytes -= waiting.peek().length;
+            chunk.add(waiting.poll());
+        }
+    }
+
+    /** The first rows of the chunk are stored. The result is their size in bytes. */
+    long stored(int rows) {
+        long bytes = 0;
+        for (byte[] value : chunk.subList(0, rows)) {
+            bytes += value.length;
+        }
+        chunk = rows == chunk.size() ? List.of() : chunk.subList(rows, chunk.size());
+        return bytes;
+    }
+
+    /** What a target keeps for a queue on a server. */
+    interface Opening {
+        Object open(String queue, int server);
+    }
+
+    /** Give every lane that is new its place, in the order of the lanes; their queues are created if need be. */
+    static void place(List<Lane> lanes, SinkStore store, Opening opening) {
+        List<Lane> fresh = lanes.stream().filter(lane -> lane.place == null).toList();
+        if (fresh.isEmpty()) {
+            return;
+        }
+        Map<String, Integer> servers = store.attach(fresh.stream().map(lane -> lane.queue).toList());
+        for (Lane lane : fresh) {
+            lane.place = opening.open(lane.queue, servers.get(lane.queue));
+        }
+    }
+}

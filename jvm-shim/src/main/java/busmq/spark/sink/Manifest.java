@@ -1,0 +1,47 @@
+package busmq.spark.sink;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+
+/** The text that says which staged lists make up a batch, in the order of appending (version 1, as busmq_spark/core/sink.py writes it). */
+final class Manifest {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private Manifest() {}
+
+    static byte[] encode(List<Staged> staged) {
+        ObjectNode root = JSON.createObjectNode().put("v", 1);
+        ArrayNode lists = root.putArray("lists");
+        for (Staged s : staged) {
+            ArrayNode list = lists.addArray().add(s.queue()).add(s.server()).add(s.key());
+            ArrayNode runs = list.addArray();
+            for (Staged.Run run : s.runs()) {
+                runs.addArray().add(run.size()).add(run.times());
+            }
+        }
+        return root.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    static List<Staged> decode(byte[] text) {
+        try {
+            List<Staged> found = new ArrayList<>();
+            for (JsonNode list : JSON.readTree(text).get("lists")) {
+                List<Staged.Run> runs = new ArrayList<>();
+                for (JsonNode run : list.get(3)) {
+                    runs.add(new Staged.Run(run.get(0).intValue(), run.get(1).intValue()));
+                }
+                found.add(new Staged(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs));
+            }
+            return found;
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+}

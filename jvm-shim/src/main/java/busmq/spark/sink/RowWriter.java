@@ -1,0 +1,54 @@
+package busmq.spark.sink;
+
+import java.io.IOException;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/** Rows of one task into its sink. A row is on its way when {@link #write} returns; {@link #commit} waits until all have arrived. */
+final class RowWriter implements DataWriter<InternalRow> {
+    private final SinkColumns columns;
+    private final TaskSink sink;
+    private long rows;
+    private UTF8String lastName;
+    private String lastQueue;
+
+    RowWriter(SinkColumns columns, TaskSink sink) {
+        this.columns = columns;
+        this.sink = sink;
+    }
+
+    @Override
+    public void write(InternalRow row) throws IOException {
+        rows++;
+        columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), rows);
+        String queue = columns.queueAt() < 0 ? columns.queue() : queueOf(row);
+        byte[] value = columns.text() ? row.getUTF8String(columns.valueAt()).getBytes() : row.getBinary(columns.valueAt());
+        sink.add(queue, value);
+    }
+
+    private String queueOf(InternalRow row) {
+        UTF8String name = row.getUTF8String(columns.queueAt());
+        if (!name.equals(lastName)) {
+            lastName = name.copy();
+            lastQueue = columns.named(name.toString());
+        }
+        return lastQueue;
+    }
+
+    @Override
+    public WriterCommitMessage commit() throws IOException {
+        return new Outcome(sink.finish());
+    }
+
+    @Override
+    public void abort() {
+        sink.abort();
+    }
+
+    @Override
+    public void close() {
+        sink.close();
+    }
+}

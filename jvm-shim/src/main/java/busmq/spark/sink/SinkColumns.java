@@ -1,0 +1,90 @@
+package busmq.spark.sink;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
+import java.io.Serializable;
+import java.util.HashMap;
+import java.util.Locale;
+import java.util.Map;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * Where the value and the queue of a row come from: columns and their positions. Option {@code queue} wins over the column, as Kafka's
+ * {@code topic} does; then {@code queueColumn} is null and {@code queueAt} -1.
+ *
+ * @param text whether values are strings
+ */
+public record SinkColumns(String valueColumn, int valueAt, boolean text, String queueColumn, int queueAt, String queue)
+        implements Serializable {
+    private static final Map<String, String> WANTED =
+            Map.of("value", "string or binary", "queue", "string", "id", "bigint", "source", "string");
+
+    /** Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, or no queue. Columns {@code id} and {@code source} are ignored. */
+    public static SinkColumns of(StructType schema, String queue) {
+        Map<String, Integer> found = new HashMap<>();
+        for (String name : schema.fieldNames()) {
+            found.put(name.toLowerCase(Locale.ROOT), 0);
+        }
+        if (!found.containsKey("value")) {
+            String names = schema.isEmpty() ? "no columns" : String.join(", ", schema.fieldNames());
+            throw BusException.config("column 'value' is missing; the rows have: " + names);
+        }
+        StructField[] fields = schema.fields();
+        for (int i = 0; i < fields.length; i++) {
+            check(fields[i]);
+            found.put(fields[i].name().toLowerCase(Locale.ROOT), i);
+        }
+        if (queue == null && !found.containsKey("queue")) {
+            throw BusException.config("no queue is named: set option 'queue', or give the rows a column queue");
+        }
+        int valueAt = found.get("value");
+        int queueAt = queue == null ? found.get("queue") : -1;
+        boolean text = fields[valueAt].dataType() instanceof StringType;
+        return new SinkColumns(fields[valueAt].name(), valueAt, text, queueAt < 0 ? null : fields[queueAt].name(), queueAt, queue);
+    }
+
+    private static void check(StructField column) {
+        String name = column.name().toLowerCase(Locale.ROOT);
+        DataType type = column.dataType();
+        String wanted = WANTED.get(name);
+        if (wanted == null) {
+            throw BusException.config("column " + PyText.repr(column.name()) + " has no place; the sink takes value (string or binary) and queue (string)");
+        }
+        boolean fits =
+                switch (name) {
+                    case "value" -> type instanceof StringType || type instanceof BinaryType;
+                    case "id" -> type instanceof LongType;
+                    default -> type instanceof StringType;
+                };
+        if (!fits) {
+            String remedy = name.equals("value") ? "; use to_json(struct(...)) for a structured value" : "";
+            throw BusException.config("column " + PyText.repr(column.name()) + " is " + type.simpleString() + "; expected " + wanted + remedy);
+        }
+    }
+
+    /** Throws BUSMQ_MESSAGE_REFUSED for a NULL in a row; rows count from 1 in their task. */
+    void check(boolean valueIsNull, boolean queueIsNull, long row) {
+        if (valueIsNull || queueIsNull) {
+            String column = PyText.repr(valueIsNull ? valueColumn : queueColumn);
+            throw refused("column " + column + " is NULL in row " + row + " of its task; a message cannot be. Filter them, or use coalesce()");
+        }
+    }
+
+    /** The name of a queue as a row has it. Throws BUSMQ_MESSAGE_REFUSED for an empty one. */
+    String named(String name) {
+        if (name.isEmpty()) {
+            throw refused("column " + PyText.repr(queueColumn) + " is empty in some rows; expected the name of a queue");
+        }
+        return name;
+    }
+
+    private static BusException refused(String reason) {
+        return BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", reason);
+    }
+}

@@ -1,0 +1,243 @@
+package busmq.spark.sink;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.core.HashIndex;
+import busmq.spark.core.QueueKeys;
+import busmq.spark.options.WriteOptions;
+import busmq.spark.redis.Call;
+import busmq.spark.redis.Link;
+import busmq.spark.redis.Links;
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+
+/** What a sink does with Redis, call by call ({@code core/sink.py} has the rules). For one thread; closing it gives its links back. */
+final class SinkStore implements AutoCloseable {
+    /** How long our own records outlive a queue whose ttl is shorter. */
+    static final int LONG_TTL_S = 7 * 24 * 3600;
+
+    /** How long staged rows of an attempt that never came to its commit stay in Redis. */
+    static final int STAGE_TTL_S = 24 * 3600;
+
+    private static final int TRIM_MOST = 2000;
+    private static final String STAGE_AGAIN = "Restart the query to stage them again";
+    private static final String GIVE_UP =
+            "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint";
+    private static final SecureRandom RANDOM = new SecureRandom();
+
+    private final WriteOptions options;
+    private final Links links;
+
+    SinkStore(WriteOptions options) {
+        this.options = options;
+        this.links = Links.of(options.redis());
+    }
+
+    /** A name unlike any other with certainty enough. */
+    static String token() {
+        byte[] bits = new byte[8];
+        RANDOM.nextBytes(bits);
+        return HexFormat.of().formatHex(bits);
+    }
+
+    QueueKeys keys(String queue) {
+        return links.keys(queue);
+    }
+
+    Link link(int server) {
+        return links.link(server);
+    }
+
+    /** The servers of queues, each of which is created with the sink's options if need be and may be. Throws BUSMQ_QUEUE_MISSING. */
+    Map<String, Integer> attach(List<String> queues) {
+        Map<String, Integer> servers = links.locate(queues);
+        for (String queue : queues) {
+            attach(queue, servers.get(queue));
+        }
+        return servers;
+    }
+
+    /** The same where the server is known. */
+    void attach(String queue, int server) {
+        Object[] args = {options.ttlS(), options.maxsize(), "false", token(), options.create() ? 1 : 0, LONG_TTL_S};
+        List<?> reply = (List<?>) link(server).run(Call.script("attach", keys(queue).all(), args));
+        if ((Long) reply.get(0) < 0) {
+            throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
+        }
+    }
+
+    /** The calls that push a chunk; sent again after a broken link, which is what at-least-once allows. */
+    Call push(String queue, List<byte[]> values) {
+        QueueKeys keys = keys(queue);
+        return Call.script("push", keys.shared(), words(values, keys.available()));
+    }
+
+    long maxsize(String queue, int server) {
+        Object found = link(server).run(Call.command("HGET", keys(queue).metadata(), "maxsize"));
+        return found == null ? 0 : Long.parseLong(text(found));
+    }
+
+    /** Appends a chunk to a staged list that {@code before} rows precede, unless it is there; the reply is the rows in the list. */
+    static Call stage(Staged.Growing list, List<byte[]> values) {
+        return Call.script("stage", List.of(list.key), words(values, list.rows, STAGE_TTL_S));
+    }
+
+    static void checkStaged(Staged.Growing list, int added, long found) {
+        if (found < list.rows + added) {
+            throw stagingLost("", "?", list.queue, list.rows + added, found, list.key, STAGE_AGAIN);
+        }
+    }
+
+    /** Make {@code staged} what the batch consists of, unless it has been recorded before: then that holds. The commit point. */
+    List<Staged> record(String sink, long batch, List<Staged> staged, String query) {
+        byServer(staged, part -> {
+            List<Object> rows = link(part.get(0).server()).runAll(calls(part, s -> Call.command("LLEN", s.key())));
+            for (int i = 0; i < part.size(); i++) {
+                Staged s = part.get(i);
+                if ((Long) rows.get(i) != s.rows()) {
+                    throw stagingLost(sink, batch, s.queue(), s.rows(), (Long) rows.get(i), s.key(), STAGE_AGAIN);
+                }
+            }
+        });
+        List<String> key = List.of(QueueKeys.sinkRecord(sink));
+        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, Manifest.encode(staged), LONG_TTL_S, query));
+        if (reply.size() == 1) {
+            throw stale(sink, batch, text(reply.get(0)));
+        }
+        List<Staged> held = Manifest.decode((byte[]) reply.get(1));
+        byServer(held, part -> link(part.get(0).server()).runAll(calls(part, s -> Call.command("EXPIRE", s.key(), LONG_TTL_S))));
+        return held;
+    }
+
+    /** The lists recorded for this batch; empty when another batch, or none, is on record. */
+    List<Staged> recorded(String sink, long batch) {
+        List<?> reply = (List<?>) home(sink).run(Call.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
+        return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? Manifest.decode((byte[]) reply.get(1)) : List.of();
+    }
+
+    /** A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on. */
+    record Full(long maxsize, long left) {
+    }
+
+    /**
+     * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by anybody, until then.
+     */
+    Full commit(String sink, long batch, List<Staged> staged) {
+        String queue = staged.get(0).queue();
+        int slot = 0;
+        long moved = 0;
+        while (slot >= 0 && slot < staged.size()) {
+            Staged part = staged.get(slot);
+            List<?> reply = move(sink, batch, part, slot, moved, slot == staged.size() - 1);
+            long a = (Long) reply.get(1);
+            switch (text(reply.get(0))) {
+                case "moved" -> {
+                    moved += a;
+                    if (moved >= part.rows()) {
+                        slot++;
+                        moved = 0;
+                    }
+                }
+                case "at" -> {
+                    slot = (int) a;
+                    moved = (Long) reply.get(2);
+                }
+                case "full" -> {
+                    long later = staged.subList(slot + 1, staged.size()).stream().mapToLong(Staged::rows).sum();
+                    return new Full(a, part.rows() - moved + later);
+                }
+                case "lost" -> throw stagingLost(sink, batch, queue, part.rows() - moved, a, part.key(), GIVE_UP);
+                case "stale" -> throw stale(sink, batch, Long.toString(a));
+                default -> attach(queue, part.server()); // missing: it expired meanwhile
+            }
+        }
+        return null;
+    }
+
+    private List<?> move(String sink, long batch, Staged part, int slot, long moved, boolean last) {
+        QueueKeys keys = keys(part.queue());
+        List<String> names = new ArrayList<>(keys.shared());
+        names.add(keys.sinks());
+        names.add(part.key());
+        Object[] args = {keys.available(), sink, batch, slot, moved, part.chunkAt(moved), part.rows(), last ? 1 : 0, LONG_TTL_S};
+        return (List<?>) link(part.server()).run(Call.script("commit", names, args));
+    }
+
+    /** Remove staged lists that did not win. */
+    void discard(List<Staged> staged) {
+        byServer(staged, part -> link(part.get(0).server()).runAll(calls(part, s -> Call.command("UNLINK", s.key()))));
+    }
+
+    /** Drop the progress and the record of a sink that will never commit again (a finished batch write). */
+    void forget(String sink, List<Staged> staged) {
+        for (String queue : staged.stream().map(Staged::queue).distinct().toList()) {
+            int server = staged.stream().filter(s -> s.queue().equals(queue)).findFirst().orElseThrow().server();
+            link(server).run(Call.command("HDEL", keys(queue).sinks(), sink));
+        }
+        home(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
+    }
+
+    /** Delete the messages that the queues hold now; what is pushed meanwhile stays. */
+    void truncate(List<String> queues) {
+        Map<String, Integer> servers = links.locate(new LinkedHashSet<>(queues));
+        servers.forEach((queue, server) -> {
+            Object end = link(server).run(Call.command("LINDEX", keys(queue).messages(), -2));
+            Call trim = end == null ? null : Call.script("trim", List.of(keys(queue).messages()), text(end), TRIM_MOST);
+            while (trim != null && (Long) link(server).run(trim) == TRIM_MOST) {
+                continue;
+            }
+        });
+    }
+
+    @Override
+    public void close() {
+        links.close();
+    }
+
+    /** The server that has the record of a sink. */
+    private Link home(String sink) {
+        return link(HashIndex.of(QueueKeys.sinkRecord(sink), links.links().size()));
+    }
+
+    private interface Part {
+        void with(List<Staged> staged);
+    }
+
+    private static void byServer(List<Staged> staged, Part part) {
+        staged.stream().collect(Collectors.groupingBy(Staged::server, TreeMap::new, Collectors.toList())).values().forEach(part::with);
+    }
+
+    private static List<Call> calls(List<Staged> staged, Function<Staged, Call> call) {
+        return staged.stream().map(call).toList();
+    }
+
+    private static Object[] words(List<byte[]> values, Object... before) {
+        Object[] all = new Object[before.length + values.size()];
+        System.arraycopy(before, 0, all, 0, before.length);
+        for (int i = 0; i < values.size(); i++) {
+            all[before.length + i] = values.get(i);
+        }
+        return all;
+    }
+
+    private static BusException stagingLost(
+            String sink, Object batch, String queue, long expected, long found, String key, String remedy) {
+        return BusException.of(ErrorKind.STAGING_LOST, "sink", sink, "batch", batch, "queue", queue, "expected", expected, "found", found,
+                "key", key, "remedy", remedy);
+    }
+
+    private static BusException stale(String sink, long batch, String found) {
+        return BusException.of(ErrorKind.STALE_BATCH, "sink", sink, "batch", batch, "found", found);
+    }
+
+    private static String text(Object reply) {
+        return new String((byte[]) reply, java.nio.charset.StandardCharsets.UTF_8);
+    }
+}

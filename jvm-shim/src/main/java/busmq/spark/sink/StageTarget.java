@@ -1,0 +1,61 @@
+package busmq.spark.sink;
+
+import busmq.spark.redis.Call;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** Rows into lists that nobody reads, one per queue, until the driver commits them. */
+final class StageTarget implements GroupCommit.Target {
+    private final SinkStore store;
+    private final String attempt;
+    private final List<Staged.Growing> lists = new ArrayList<>();
+
+    /** {@code attempt} must be unique for ever. */
+    StageTarget(SinkStore store, String attempt) {
+        this.store = store;
+        this.attempt = attempt;
+    }
+
+    @Override
+    public int[] store(List<Lane> lanes) {
+        Lane.place(lanes, store, this::open);
+        Map<Integer, List<Lane>> byServer = new LinkedHashMap<>();
+        for (Lane lane : lanes) {
+            byServer.computeIfAbsent(list(lane).server, server -> new ArrayList<>()).add(lane);
+        }
+        byServer.forEach(this::stage);
+        return lanes.stream().mapToInt(lane -> lane.chunk.size()).toArray();
+    }
+
+    @Override
+    public long maxsize(Lane lane) {
+        return 0; // staged lists are never full
+    }
+
+    /** The staged lists in the order of their first row. Only when nothing is under way. */
+    List<Staged> staged() {
+        return lists.stream().map(Staged.Growing::done).toList();
+    }
+
+    private Staged.Growing open(String queue, int server) {
+        Staged.Growing list = new Staged.Growing(queue, server, store.keys(queue).stage(attempt));
+        lists.add(list);
+        return list;
+    }
+
+    private void stage(int server, List<Lane> lanes) {
+        List<Call> calls = lanes.stream().map(lane -> SinkStore.stage(list(lane), lane.chunk)).toList();
+        List<Object> replies = store.link(server).runAll(calls);
+        for (int i = 0; i < lanes.size(); i++) {
+            int rows = lanes.get(i).chunk.size();
+            SinkStore.checkStaged(list(lanes.get(i)), rows, (Long) replies.get(i));
+            list(lanes.get(i)).add(rows);
+        }
+    }
+
+    private static Staged.Growing list(Lane lane) {
+        return (Staged.Growing) lane.place;
+    }
+}

@@ -1,0 +1,73 @@
+package busmq.spark.sink;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.options.WriteOptions;
+import java.io.InterruptedIOException;
+import java.util.List;
+
+/** The rows of one task on their way to Redis, staged or straight into their queues. Made and used by one thread, and closed whatever happens. */
+public final class TaskSink implements AutoCloseable {
+    /** Redis' own limit of one value. */
+    private static final int MAX_VALUE_BYTES = 512 * 1024 * 1024;
+
+    private final StageTarget staging;
+    private final GroupCommit rows;
+    /** Set before the sending thread ends: whether what was staged is to be taken back. */
+    private volatile boolean discard;
+
+    private TaskSink(WriteOptions options, String attempt) {
+        SinkStore store = new SinkStore(options);
+        staging = attempt == null ? null : new StageTarget(store, attempt);
+        GroupCommit.Target target = staging == null ? new PushTarget(store) : staging;
+        rows = new GroupCommit(target, Committer.fullTimeoutMs(options), staging != null, () -> end(store));
+    }
+
+    /** At least once, in order. */
+    public static TaskSink pushing(WriteOptions options) {
+        return new TaskSink(options, null);
+    }
+
+    /** Into lists that the driver commits; {@code attempt} must be unique for ever. */
+    static TaskSink staging(WriteOptions options, String attempt) {
+        return new TaskSink(options, attempt);
+    }
+
+    /** Takes a row over and returns, unless many wait. Throws what has ended the sending, be it about an earlier row. */
+    public void add(String queue, byte[] value) throws InterruptedIOException {
+        if (value.length > MAX_VALUE_BYTES) {
+            throw BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", "a message of " + value.length + " bytes is over Redis' limit of "
+                    + MAX_VALUE_BYTES + " (512 MB). Store the body elsewhere and push its address");
+        }
+        rows.add(queue, value);
+    }
+
+    /** Waits until every row is stored; the staged lists in the order of their first row, none where nothing is staged. */
+    public List<Staged> finish() throws InterruptedIOException {
+        rows.flush();
+        return staging == null ? List.of() : staging.staged();
+    }
+
+    /** Gives up: nothing more is sent, and what was staged is taken back once the last call is answered. */
+    void abort() {
+        discard = staging != null;
+        rows.close();
+    }
+
+    @Override
+    public void close() {
+        rows.close();
+    }
+
+    /** The last thing that the sending thread does. */
+    private void end(SinkStore store) {
+        try (store) {
+            if (discard && !rows.failedFor(ErrorKind.LINK_LOST)) {
+                // A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
+                store.discard(staging.staged());
+            }
+        } catch (BusException error) {
+            // Only tidying up: staged lists end by themselves, and the error that led here is the one to be seen.
+        }
+    }
+}

@@ -1,0 +1,225 @@
+package busmq.spark.sink;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import java.io.InterruptedIOException;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.RepeatedTest;
+import org.junit.jupiter.api.RepetitionInfo;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** Rows that gather while a call is under way. The other side is a list per queue; what it takes, and when, is up to each test. */
+@Timeout(30)
+class GroupCommitTest {
+    private final Map<String, List<Integer>> arrived = new HashMap<>();
+    private final List<Integer> rounds = Collections.synchronizedList(new ArrayList<>());
+    private final Semaphore calls = new Semaphore(0);
+    private final CountDownLatch ended = new CountDownLatch(1);
+    private volatile boolean gated;
+    private volatile int room = Integer.MAX_VALUE;
+    private Random partial;
+    private GroupCommit made;
+
+    private final GroupCommit.Target target = new GroupCommit.Target() {
+        @Override
+        public int[] store(List<Lane> lanes) {
+            rounds.add(lanes.stream().mapToInt(lane -> lane.chunk.size()).sum());
+            if (gated) {
+                calls.acquireUninterruptibly();
+            }
+            return lanes.stream().mapToInt(GroupCommitTest.this::take).toArray();
+        }
+
+        @Override
+        public long maxsize(Lane lane) {
+            return 10;
+        }
+    };
+
+    private int take(Lane lane) {
+        int most = partial == null ? room : partial.nextInt(4);
+        int count = Math.min(most, lane.chunk.size());
+        List<Integer> into = arrived.computeIfAbsent(lane.queue, name -> new ArrayList<>());
+        lane.chunk.subList(0, count).forEach(value -> into.add(ByteBuffer.wrap(value).getInt()));
+        return count;
+    }
+
+    private GroupCommit open(boolean onlyFullChunks, long fullTimeoutMs) {
+        made = new GroupCommit(target, fullTimeoutMs, onlyFullChunks, ended::countDown);
+        return made;
+    }
+
+    @AfterEach
+    void close() throws InterruptedException {
+        calls.release(1_000_000);
+        made.close();
+        assertTrue(ended.await(20, TimeUnit.SECONDS));
+    }
+
+    private static byte[] value(int number) {
+        return ByteBuffer.allocate(4).putInt(number).array();
+    }
+
+    private void awaitRounds(int count) throws InterruptedException {
+        while (rounds.size() < count) {
+            Thread.sleep(1); // until the other thread has come so far
+        }
+    }
+
+    private int sent() {
+        return List.copyOf(rounds).stream().mapToInt(size -> size).sum();
+    }
+
+    private static List<Integer> numbers(int count) {
+        return IntStream.range(0, count).boxed().toList();
+    }
+
+    @Test
+    void aSingleRowIsSentAtOnceWithoutAFlush() throws Exception {
+        GroupCommit rows = open(false, 0);
+        rows.add("q", value(0));
+        awaitRounds(1);
+        rows.flush();
+        assertEquals(List.of(1), rounds);
+    }
+
+    @Test
+    void whatGathersWhileACallIsUnderWayIsTheNextCall() throws Exception {
+        gated = true;
+        GroupCommit rows = open(false, 0);
+        rows.add("q", value(0));
+        awaitRounds(1);
+        for (int i = 1; i < 500; i++) {
+            rows.add("q", value(i));
+        }
+        calls.release(2);
+        rows.flush();
+        assertEquals(List.of(1, 499), rounds);
+        assertEquals(numbers(500), arrived.get("q"));
+    }
+
+    @Test
+    void stagedRowsWaitForFullChunksAndTheRestForTheFlush() throws Exception {
+        GroupCommit rows = open(true, 0);
+        for (int i = 0; i < 2500; i++) {
+            rows.add(i % 2 == 0 ? "even" : "odd", value(i / 2));
+        }
+        while (sent() < 2000) {
+            Thread.sleep(1);
+        }
+        assertTrue(rounds.stream().allMatch(size -> size % 1000 == 0), rounds::toString);
+        rows.flush();
+        assertEquals(2500, sent());
+        assertEquals(numbers(1250), arrived.get("even"));
+        assertEquals(numbers(1250), arrived.get("odd"));
+    }
+
+    @RepeatedTest(10)
+    void everyQueueKeepsItsOrderHoweverLittleIsTakenAtATime(RepetitionInfo seed) throws Exception {
+        partial = new Random(seed.getCurrentRepetition());
+        GroupCommit rows = open(seed.getCurrentRepetition() % 2 == 0, 60_000);
+        int[] next = new int[5];
+        Random random = new Random(seed.getCurrentRepetition());
+        for (int i = 0; i < 50; i++) {
+            int queue = random.nextInt(next.length);
+            rows.add("q" + queue, value(next[queue]++));
+        }
+        rows.flush();
+        for (int queue = 0; queue < next.length; queue++) {
+            assertEquals(numbers(next[queue]), arrived.getOrDefault("q" + queue, List.of()));
+        }
+    }
+
+    @Test
+    void whoAddsFasterThanRedisStoresHasToWait() throws Exception {
+        gated = true;
+        GroupCommit rows = open(false, 0);
+        for (int i = 0; i < GroupCommit.MOST_ROWS; i++) {
+            rows.add("q", value(i));
+        }
+        Thread adder = new Thread(() -> {
+            try {
+                rows.add("q", value(GroupCommit.MOST_ROWS));
+            } catch (InterruptedIOException error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        adder.start();
+        while (adder.getState() != Thread.State.WAITING) {
+            Thread.sleep(1);
+        }
+        gated = false;
+        calls.release(1);
+        adder.join();
+        rows.flush();
+        assertEquals(numbers(GroupCommit.MOST_ROWS + 1), arrived.get("q"));
+    }
+
+    @Test
+    void aQueueThatStaysFullFailsWithWhatIsLeftOfItsChunk() throws Exception {
+        room = 0;
+        GroupCommit rows = open(false, 20);
+        rows.add("q", value(0));
+        BusException error = assertThrows(BusException.class, rows::flush);
+        assertTrue(error.getMessage().startsWith(
+                "[BUSMQ_QUEUE_FULL] queue 'q' holds its maxsize of 10 messages for 0.02 s; 1 rows are not stored."), error.getMessage());
+        assertThrows(BusException.class, () -> rows.add("q", value(1)));
+    }
+
+    @Test
+    void whatEndsTheSendingIsThrownToWhoeverAddsOrFlushesNext() throws Exception {
+        made = new GroupCommit(new GroupCommit.Target() {
+            @Override
+            public int[] store(List<Lane> lanes) {
+                throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "redis://x", "reason", "NO");
+            }
+
+            @Override
+            public long maxsize(Lane lane) {
+                return 0;
+            }
+        }, 0, false, ended::countDown);
+        made.add("q", value(0));
+        assertEquals(ErrorKind.SERVER_REFUSED, assertThrows(BusException.class, made::flush).kind());
+        assertEquals(1, ended.getCount(), "the end comes after whoever adds has seen the error and closed");
+    }
+
+    @Test
+    void nothingIsSentAfterTheClose() throws Exception {
+        gated = true;
+        GroupCommit rows = open(false, 0);
+        rows.add("q", value(0));
+        awaitRounds(1);
+        rows.add("q", value(1));
+        rows.close();
+        calls.release(100);
+        assertTrue(ended.await(20, TimeUnit.SECONDS));
+        assertEquals(numbers(1), arrived.get("q"));
+    }
+
+    @Test
+    void aTaskThatIsStoppedDoesNotWaitForRedis() throws Exception {
+        gated = true;
+        GroupCommit rows = open(false, 0);
+        rows.add("q", value(0));
+        Thread.currentThread().interrupt();
+        assertThrows(InterruptedIOException.class, rows::flush);
+        assertTrue(Thread.interrupted());
+    }
+}

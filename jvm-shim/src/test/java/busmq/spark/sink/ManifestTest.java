@@ -1,0 +1,71 @@
+package busmq.spark.sink;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import busmq.spark.sink.Staged.Run;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Random;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.RepeatedTest;
+import org.junit.jupiter.api.RepetitionInfo;
+import org.junit.jupiter.api.Test;
+
+/** The manifest of a batch: bytes that outlive a process, and that the Python sink reads and writes, too. */
+class ManifestTest {
+    private static final Path GOLDEN = Path.of("..", "tests", "golden", "sink-manifest-v1.json");
+    private static final List<Staged> BATCH = List.of(
+            new Staged("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Run(1000, 3), new Run(17, 1))),
+            new Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Run(1, 1))),
+            new Staged("orders", 0, "bus:queue:orders:stage:7.1.0", List.of()));
+
+    @Test
+    void aManifestIsWrittenAsInTheGoldenFile() throws IOException {
+        assertEquals(Files.readString(GOLDEN), new String(Manifest.encode(BATCH), StandardCharsets.UTF_8) + "\n");
+    }
+
+    @Test
+    void aManifestOfVersion1IsReadForEver() throws IOException {
+        assertEquals(BATCH, Manifest.decode(Files.readAllBytes(GOLDEN)));
+    }
+
+    @Test
+    void namesOfEveryKindOfCharacterComeBackAsTheyWere() {
+        List<Staged> staged = List.of(new Staged("a\"\\\n\u0001\u2028", 1, "k", List.of()));
+        assertEquals(staged, Manifest.decode(Manifest.encode(staged)));
+    }
+
+    @Test
+    void aMillionRowsAreTwoRuns() {
+        Staged.Growing list = new Staged.Growing("q", 0, "k");
+        IntStream.range(0, 1000).forEach(i -> list.add(1000));
+        list.add(7);
+        assertEquals(List.of(new Run(1000, 1000), new Run(7, 1)), list.done().runs());
+        assertEquals(1_000_007, list.done().rows());
+    }
+
+    @RepeatedTest(50)
+    void movesFromAnywhereEndAtEachChunkBorderInTurn(RepetitionInfo seed) {
+        Random random = new Random(seed.getCurrentRepetition());
+        int[] sizes = random.ints(random.nextInt(30), 1, 1001).toArray();
+        Staged.Growing list = new Staged.Growing("q", 0, "k");
+        for (int size : sizes) {
+            list.add(size);
+        }
+        Staged staged = list.done();
+        long moved = random.nextLong(staged.rows() + 1);
+        long border = 0;
+        for (int size : sizes) {
+            border += size;
+            if (border > moved) {
+                moved += staged.chunkAt(moved);
+                assertEquals(border, moved);
+            }
+        }
+        assertEquals(staged.rows(), moved);
+        assertEquals(0, staged.chunkAt(moved));
+    }
+}
