@@ -1,6 +1,9 @@
 package busmq.spark.redis;
 
+import busmq.spark.core.QueueKeys;
 import busmq.spark.options.RedisOptions;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 
 /**
@@ -8,11 +11,31 @@ import java.util.Map;
  * while it cannot connect its bells are silent, and readers go on by polling.
  */
 public final class Doorbells {
+    private static final Map<RedisOptions, Map<Integer, Doorman>> MEN = new HashMap<>();
+
     private Doorbells() {
     }
 
-    /** A bell for some queues, each with the index of its server ({@link Links#locate}). Returns at once; rings once when Redis has confirmed. */
+    /**
+     * A bell for some queues, each with the index of its server ({@link Links#locate}). Returns at once; rings when Redis has confirmed a
+     * subscription that is new.
+     */
     public static Bell bell(RedisOptions options, Map<String, Integer> queues) {
-        throw new UnsupportedOperationException("landing soon");
+        Bell bell = new Bell(Doorbells::leave);
+        synchronized (MEN) {
+            Map<Integer, Doorman> men = MEN.computeIfAbsent(options, key -> new HashMap<>());
+            List<Endpoint> servers = men.isEmpty() ? Address.endpoints(options) : List.of();
+            for (int i = 0; i < servers.size(); i++) {
+                men.put(i, new Doorman(servers.get(i)));
+            }
+            queues.forEach((queue, server) -> men.get(server).listen(new QueueKeys(queue, options.cluster()).available(), bell));
+        }
+        return bell;
+    }
+
+    private static void leave(Bell bell) {
+        synchronized (MEN) {
+            MEN.values().forEach(men -> men.values().forEach(man -> man.forget(bell)));
+        }
     }
 }

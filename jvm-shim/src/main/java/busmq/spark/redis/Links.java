@@ -1,34 +1,73 @@
 package busmq.spark.redis;
 
+import busmq.spark.core.HashIndex;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.options.RedisOptions;
+import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.SortedMap;
+import java.util.TreeMap;
 
 /**
- * The links to every server of a bus, in the order of its URLs; a cluster is one. Not for two threads at once: borrow one for each.
+ * The links to every server of a bus, in the order of its URLs; a cluster is one. Not for two threads at once: take some for each.
  */
 public final class Links implements AutoCloseable {
-    /** Links to the servers of the options, connected or not; {@link #close} gives them back to a pool of this process. */
+    private static final int MOST_IDLE = 8;
+    private static final long STALE_NS = 60_000_000_000L;
+    private static final Map<RedisOptions, Deque<Links>> IDLE = new HashMap<>();
+
+    private final RedisOptions options;
+    private final List<Link> links;
+    private boolean taken;
+    private long given;
+
+    private Links(RedisOptions options) {
+        this.options = options;
+        this.links = Address.endpoints(options).stream().<Link>map(each -> each instanceof Cluster all ? new ClusterLink(all) : new ServerLink(each))
+                .toList();
+    }
+
+    /**
+     * Links to the servers of the options, from a pool of this process or new, then not connected yet; {@link #close} gives them back. Throws
+     * a BUSMQ_CONFIG error for a bad address.
+     */
     public static Links of(RedisOptions options) {
-        throw new UnsupportedOperationException("landing soon");
+        Links found;
+        synchronized (IDLE) {
+            Deque<Links> idle = IDLE.get(options);
+            found = idle == null ? null : idle.pollFirst();
+        }
+        if (found == null) {
+            found = new Links(options);
+        } else if (System.nanoTime() - found.given > STALE_NS) {
+            found.end(); // a firewall may have forgotten the connections
+        }
+        found.taken = true;
+        return found;
     }
 
     /** In the order of the URLs. */
     public List<Link> links() {
-        throw new UnsupportedOperationException("landing soon");
+        return links;
     }
 
     /** The link of a queue by the index that {@link #locate} found. */
     public Link link(int index) {
-        return links().get(index);
+        return links.get(index);
     }
 
     /** The keys of a queue, as this layout spells them. */
     public QueueKeys keys(String queue) {
-        throw new UnsupportedOperationException("landing soon");
+        return new QueueKeys(queue, options.cluster());
     }
 
     /**
@@ -36,17 +75,79 @@ public final class Links implements AutoCloseable {
      * server does not answer: to guess then would split a queue over two servers.
      */
     public Map<String, Integer> locate(Collection<String> queues) {
-        throw new UnsupportedOperationException("landing soon");
+        Map<String, Integer> found = new LinkedHashMap<>();
+        if (links.size() == 1) {
+            queues.forEach(queue -> found.put(queue, 0));
+            return found;
+        }
+        List<String> names = List.copyOf(queues);
+        List<Call> questions = names.stream().map(name -> Call.command("EXISTS", keys(name).metadata())).toList();
+        List<List<Object>> answers = new ArrayList<>();
+        links.forEach(link -> answers.add(link.runAll(questions)));
+        for (int i = 0; i < names.size(); i++) {
+            int place = HashIndex.of(keys(names.get(i)).metadata(), links.size());
+            for (int server = links.size() - 1; server >= 0; server--) {
+                place = (Long) answers.get(server).get(i) > 0 ? server : place;
+            }
+            found.put(names.get(i), place);
+        }
+        return found;
     }
 
     /** Every queue that exists with the index of its server, sorted by name. Walks with SCAN, so Redis is never held. */
     public SortedMap<String, Integer> discover() {
-        throw new UnsupportedOperationException("landing soon");
+        SortedMap<String, Integer> found = new TreeMap<>();
+        for (int i = 0; i < links.size(); i++) {
+            int server = i;
+            List<List<String>> names = links.get(i) instanceof ClusterLink cluster ? cluster.each(this::queuesOf) : List.of(queuesOf(links.get(i)));
+            names.forEach(each -> each.forEach(name -> found.putIfAbsent(name, server)));
+        }
+        return found;
     }
 
-    /** Back to the pool. */
+    private List<String> queuesOf(Link link) {
+        List<String> names = new ArrayList<>();
+        byte[] cursor = {'0'};
+        do {
+            List<?> reply = (List<?>) link.run(Call.command("SCAN", cursor, "MATCH", QueueKeys.pattern(options.cluster()), "COUNT", 1000));
+            cursor = (byte[]) reply.get(0);
+            for (Object key : (List<?>) reply.get(1)) {
+                String name = nameOf((byte[]) key);
+                if (name != null) {
+                    names.add(name);
+                }
+            }
+        } while (cursor.length != 1 || cursor[0] != '0');
+        return names;
+    }
+
+    private String nameOf(byte[] key) {
+        try {
+            return QueueKeys.nameOf(StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(key)).toString(), options.cluster());
+        } catch (CharacterCodingException error) {
+            return null; // no name that we or npm clients could spell: not a queue of the bus
+        }
+    }
+
+    /** Back to the pool. Closing twice does nothing. */
     @Override
     public void close() {
-        throw new UnsupportedOperationException("landing soon");
+        if (!taken) {
+            return;
+        }
+        taken = false;
+        given = System.nanoTime();
+        synchronized (IDLE) {
+            Deque<Links> idle = IDLE.computeIfAbsent(options, key -> new ArrayDeque<>());
+            if (idle.size() < MOST_IDLE) {
+                idle.addFirst(this);
+                return;
+            }
+        }
+        end();
+    }
+
+    private void end() {
+        links.forEach(Link::close);
     }
 }

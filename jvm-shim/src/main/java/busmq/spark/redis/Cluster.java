@@ -1,0 +1,93 @@
+package busmq.spark.redis;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.Comparator;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.stream.Collectors;
+import redis.clients.jedis.exceptions.JedisException;
+
+/**
+ * A Redis Cluster: some nodes that are known beforehand, and how to ask one of all which slots are where. The credentials of the first seed
+ * are those of every node that is found through them.
+ */
+record Cluster(List<Server> seeds) implements Endpoint {
+    @Override
+    public String masked() {
+        return seeds.stream().map(Server::masked).collect(Collectors.joining(","));
+    }
+
+    @Override
+    public List<String> secrets() {
+        return seeds.stream().flatMap(seed -> seed.secrets().stream()).toList();
+    }
+
+    @Override
+    public boolean moves() {
+        return true;
+    }
+
+    /** A master, whichever: notifications reach every node. */
+    @Override
+    public Server find() {
+        List<Node> masters = new ArrayList<>(slots(Set.of(), Set.of()).masters());
+        return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
+    }
+
+    /** How to reach a node: as itself if it is a seed, else with the first seed's credentials. */
+    Server server(Node node) {
+        return seeds.stream().filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port()).findFirst()
+                .orElseGet(() -> seeds.get(0).at(node.host(), node.port()));
+    }
+
+    /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link NobodyAnswers}. */
+    SlotMap slots(Collection<Node> known, Set<Node> dead) {
+        BusException worst = null;
+        for (Node node : toAsk(known, dead)) {
+            Server server = server(node);
+            try {
+                List<?> reply = (List<?>) Wire.ask(server, Call.command("CLUSTER", "SLOTS"));
+                if (!reply.isEmpty()) {
+                    return SlotMap.parse(reply, server.host());
+                }
+                worst = judged(BusException.of(ErrorKind.LINK_LOST, "url", server.masked(), "reason",
+                        "this node knows of no slots; is the cluster formed?"), worst);
+            } catch (JedisException error) {
+                if (String.valueOf(error.getMessage()).contains("cluster support disabled")) {
+                    throw BusException.config("redis.layout is cluster, but " + server.masked()
+                            + " is no node of a cluster; leave redis.layout at direct");
+                }
+                worst = judged(Refusals.translate(error, server), worst);
+            }
+        }
+        if (!worst.retriable()) {
+            throw worst;
+        }
+        throw new NobodyAnswers("no node of the cluster answers: " + worst.details().get("reason"));
+    }
+
+    private List<Node> toAsk(Collection<Node> known, Set<Node> dead) {
+        Set<Node> nodes = new LinkedHashSet<>(known);
+        seeds.forEach(seed -> nodes.add(new Node(seed.host(), seed.port())));
+        List<Node> order = new ArrayList<>(nodes);
+        Collections.shuffle(order); // one that is cut off from the others and knows old things is not asked for ever
+        order.sort(Comparator.comparing(dead::contains));
+        return order;
+    }
+
+    /** The worst so far: that a node refuses us weighs more than that another is down. */
+    private static BusException judged(BusException found, BusException before) {
+        return before == null || before.retriable() ? found : before;
+    }
+
+    @Override
+    public String toString() {
+        return masked();
+    }
+}

@@ -1,0 +1,190 @@
+package busmq.spark.redis;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Function;
+import redis.clients.jedis.exceptions.JedisException;
+
+/** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
+final class ClusterLink implements Link {
+    private final Cluster cluster;
+    private final Map<Node, Wire> wires = new HashMap<>();
+    private SlotMap map;
+
+    ClusterLink(Cluster cluster) {
+        this.cluster = cluster;
+    }
+
+    @Override
+    public Object run(Call call) {
+        return runAll(List.of(call)).get(0);
+    }
+
+    @Override
+    public List<Object> runAll(List<Call> calls) {
+        if (calls.isEmpty()) {
+            return List.of();
+        }
+        Errand errand = new Errand(calls, cluster);
+        Patience patience = new Patience(cluster);
+        while (true) {
+            RuntimeException problem;
+            try {
+                if (map == null) {
+                    refresh(Set.of());
+                }
+                round(errand, calls);
+                errand.check();
+                if (errand.stale) {
+                    refresh(errand.dead);
+                }
+                problem = errand.putOff;
+            } catch (NobodyAnswers error) {
+                problem = error;
+            }
+            if (errand.open.isEmpty()) {
+                tidy(errand);
+                return Arrays.asList(errand.replies);
+            }
+            if (problem != null) {
+                patience.pause(problem);
+            }
+        }
+    }
+
+    private void round(Errand errand, List<Call> calls) {
+        record UnderWay(Parcel parcel, Wire wire, int replies) {
+        }
+        List<UnderWay> sent = new ArrayList<>();
+        int read = 0;
+        try {
+            for (Parcel parcel : errand.parcels(map)) {
+                Wire wire;
+                try {
+                    wire = wire(parcel.node());
+                } catch (JedisException error) {
+                    BusException lost = Refusals.translate(error, cluster);
+                    if (lost.kind() != ErrorKind.LINK_LOST) {
+                        throw lost;
+                    }
+                    errand.unsent(parcel, lost);
+                    continue;
+                }
+                try {
+                    sent.add(new UnderWay(parcel, wire, parcel.send(wire, calls, errand.whole)));
+                } catch (JedisException error) {
+                    drop(parcel.node());
+                    errand.lost(parcel, Refusals.translate(error, cluster));
+                }
+            }
+            for (; read < sent.size(); read++) {
+                UnderWay each = sent.get(read);
+                try {
+                    errand.take(each.parcel, each.parcel.replies(each.wire.read(each.replies)));
+                } catch (JedisException error) {
+                    drop(each.parcel.node());
+                    errand.lost(each.parcel, Refusals.translate(error, cluster));
+                }
+            }
+        } finally {
+            sent.subList(read, sent.size()).forEach(each -> drop(each.parcel.node())); // its replies would be taken for others'
+        }
+        map = map.told(errand.moved);
+    }
+
+    /** Where one slot has moved, others have too. */
+    private void tidy(Errand errand) {
+        if (!errand.moved.isEmpty()) {
+            try {
+                refresh(Set.of());
+            } catch (NobodyAnswers | BusException error) {
+                map = null;
+            }
+        }
+    }
+
+    private void refresh(Set<Node> dead) {
+        map = cluster.slots(map == null ? Set.of() : map.masters(), dead);
+        Set<Node> masters = map.masters();
+        List.copyOf(wires.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::drop);
+    }
+
+    /** What every master answers. When one does not, all are asked anew, until its successor does or patience is over. */
+    <T> List<T> each(Function<Link, T> ask) {
+        Patience patience = new Patience(cluster);
+        while (true) {
+            try {
+                refresh(Set.of());
+                List<T> found = new ArrayList<>();
+                for (Node node : map.masters()) {
+                    found.add(ask.apply(new NodeLink(node)));
+                }
+                return found;
+            } catch (NobodyAnswers | BusException error) {
+                patience.pause(error);
+            }
+        }
+    }
+
+    private Wire wire(Node node) {
+        Wire wire = wires.get(node);
+        if (wire == null) {
+            wire = Wire.dial(cluster.server(node));
+            wires.put(node, wire);
+        }
+        return wire;
+    }
+
+    private void drop(Node node) {
+        Wire wire = wires.remove(node);
+        if (wire != null) {
+            wire.end();
+        }
+    }
+
+    @Override
+    public void close() {
+        List.copyOf(wires.keySet()).forEach(this::drop);
+    }
+
+    /** One node, asked once: a redirection or a broken link is an error. */
+    private final class NodeLink implements Link {
+        private final Node node;
+
+        private NodeLink(Node node) {
+            this.node = node;
+        }
+
+        @Override
+        public Object run(Call call) {
+            return runAll(List.of(call)).get(0);
+        }
+
+        @Override
+        public List<Object> runAll(List<Call> calls) {
+            try {
+                calls.forEach(call -> wire(node).send(call, true));
+                List<Object> replies = wire(node).read(calls.size());
+                JedisException failed = ServerLink.firstError(replies);
+                if (failed != null) {
+                    throw Refusals.translate(failed, cluster);
+                }
+                return replies;
+            } catch (JedisException error) {
+                drop(node);
+                throw Refusals.translate(error, cluster);
+            }
+        }
+
+        @Override
+        public void close() {
+            drop(node);
+        }
+    }
+}

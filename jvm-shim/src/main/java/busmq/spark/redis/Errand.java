@@ -1,0 +1,192 @@
+package busmq.spark.redis;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.ThreadLocalRandom;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisNoScriptException;
+import redis.clients.jedis.util.JedisClusterCRC16;
+
+/**
+ * One step on its way through a cluster: which calls go to which node next, and what the replies mean (as {@code topology/errand.py}).
+ *
+ * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
+ *
+ * <p>Rule 2. A call whose reply was lost may have been executed: it goes again only if it is idempotent, else the step is in doubt.
+ *
+ * <p>Rule 3. Calls of one slot keep their order. Where a node refused one and executed a later one, the step is in doubt, not reordered.
+ */
+final class Errand {
+    /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
+    private static final int MOST_HOPS = 5;
+    private static final int ANYWHERE = -1;
+    private static final Set<String> KEYLESS = Set.of("PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME",
+            "DBSIZE", "WAIT");
+
+    final Object[] replies;
+    /** The calls that are still to be answered. */
+    final Set<Integer> open = new TreeSet<>();
+    /** Nodes that did not answer in the last round. */
+    final Set<Node> dead = new HashSet<>();
+    /** Slots that have moved, and where to, as far as this errand was told. */
+    final Map<Integer, Node> moved = new HashMap<>();
+    /** The calls that go with the text of their script. */
+    final Set<Integer> whole = new HashSet<>();
+    /** Whether the map should be read anew before the next round. */
+    boolean stale;
+    /** Why it is better to wait before the next round. */
+    BusException putOff;
+
+    private final List<Call> calls;
+    private final Endpoint endpoint;
+    private final int[] slots;
+    private final Map<Integer, Node> asking = new HashMap<>();
+    private BusException doubt;
+    private int hops;
+
+    Errand(List<Call> calls, Endpoint endpoint) {
+        this.calls = calls;
+        this.endpoint = endpoint;
+        this.replies = new Object[calls.size()];
+        this.slots = calls.stream().mapToInt(Errand::slot).toArray();
+        boolean ordered = calls.size() > 1 && !calls.stream().allMatch(Call::idempotent);
+        for (int place = 0; place < calls.size(); place++) {
+            open.add(place);
+            if (ordered) {
+                whole.add(place); // scripts by digest could be refused one by one
+            }
+        }
+    }
+
+    private static int slot(Call call) {
+        if (call.script() != null) {
+            return call.keyCount() == 0 ? ANYWHERE : JedisClusterCRC16.getSlot(call.words().get(0));
+        }
+        boolean keyless = call.words().size() < 2 || KEYLESS.contains(new String(call.words().get(0)).toUpperCase(Locale.ROOT));
+        return keyless ? ANYWHERE : JedisClusterCRC16.getSlot(call.words().get(1));
+    }
+
+    /** What to deliver in this round. Calls whose slot nobody serves stay behind, and the errand is put off. */
+    List<Parcel> parcels(SlotMap map) {
+        stale = false;
+        putOff = null;
+        dead.clear();
+        Map<Node, Parcel> found = new LinkedHashMap<>();
+        Node anywhere = anywhere(map);
+        for (int place : open) {
+            Node redirected = asking.remove(place);
+            Node node = redirected != null ? redirected : slots[place] == ANYWHERE ? anywhere : map.owner(slots[place]);
+            if (node == null) {
+                stale = true;
+                putOff = lost("no node serves slot " + slots[place]);
+            } else {
+                found.computeIfAbsent(node, Parcel::new).add(place, redirected != null);
+            }
+        }
+        return new ArrayList<>(found.values());
+    }
+
+    /** Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node. */
+    private Node anywhere(SlotMap map) {
+        for (int place : open) {
+            if (slots[place] != ANYWHERE && map.owner(slots[place]) != null) {
+                return map.owner(slots[place]);
+            }
+        }
+        List<Node> masters = new ArrayList<>(map.masters());
+        return masters.isEmpty() ? null : masters.get(ThreadLocalRandom.current().nextInt(masters.size()));
+    }
+
+    /** A parcel was answered. */
+    void take(Parcel parcel, List<Object> answers) {
+        Map<Integer, Boolean> refused = new HashMap<>();
+        for (int i = 0; i < answers.size(); i++) {
+            int place = parcel.places().get(i);
+            int slot = slots[place];
+            boolean once = !calls.get(place).idempotent();
+            if (again(place, parcel.node(), answers.get(i))) {
+                refused.merge(slot, once, Boolean::logicalOr);
+                continue;
+            }
+            open.remove(place);
+            replies[place] = answers.get(i);
+            if (slot != ANYWHERE && refused.containsKey(slot) && (once || refused.get(slot))) {
+                doubt = lost("slot " + slot + " changed its node between two calls of one step");
+            }
+        }
+    }
+
+    /** The node could not be reached: nothing was sent. */
+    void unsent(Parcel parcel, BusException error) {
+        dead.add(parcel.node());
+        stale = true;
+        putOff = error;
+    }
+
+    /** The connection broke while the parcel was under way. */
+    void lost(Parcel parcel, BusException error) {
+        unsent(parcel, error);
+        if (!parcel.places().stream().allMatch(place -> calls.get(place).idempotent())) {
+            doubt = error;
+        }
+    }
+
+    /** After a round: throws when the step is in doubt, or the error of the first call that failed once all are answered. */
+    void check() {
+        if (doubt != null) {
+            throw doubt;
+        }
+        JedisDataException failed = open.isEmpty() ? ServerLink.firstError(Arrays.asList(replies)) : null;
+        if (failed != null) {
+            throw Refusals.translate(failed, endpoint);
+        }
+    }
+
+    /** Whether the reply says that the call was not executed and should go again. */
+    private boolean again(int place, Node node, Object reply) {
+        if (!(reply instanceof JedisDataException refused)) {
+            return false;
+        }
+        Redirect redirect = Redirect.of(refused.getMessage(), node.host());
+        if (redirect != null) {
+            hop(place, redirect);
+            return true;
+        }
+        if (refused instanceof JedisNoScriptException && whole.add(place)) {
+            return true;
+        }
+        BusException error = Refusals.translate(refused, endpoint);
+        if (error.kind() == ErrorKind.LINK_LOST) {
+            stale = true;
+            putOff = error;
+            return true;
+        }
+        return false;
+    }
+
+    private void hop(int place, Redirect found) {
+        if (found.asking()) {
+            asking.put(place, found.node());
+        } else if (slots[place] != ANYWHERE) {
+            moved.put(slots[place], found.node());
+        }
+        if (++hops > MOST_HOPS * calls.size()) {
+            stale = true;
+            putOff = lost("slot " + slots[place] + " is redirected again and again, now to " + found.node().host() + ":" + found.node().port());
+        }
+    }
+
+    private BusException lost(String reason) {
+        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", reason);
+    }
+}

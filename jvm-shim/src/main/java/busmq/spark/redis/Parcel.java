@@ -1,0 +1,44 @@
+package busmq.spark.redis;
+
+import java.util.ArrayList;
+import java.util.List;
+
+/** What goes to one node of a cluster in one write: {@code places} are positions in the step, {@code asking} those that need ASKING before. */
+record Parcel(Node node, List<Integer> places, List<Boolean> asking) {
+    private static final Call ASKING = Call.command("ASKING");
+
+    Parcel(Node node) {
+        this(node, new ArrayList<>(), new ArrayList<>());
+    }
+
+    void add(int place, boolean ask) {
+        places.add(place);
+        asking.add(ask);
+    }
+
+    /** Writes the calls and returns how many replies will come. */
+    int send(Wire wire, List<Call> calls, java.util.Set<Integer> whole) {
+        int sent = 0;
+        for (int i = 0; i < places.size(); i++) {
+            if (asking.get(i)) {
+                wire.send(ASKING, false);
+                sent++;
+            }
+            wire.send(calls.get(places.get(i)), whole.contains(places.get(i)));
+            sent++;
+        }
+        wire.push();
+        return sent;
+    }
+
+    /** The replies of the calls alone. */
+    List<Object> replies(List<Object> all) {
+        List<Object> own = new ArrayList<>(places.size());
+        int at = 0;
+        for (boolean ask : asking) {
+            at += ask ? 1 : 0;
+            own.add(all.get(at++));
+        }
+        return own;
+    }
+}

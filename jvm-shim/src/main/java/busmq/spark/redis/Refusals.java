@@ -1,0 +1,103 @@
+package busmq.spark.redis;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import java.net.SocketTimeoutException;
+import java.net.UnknownHostException;
+import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import javax.net.ssl.SSLException;
+import redis.clients.jedis.exceptions.JedisDataException;
+
+/** Jedis' errors and Redis' error replies to ours, in one table. The address is masked, and no argument of a command is repeated. */
+final class Refusals {
+    /** LINK_LOST ones say: not now, and nothing was done. Such a call may be sent again. */
+    private static final Map<String, ErrorKind> KINDS = Map.ofEntries(Map.entry("LOADING", ErrorKind.LINK_LOST),
+            Map.entry("BUSY", ErrorKind.LINK_LOST), Map.entry("TRYAGAIN", ErrorKind.LINK_LOST), Map.entry("MASTERDOWN", ErrorKind.LINK_LOST),
+            Map.entry("CLUSTERDOWN", ErrorKind.LINK_LOST), Map.entry("NOAUTH", ErrorKind.UNAUTHORIZED),
+            Map.entry("WRONGPASS", ErrorKind.UNAUTHORIZED), Map.entry("NOPERM", ErrorKind.UNAUTHORIZED),
+            Map.entry("READONLY", ErrorKind.SERVER_READ_ONLY), Map.entry("NOREPLICAS", ErrorKind.SERVER_READ_ONLY),
+            Map.entry("MISCONF", ErrorKind.SERVER_READ_ONLY), Map.entry("OOM", ErrorKind.SERVER_FULL));
+    /** At the start, or where Redis before 7 quotes what a command inside a script said. */
+    private static final Pattern CODE = Pattern.compile("(?:^|-)(" + String.join("|", KINDS.keySet()) + ")\\b");
+
+    private Refusals() {
+    }
+
+    /** What is one of ours already stays as it is. */
+    static BusException translate(RuntimeException error, Endpoint endpoint) {
+        if (error instanceof BusException ours) {
+            return ours;
+        }
+        if (error instanceof NobodyAnswers) {
+            return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", plain(error.getMessage(), endpoint));
+        }
+        return error instanceof JedisDataException ? refused(error, endpoint) : lost(error, endpoint);
+    }
+
+    private static BusException refused(RuntimeException error, Endpoint endpoint) {
+        String text = plain(error.getMessage(), endpoint);
+        if (text.contains("BUSMQ_MAX_ID")) {
+            return BusException.of(ErrorKind.MESSAGE_REFUSED, "reason",
+                    "the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew");
+        }
+        Matcher code = CODE.matcher(text);
+        ErrorKind kind = code.find() ? KINDS.get(code.group(1)) : wordy(text);
+        if (endpoint.moves() && (kind == ErrorKind.SERVER_READ_ONLY || text.startsWith("UNBLOCKED"))) {
+            kind = ErrorKind.LINK_LOST; // it was demoted: nothing was written, and its successor will take it
+        }
+        return BusException.of(kind, "url", endpoint.masked(), "reason", text);
+    }
+
+    /** Redis drops the code of some errors, inside scripts before 7, and keeps the sentence. */
+    private static ErrorKind wordy(String text) {
+        if (text.contains("OOM command")) {
+            return ErrorKind.SERVER_FULL;
+        }
+        boolean denied = text.contains("The user executing the script can't") || text.contains("invalid password")
+                || text.contains("AUTH <password> called without any password configured") || text.contains("wrong number of arguments for 'auth'");
+        return denied ? ErrorKind.UNAUTHORIZED : ErrorKind.SERVER_REFUSED;
+    }
+
+    private static BusException lost(RuntimeException error, Endpoint endpoint) {
+        Throwable root = error;
+        while (root.getCause() != null) {
+            if (root instanceof SSLException && !(root.getCause() instanceof java.security.GeneralSecurityException)) {
+                break;
+            }
+            root = root.getCause();
+        }
+        SSLException tls = null;
+        for (Throwable each = error; each != null; each = each.getCause()) {
+            tls = each instanceof SSLException found ? found : tls;
+        }
+        String text = plain(reason(root), endpoint);
+        boolean gone = tls != null && (text.contains("closed") || text.contains("reset") || text.contains("terminated") || text.contains("Broken pipe"));
+        if (tls != null && !gone) {
+            return BusException.of(ErrorKind.TLS_FAILED, "url", endpoint.masked(), "reason", text);
+        }
+        if (root instanceof SocketTimeoutException && endpoint.masked().contains("rediss://")) {
+            text += " (so does a port that speaks no TLS)";
+        }
+        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", text);
+    }
+
+    private static String reason(Throwable root) {
+        String text = root.getMessage() == null ? root.getClass().getSimpleName() : root.getMessage();
+        if (root instanceof UnknownHostException) {
+            return "no address is known for host " + text;
+        }
+        return root instanceof SocketTimeoutException && !(root instanceof Throwable && text.contains("onnect")) ? "no reply in time" : text;
+    }
+
+    private static String plain(String message, Endpoint endpoint) {
+        String text = message.strip().replaceAll("\\s+", " ").split(", with args beginning with", 2)[0];
+        for (String secret : endpoint.secrets()) {
+            if (secret.length() > 3) {
+                text = text.replace(secret, "***");
+            }
+        }
+        return text.endsWith(".") ? text.substring(0, text.length() - 1) : text; // our sentence goes on
+    }
+}

@@ -1,0 +1,70 @@
+package busmq.spark.redis;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.Collectors;
+import redis.clients.jedis.exceptions.JedisException;
+
+/**
+ * The master that Redis Sentinel names. Asked at every connect, so a fail-over needs no notification.
+ *
+ * @param login credentials and trust for the data servers; a sentinel's own stand in its URL
+ */
+record SentinelMaster(List<Server> sentinels, String name, Server login) implements Endpoint {
+    @Override
+    public String masked() {
+        return name + "@" + sentinels.stream().map(Server::masked).collect(Collectors.joining(","));
+    }
+
+    @Override
+    public List<String> secrets() {
+        List<String> all = new ArrayList<>(login.secrets());
+        sentinels.forEach(sentinel -> all.addAll(sentinel.secrets()));
+        return all;
+    }
+
+    @Override
+    public boolean moves() {
+        return true;
+    }
+
+    /** Asks one sentinel after the other who is master. */
+    @Override
+    public Server find() {
+        BusException last = null;
+        boolean unknown = false;
+        for (Server sentinel : sentinels) {
+            try {
+                Object reply = Wire.ask(sentinel, Call.command("SENTINEL", "get-master-addr-by-name", name));
+                if (reply instanceof List<?> found && !found.isEmpty()) {
+                    return new Server(text(found.get(0)), Integer.parseInt(text(found.get(1))), sentinels.get(0).tls(), login.user(),
+                            login.password(), login.trust());
+                }
+                unknown = true;
+            } catch (JedisException error) {
+                last = Refusals.translate(error, sentinel);
+            }
+        }
+        if (unknown) { // weighs more than that others are down
+            throw BusException.config("the sentinels know no master " + PyText.repr(name) + " (" + masked()
+                    + "); name the one they watch with redis.sentinelMaster");
+        }
+        if (last.kind() != ErrorKind.LINK_LOST) {
+            throw last;
+        }
+        throw new NobodyAnswers("no sentinel answers: " + last.details().get("reason"));
+    }
+
+    private static String text(Object word) {
+        return new String((byte[]) word, StandardCharsets.UTF_8);
+    }
+
+    @Override
+    public String toString() {
+        return masked();
+    }
+}

@@ -1,0 +1,101 @@
+package busmq.spark.redis;
+
+import busmq.spark.BusException;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+
+/**
+ * Text to servers, as {@code topology/urls.py}: {@code redis://[user:password@]host[:port]}, {@code rediss://} for TLS, several separated by
+ * commas. The database number is ignored, and a user part without a colon is the password. Errors repeat nothing of a URL: a password that
+ * breaks it may stand anywhere in it.
+ */
+final class Urls {
+    private Urls() {
+    }
+
+    /** The servers of a comma list; {@code login} holds for every URL that has no credentials of its own. */
+    static List<Server> parse(String urls, Server login, int defaultPort) {
+        List<String> given = Arrays.stream(urls.split(",")).map(String::strip).filter(url -> !url.isEmpty()).toList();
+        if (given.isEmpty()) {
+            throw BusException.config("redis.url is empty; expected redis://host:port, or several separated by commas");
+        }
+        List<Server> servers = new ArrayList<>();
+        for (String url : given) {
+            try {
+                servers.add(server(url, login, defaultPort));
+            } catch (IllegalArgumentException bad) {
+                String which = given.size() > 1 ? "URL " + (servers.size() + 1) + " of " + given.size() + " in redis.url" : "redis.url";
+                throw BusException.config(which + ": " + bad.getMessage() + "; expected redis://[user:password@]host[:port] or rediss://…. "
+                        + "In a password percent-encode , @ / ? # [ ] and %");
+            }
+        }
+        return servers;
+    }
+
+    private static Server server(String url, Server login, int defaultPort) {
+        int colon = url.indexOf(':');
+        String scheme = colon < 0 ? "" : url.substring(0, colon).toLowerCase(Locale.ROOT);
+        if (scheme.equals("unix")) {
+            throw new IllegalArgumentException("format(\"busmq-realtime\") speaks to no unix socket, as format(\"busmq\") does");
+        }
+        if (!scheme.equals("redis") && !scheme.equals("rediss") || !url.startsWith("//", colon + 1)) {
+            throw new IllegalArgumentException("it does not begin with a known scheme");
+        }
+        String rest = url.substring(colon + 3);
+        String place = rest.split("[/?#]", 2)[0];
+        if (rest.indexOf('@', place.length()) >= 0) {
+            throw new IllegalArgumentException("it has an @ behind its address");
+        }
+        int at = place.lastIndexOf('@');
+        String[] credentials = credentials(at < 0 ? "" : place.substring(0, at));
+        String user = credentials[0];
+        String password = credentials[1];
+        if (password == null) {
+            user = user == null ? login.user() : user;
+            password = login.password();
+        }
+        String address = place.substring(at + 1);
+        int end = address.startsWith("[") ? address.indexOf(']') + 1 : address.contains(":") ? address.indexOf(':') : address.length();
+        if (address.startsWith("[") && end == 0) {
+            throw new IllegalArgumentException("it is not a URL");
+        }
+        String host = address.substring(0, end).replaceAll("^\\[|]$", "").toLowerCase(Locale.ROOT);
+        int port = port(address.substring(end), defaultPort);
+        if (host.isEmpty()) {
+            throw new IllegalArgumentException("it has no host");
+        }
+        return new Server(host, port, scheme.equals("rediss"), user, password, login.trust());
+    }
+
+    private static int port(String text, int defaultPort) {
+        String digits = text.startsWith(":") ? text.substring(1) : text;
+        if (digits.isEmpty()) {
+            return defaultPort;
+        }
+        if (text.equals(digits) || !digits.matches("[0-9]{1,5}") || Integer.parseInt(digits) > 65535) {
+            throw new IllegalArgumentException("its port is not a number from 1 to 65535");
+        }
+        return Integer.parseInt(digits) == 0 ? defaultPort : Integer.parseInt(digits);
+    }
+
+    private static String[] credentials(String text) {
+        int colon = text.indexOf(':');
+        String user = colon < 0 ? "" : text.substring(0, colon);
+        return new String[] {unquoted(user), unquoted(text.substring(colon + 1))};
+    }
+
+    private static String unquoted(String text) {
+        if (text.isEmpty()) {
+            return null;
+        }
+        try {
+            return URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
+        } catch (IllegalArgumentException error) {
+            return text; // a lone %: taken as it stands, as Python does
+        }
+    }
+}

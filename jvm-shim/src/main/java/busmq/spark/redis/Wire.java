@@ -1,0 +1,171 @@
+package busmq.spark.redis;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLSocket;
+import redis.clients.jedis.ClientSetInfoConfig;
+import redis.clients.jedis.CommandArguments;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.DefaultJedisClientConfig;
+import redis.clients.jedis.commands.ProtocolCommand;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.exceptions.JedisDataException;
+
+/**
+ * One open connection of Jedis with our settings: a time-out always, no silent retries, bytes in and out. Throws what Jedis throws, whose
+ * texts may hold what {@link Refusals} takes out.
+ */
+final class Wire extends Connection {
+    static final int CONNECT_MS = 3_000;
+    /** Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone. */
+    static final int REPLY_MS = 10_000;
+    /** Longest wait for one sentinel, or for one node that is asked for the slots: the others may know better. */
+    static final int ASK_MS = 2_000;
+    private static final Call ROLE = Call.command("ROLE");
+
+    private Wire(Server server, int connectMs, int replyMs) {
+        super(() -> socket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().resp2().user(server.user())
+                .password(server.password()).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs).clientName("busmq_spark")
+                .clientSetInfoConfig(ClientSetInfoConfig.DISABLED).build());
+    }
+
+    /** An open connection to what the endpoint finds now. Behind an endpoint that moves, only a server that says it is master will do. */
+    static Wire dial(Endpoint endpoint) {
+        return dial(endpoint, REPLY_MS);
+    }
+
+    static Wire dial(Endpoint endpoint, int replyMs) {
+        Wire wire = new Wire(endpoint.find(), CONNECT_MS, replyMs);
+        try {
+            if (endpoint.moves() && wire.ask(ROLE) instanceof List<?> role) {
+                String found = new String((byte[]) role.get(0), StandardCharsets.UTF_8);
+                if (!found.equals("master")) {
+                    throw new JedisConnectionException("this server is a " + found + " now, not a master");
+                }
+            }
+            return wire;
+        } catch (RuntimeException error) {
+            wire.end();
+            throw error;
+        }
+    }
+
+    /** The reply to one question to one server, on a connection of its own. */
+    static Object ask(Server server, Call question) {
+        Wire wire = new Wire(server, ASK_MS, ASK_MS);
+        try {
+            return wire.ask(question);
+        } finally {
+            wire.end();
+        }
+    }
+
+    private Object ask(Call question) {
+        send(question, false);
+        Object reply = read(1).get(0);
+        if (reply instanceof JedisDataException refused) {
+            throw refused;
+        }
+        return reply;
+    }
+
+    /** Puts a call into the buffer; a script by its digest, or with its text when {@code whole}. */
+    void send(Call call, boolean whole) {
+        List<byte[]> words = call.words();
+        if (call.script() == null) {
+            sendCommand(arguments(words.get(0), words.subList(1, words.size())));
+            return;
+        }
+        List<byte[]> all = new ArrayList<>(words.size() + 2);
+        all.add((whole ? call.script().text() : call.script().digest()).getBytes(StandardCharsets.UTF_8));
+        all.add(Integer.toString(call.keyCount()).getBytes(StandardCharsets.US_ASCII));
+        all.addAll(words);
+        sendCommand(arguments((whole ? "EVAL" : "EVALSHA").getBytes(StandardCharsets.US_ASCII), all));
+    }
+
+    /** Sends what is in the buffer and reads so many replies, errors among them as values. */
+    List<Object> read(int count) {
+        return getMany(count);
+    }
+
+    /** The next thing a subscription hears. Unlike {@link #read} it leaves what another thread is writing alone. */
+    Object hear() {
+        return getUnflushedObject();
+    }
+
+    /** Sends what is in the buffer. */
+    void push() {
+        flush();
+    }
+
+    /** Closes it without a word. */
+    void end() {
+        try {
+            forceDisconnect();
+        } catch (IOException | RuntimeException error) {
+            setBroken(); // it is gone either way
+        }
+    }
+
+    private static CommandArguments arguments(byte[] name, List<byte[]> rest) {
+        ProtocolCommand command = () -> name;
+        CommandArguments out = new CommandArguments(command);
+        rest.forEach(out::add);
+        return out;
+    }
+
+    private static Socket socket(Server server, int connectMs, int replyMs) {
+        Socket plain = null;
+        try {
+            plain = connected(server, connectMs);
+            plain.setTcpNoDelay(true);
+            plain.setKeepAlive(true);
+            plain.setSoTimeout(replyMs);
+            if (!server.tls()) {
+                return plain;
+            }
+            plain.setSoTimeout(connectMs);
+            SSLSocket socket = (SSLSocket) Tls.factory(server.trust()).createSocket(plain, server.host(), server.port(), true);
+            SSLParameters parameters = socket.getSSLParameters();
+            parameters.setEndpointIdentificationAlgorithm(server.trust().checkHostname() ? "HTTPS" : null);
+            socket.setSSLParameters(parameters);
+            socket.startHandshake();
+            socket.setSoTimeout(replyMs);
+            return socket;
+        } catch (IOException error) {
+            close(plain);
+            throw new JedisConnectionException("connecting failed", error);
+        }
+    }
+
+    private static Socket connected(Server server, int connectMs) throws IOException {
+        IOException last = null;
+        for (InetAddress address : InetAddress.getAllByName(server.host())) {
+            Socket socket = new Socket();
+            try {
+                socket.connect(new InetSocketAddress(address, server.port()), connectMs);
+                return socket;
+            } catch (IOException error) {
+                close(socket);
+                last = error;
+            }
+        }
+        throw last;
+    }
+
+    private static void close(Socket socket) {
+        try {
+            if (socket != null) {
+                socket.close();
+            }
+        } catch (IOException error) {
+            // It is gone either way.
+        }
+    }
+}
