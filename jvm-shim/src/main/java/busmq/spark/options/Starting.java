@@ -48,10 +48,10 @@ public final class Starting implements Serializable {
         }
         Map<String, Long> queues = new HashMap<>();
         Map<String, Map<String, Long>> sources = new HashMap<>();
-        found.fields().forEachRemaining(entry -> {
+        found.properties().forEach(entry -> {
             if (entry.getValue().isObject()) {
                 Map<String, Long> nested = new HashMap<>();
-                entry.getValue().fields().forEachRemaining(inner -> nested.put(inner.getKey(), start(inner.getValue())));
+                entry.getValue().properties().forEach(inner -> nested.put(inner.getKey(), start(inner.getValue())));
                 sources.put(entry.getKey(), nested);
             } else {
                 queues.put(entry.getKey(), start(entry.getValue()));

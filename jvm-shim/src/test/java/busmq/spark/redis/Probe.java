@@ -66,7 +66,7 @@ public final class Probe {
 
     private Object open(String name, JsonNode given) {
         Map<String, String> map = new HashMap<>(Map.of("subscribe", "unused"));
-        given.fields().forEachRemaining(entry -> map.put(entry.getKey(), entry.getValue().asText()));
+        given.properties().forEach(entry -> map.put(entry.getKey(), entry.getValue().asText()));
         options.put(name, ReadOptions.parse(map));
         links.put(name, Links.of(options.get(name).redis()));
         return options.get(name).toString();
@@ -74,7 +74,7 @@ public final class Probe {
 
     private Object bell(String name, JsonNode given) {
         Map<String, Integer> queues = new HashMap<>();
-        given.fields().forEachRemaining(entry -> queues.put(entry.getKey(), entry.getValue().asInt()));
+        given.properties().forEach(entry -> queues.put(entry.getKey(), entry.getValue().asInt()));
         bells.put(name, Doorbells.bell(options.get(name).redis(), queues));
         return null;
     }
