@@ -66,7 +66,7 @@ test-spark40: .venv-spark40/.installed ## Run the smoke test on Spark 4.0, the o
 clean: ## Remove the virtual environments, caches and build output
 	rm -rf .venv .venv-spark40 tests/peers/node_modules build dist *.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log artifacts jvm-shim/target \
-		flight-delays.png busmq-demo-spark.log
+		flight-delays.png real-time-latency.png busmq-demo-spark.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PY):

@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,10 +42,11 @@ class Scene(StrEnum):
 
     FLIGHTS = "flights"
     FEDERATION = "federation"
+    REALTIME = "realtime"
 
 
 def demo(  # noqa: PLR0913  the options of a command
-    scene: Annotated[Scene, typer.Argument(help="flights, or federation: two data centres, one of which goes away and comes back.")] = Scene.FLIGHTS,
+    scene: Annotated[Scene, typer.Argument(help="flights; federation: two data centres, one goes away; realtime: milliseconds.")] = Scene.FLIGHTS,
     *,
     rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
     redis: RedisOption = None,
@@ -53,9 +55,10 @@ def demo(  # noqa: PLR0913  the options of a command
         bool, typer.Option("--keep", help="Leave the queues 'flights' and 'delays' there; an embedded Redis then runs on until Ctrl-C.")
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Remove queues of these names that exist already.")] = False,
+    seconds: Annotated[int | None, typer.Option(min=1, metavar="S", help="How long realtime measures.  [default: 20]")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """See everything at work: real flights, a live stream, a plot; or two data centres in one query.
+    """See everything at work: real flights, a live stream, a plot; or two data centres in one query; or real-time mode, timed.
 
     Replays the flights that left New York City in 2013 as JSON messages into a queue, lets Spark compute the delays of each airline and hour as a
     stream, which writes its results into a second queue, and reads those back. Without --redis (or BUSMQ_REDIS_URL) it starts a Redis of its own.
@@ -64,40 +67,64 @@ def demo(  # noqa: PLR0913  the options of a command
     busmq demo
     busmq demo --rows 50000 --keep
     busmq demo federation
+    busmq demo realtime
     ```
     """
     out = Output(as_json)
+    if scene is not Scene.FLIGHTS and (rows or keep or replace):
+        raise ConfigError(reason=f"--rows, --keep and --replace are for the scene with the flights; busmq demo {scene} takes none of them")
+    if scene is not Scene.REALTIME and seconds:
+        raise ConfigError(reason=f"--seconds is for busmq demo realtime; busmq demo {scene} takes as long as it takes")
     if scene is Scene.FEDERATION:
-        if rows or keep or replace:
-            raise ConfigError(reason="--rows, --keep and --replace are for the scene with the flights; busmq demo federation takes none of them")
         _need("pyspark", "websockets")
         from busmq_spark.cli.demo_federation import federation
 
         federation(out)
-        return
-    picture = _picture(output)
-    _need("pyspark", "matplotlib")
+    elif scene is Scene.REALTIME:
+        from busmq_spark.cli.demo_realtime import FILE as REALTIME_FILE
+        from busmq_spark.cli.demo_realtime import SECONDS, realtime
+
+        picture = _picture(output, REALTIME_FILE)
+        _need("pyspark", "matplotlib")
+        realtime(out, seconds or SECONDS, picture)
+    else:
+        picture = _picture(output, FILE)
+        _need("pyspark", "matplotlib")
+        _flights(out, Replay(rows, redis, keep, replace), picture)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What was asked for."""
+
+    rows: int | None
+    redis: str | None
+    keep: bool
+    replace: bool
+
+
+def _flights(out: Output, asked: Replay, picture: Path) -> None:
     from busmq_spark.spark.demo import Job
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         report = Report(out)
-        report.title(rows)
-        url = redis or _own_redis(out, stack)
-        report.where(url, own=not redis)
+        report.title(asked.rows)
+        url = asked.redis or _own_redis(out, stack)
+        report.where(url, own=not asked.redis)
         sink = f"busmq-demo-{new_token()}"
-        with _queues(url, sink, keep=keep, replace=replace) as (flights, delays):
-            airlines = _replay(report, flights, rows)
-            job = Job(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", keep)
+        with _queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
+            airlines = _replay(report, flights, asked.rows)
+            job = Job(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
             _stream(report, job, airlines, picture)
-        report.next_steps(url, own=not redis, keep=keep)
-        if keep and not redis:
+        report.next_steps(url, own=not asked.redis, keep=asked.keep)
+        if asked.keep and not asked.redis:
             _stay(out)
 
 
-def _picture(output: Path) -> Path:
+def _picture(output: Path, file: str) -> Path:
     """The file to write; refused now rather than after the work is done."""
-    path = output if output.suffix.lower() == ".png" else output / FILE
+    path = output if output.suffix.lower() == ".png" else output / file
     if not path.parent.is_dir():
         raise ConfigError(reason=f"--output {output} is in a folder that does not exist. Create it first, or name another")
     return path

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from busmq_spark.errors import BusError
 from busmq_spark.spark.java import ensure_java, ensure_python
-from busmq_spark.spark.tune import settings
+from busmq_spark.spark.tune import settings as tuned
 
 FLIGHT = "carrier string, hour int, dep_delay long, arr_delay long"
 DELAY = "carrier string, hour int, flights long, departed long, dep_minutes long, arrived long, arr_minutes long"
@@ -62,10 +62,11 @@ class LocalSpark:
     The JVM gets a session of its own: a Ctrl-C in the terminal reaches this process only, which then decides what to end in which order.
     """
 
-    def __init__(self, folder: Path, log: Path, cores: int = 2) -> None:
+    def __init__(self, folder: Path, log: Path, cores: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        """``settings``: more of them."""
         self._said, self._log = folder / "spark.log", log
         self._settings = {
-            **settings(_version()),
+            **tuned(_version()),
             "spark.app.name": "busmq demo",
             "spark.master": f"local[{cores}]",
             "spark.driver.host": "127.0.0.1",
@@ -78,6 +79,7 @@ class LocalSpark:
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.shuffle.partitions": str(cores),
             "spark.sql.session.timeZone": "UTC",
+            **(settings or {}),
         }
         self._gateway: Any = None
         self.session: SparkSession

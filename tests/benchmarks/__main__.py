@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import bulk, bus, drain, federation, flat, idle, latency, reply, sink
+from tests.benchmarks import bulk, bus, drain, federation, flat, idle, latency, realtime, reply, sink
 from tests.benchmarks.harness import RUNS, Row
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
-    "latency": latency.run,  # first: it starts sessions of its own
+    "latency": latency.run,  # these two first: they start sessions of their own
+    "realtime": realtime.run,
     "reply": reply.run,
     "drain": drain.run,
     "sink": sink.run,

@@ -87,19 +87,23 @@ def fill(link: SyncLink, queue: str, rows: int, size: int) -> QueueKeys:
     return keys
 
 
-def session(tuned: bool = True) -> Any:
-    """A local[2] session; stop it before asking for the other kind."""
+def session(tuned: bool = True, realtime: bool = False) -> Any:
+    """A local[2] session; stop it before asking for another kind."""
     from pyspark.sql import SparkSession
 
     from busmq_spark.spark.java import ensure_java, ensure_python
     from busmq_spark.spark.tune import tune
     from tests.benchmarks.ceiling import Ceiling
+    from tests.jvm import module
 
     os.environ.pop("SPARK_CONF_DIR", None)  # ``make`` sets it to conf/, which is tuned: here the builder alone decides
     ensure_java()
     ensure_python()
     builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.driver.host", "127.0.0.1")
+    if realtime:
+        builder = builder.config("spark.jars", str(module.built())).config("spark.sql.streaming.realTimeMode.allowlistCheck", "false")
     spark = (tune(builder) if tuned else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(Ceiling)

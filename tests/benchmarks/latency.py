@@ -39,13 +39,13 @@ def run(runs: int = 5, seconds: float = 60) -> Iterator[Row]:
     yield Row("Tuned p50 against that of Spark as it comes", gain.text(), f"≤ {LEAST_GAIN}", gain.median <= LEAST_GAIN)
 
 
-def apart(name: str, seconds: float) -> dict[str, float]:
+def apart(name: str, seconds: float, module: str = "tests.benchmarks.latency") -> dict[str, Any]:
     """One setting in a process of its own: Java and the Python workers keep what was set when they started."""
     environ = dict(os.environ)
     if name == "plain":
         environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "as_spark_comes"), *sys.path])
-    command = [sys.executable, "-m", "tests.benchmarks.latency", name, str(seconds)]
-    measured: dict[str, float] = json.loads(subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout)
+    command = [sys.executable, "-m", module, name, str(seconds)]
+    measured: dict[str, Any] = json.loads(subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout)
     return measured
 
 
