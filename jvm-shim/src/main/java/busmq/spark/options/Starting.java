@@ -81,6 +81,11 @@ public final class Starting implements Serializable {
         return found != null ? found : queues.getOrDefault(queue, all);
     }
 
+    /** Whether any queue has this start. */
+    public boolean has(long start) {
+        return all == start || queues.containsValue(start) || sources.values().stream().anyMatch(nested -> nested.containsValue(start));
+    }
+
     Set<String> sources() {
         return sources.keySet();
     }

@@ -30,11 +30,11 @@ public final class BusmqScan implements Scan {
 
     @Override
     public Batch toBatch() {
-        throw new UnsupportedOperationException("landing soon");
+        return new Snapshot(options, schema);
     }
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
-        throw new UnsupportedOperationException("landing soon");
+        return new BusmqStream(options, schema);
     }
 }

@@ -1,0 +1,91 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.core.Position;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.store.AckResult;
+import busmq.spark.store.ReadStore;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Acknowledges what is in the commit log, each position once. In real-time mode beside the planning, which rows wait for. */
+final class Acks implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(Acks.class);
+
+    private final ReadOptions options;
+    private final Attachment attachment;
+    private final Map<String, Position> acked = new HashMap<>();
+    private final Map<String, AckResult> refused = new ConcurrentHashMap<>();
+    private ExecutorService beside;
+
+    Acks(ReadOptions options, Attachment attachment) {
+        this.options = options;
+        this.attachment = attachment;
+    }
+
+    /** Acknowledge, unless that was done before. A refused position is a loss: it is thrown where that is not allowed. */
+    void now(Map<String, Position> positions) {
+        Map<String, Position> fresh = fresh(positions);
+        if (!fresh.isEmpty()) {
+            attachment.store.ack(fresh, options.subscription()).forEach((queue, result) -> refuse(queue, fresh.get(queue), result));
+        }
+    }
+
+    /** The same in a thread of its own; {@link #raise} tells what was refused. */
+    void later(Map<String, Position> positions) {
+        Map<String, Position> fresh = fresh(positions);
+        if (fresh.isEmpty()) {
+            return;
+        }
+        if (beside == null) {
+            beside = Executors.newSingleThreadExecutor(work -> {
+                Thread thread = new Thread(work, "busmq-ack");
+                thread.setDaemon(true);
+                return thread;
+            });
+        }
+        beside.execute(() -> {
+            try (ReadStore store = new ReadStore(options.redis())) {
+                refused.putAll(store.ack(fresh, options.subscription()));
+            } catch (BusException error) {
+                LOG.warn("not acknowledged now, but with the next batch: {}", error.getMessage());
+            }
+        });
+    }
+
+    /** Throws the loss that an ack in the thread met. */
+    void raise() {
+        refused.keySet().forEach(queue -> refuse(queue, acked.get(queue), refused.remove(queue)));
+    }
+
+    private Map<String, Position> fresh(Map<String, Position> positions) {
+        Map<String, Position> fresh = new HashMap<>();
+        if (options.ack().equals("commit")) {
+            positions.forEach((queue, position) -> {
+                if (position.last() > 0 && attachment.queues().contains(queue) && !position.equals(acked.put(queue, position))) {
+                    fresh.put(queue, position);
+                }
+            });
+        }
+        return fresh;
+    }
+
+    private void refuse(String queue, Position position, AckResult result) {
+        if (result.refused()) {
+            acked.remove(queue);
+            attachment.refused(queue, position, result);
+        }
+    }
+
+    @Override
+    public void close() {
+        if (beside != null) {
+            beside.shutdown(); // what is under way may end: it is in the commit log
+        }
+    }
+}

@@ -1,0 +1,229 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
+import busmq.spark.core.Loss;
+import busmq.spark.core.OffsetJson;
+import busmq.spark.core.Position;
+import busmq.spark.core.QueueState;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.options.Starting;
+import busmq.spark.store.AckResult;
+import busmq.spark.store.Attached;
+import busmq.spark.store.Holder;
+import busmq.spark.store.ReadStore;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.SortedSet;
+import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/attach.py does. */
+final class Attachment implements AutoCloseable {
+    /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
+    private static final long SHORT_TTL_S = 3600;
+    private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
+
+    final ReadStore store;
+    private final SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
+    private final ReadOptions options;
+    private final String token;
+    private final KeepAlive keepAlive;
+
+    Attachment(ReadOptions options) {
+        this.options = options;
+        store = new ReadStore(options.redis());
+        token = options.ack().equals("commit") ? Holder.token() : "";
+        keepAlive = new KeepAlive(options, token);
+    }
+
+    /** The queues that are held. */
+    SortedSet<String> queues() {
+        return queues;
+    }
+
+    /**
+     * Take hold of queues not held yet; true when there are some more now. {@code known} are positions of the checkpoint: such a queue is compared
+     * before it is touched. {@code fresh} says that startingOffsets counts.
+     */
+    boolean hold(Collection<String> names, Map<String, Position> known, boolean fresh) {
+        List<String> wanted = names.stream().distinct().filter(queue -> !queues.contains(queue)).toList();
+        if (wanted.isEmpty()) {
+            return false;
+        }
+        Map<String, Boolean> losses = compare(wanted.stream().filter(known::containsKey).toList(), known);
+        Map<String, Long> ttls = open(wanted, known);
+        if (ttls.isEmpty()) {
+            return false;
+        }
+        if (!token.isEmpty()) {
+            refuseMixed(ttls.keySet());
+            Leases.acquire(store, ttls.keySet(), options.subscription(), token);
+        }
+        if (!options.subscription().isEmpty()) {
+            Map<String, Long> starts = new HashMap<>();
+            ttls.keySet().forEach(queue -> {
+                boolean sound = known.containsKey(queue) && !losses.get(queue);
+                starts.put(queue, sound ? Long.valueOf(known.get(queue).last()) : Long.valueOf(firstStart(queue, fresh)));
+            });
+            store.subscribe(starts, options.subscription());
+        }
+        queues.addAll(ttls.keySet());
+        keepAlive.watch(ttls);
+        return true;
+    }
+
+    /** Whether the queues lost something after their position in the checkpoint. Throws the loss of the first, unless that is allowed. */
+    Map<String, Boolean> compare(Collection<String> names, Map<String, Position> known) {
+        Map<String, Long> wanted = new HashMap<>();
+        names.forEach(queue -> wanted.put(queue, known.get(queue).last()));
+        Map<String, Boolean> losses = new HashMap<>();
+        store.states(wanted).forEach((queue, state) -> {
+            Loss loss = Loss.between(known.get(queue), state);
+            if (loss != null && options.failOnDataLoss()) {
+                throw error(queue, loss);
+            }
+            losses.put(queue, loss != null);
+        });
+        return losses;
+    }
+
+    /** Throws BUSMQ_QUEUE_BUSY when another query has taken a queue over (this one was cut off from Redis for longer than its lease). */
+    void raiseIfTaken() {
+        if (keepAlive.taken() != null) {
+            throw Leases.busy(keepAlive.taken(), options.subscription());
+        }
+    }
+
+    /** Where the next batch begins in a queue: at its position, or where it enters the query. Null leaves the queue out for now. */
+    Position entry(String queue, Position at, QueueState state, boolean fresh) {
+        if (at == null) {
+            return enter(queue, state, fresh);
+        }
+        Loss loss = Loss.between(at, state);
+        if (loss == null) {
+            return at;
+        }
+        if (options.failOnDataLoss()) {
+            throw error(queue, loss);
+        }
+        return goOn(queue, at, loss);
+    }
+
+    /** An ack was refused since Redis holds another history than the checkpoint. */
+    void refused(String queue, Position position, AckResult result) {
+        String kind = switch (result.status()) {
+            case "missing" -> "expired";
+            case "older" -> "rolled-back";
+            default -> result.status();
+        };
+        if (options.failOnDataLoss()) {
+            String expected = "message " + position.last() + " of incarnation " + position.born() + " (fingerprint " + position.mark() + ")";
+            throw error(queue, new Loss(kind, expected, result.detail().isEmpty() ? "no such queue" : result.detail()));
+        }
+    }
+
+    /** Ends the thread and gives the leases up. */
+    @Override
+    public void close() {
+        keepAlive.close();
+        store.close();
+    }
+
+    /** Attach; the result is the ttl of every queue that exists now. */
+    private Map<String, Long> open(Collection<String> names, Map<String, Position> known) {
+        Map<String, Long> ttls = new HashMap<>();
+        boolean named = !options.subscribe().isEmpty();
+        try {
+            store.attach(names, options.create() && named, options.ttlS()).forEach((queue, found) -> {
+                ttls.put(queue, found.ttlS());
+                warnIfShort(queue, found);
+            });
+        } catch (BusException error) {
+            if (error.kind() != ErrorKind.QUEUE_MISSING) {
+                throw error;
+            }
+            if (names.size() > 1) { // one of them
+                names.forEach(queue -> ttls.putAll(open(List.of(queue), known)));
+            } else if (named || (known.containsKey(names.iterator().next()) && options.failOnDataLoss())) {
+                throw error;
+            } // else it matched the pattern and has expired since
+        }
+        return ttls;
+    }
+
+    private static void warnIfShort(String queue, Attached found) {
+        if (found.existed() && found.ttlS() < SHORT_TTL_S) {
+            LOG.warn("queue {} keeps its own ttl of {} s: if nothing holds it for longer, its messages are gone (and that will be noticed)",
+                    PyText.repr(queue), found.ttlS());
+        }
+    }
+
+    /** A reader with a subscription and one without would drop each other's messages. */
+    private void refuseMixed(Collection<String> names) {
+        if (options.subscription().isEmpty()) {
+            store.subscriptions(names).forEach((queue, found) -> {
+                if (!found.isEmpty()) {
+                    throw busy(queue, "has the subscriptions " + String.join(", ", found),
+                            "A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none");
+                }
+            });
+            return;
+        }
+        store.holders(names, "").forEach((queue, holder) -> {
+            if (!holder.isEmpty() && !Holder.isDead(holder)) {
+                throw busy(queue, "is read by a query without a subscription",
+                        "That query would lose messages to this one: stop it, or give it an option 'subscription' of its own");
+            }
+        });
+    }
+
+    private static BusException busy(String queue, String found, String remedy) {
+        return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found, "remedy", remedy);
+    }
+
+    private long firstStart(String queue, boolean fresh) {
+        return fresh ? options.startOf(queue) : Starting.EARLIEST;
+    }
+
+    private Position enter(String queue, QueueState state, boolean fresh) {
+        if (!state.exists() || state.born().isEmpty()) {
+            queues.remove(queue); // it went away between attach and here: it is taken hold of anew when it is found again
+            return null;
+        }
+        long start = firstStart(queue, fresh);
+        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.given() : start;
+        if (last > state.given()) {
+            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.given());
+        }
+        long skipped = Math.max(0, state.floor() - last);
+        if (skipped > 0 && options.failOnDataLoss()) {
+            throw error(queue, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
+        }
+        last = Math.max(last, state.floor());
+        return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
+    }
+
+    /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */
+    private Position goOn(String queue, Position at, Loss loss) {
+        LOG.warn("{}; going on from the oldest stored message", error(queue, loss).getMessage());
+        Map<String, Long> ttls = open(List.of(queue), Map.of());
+        if (ttls.isEmpty()) {
+            return null;
+        }
+        keepAlive.watch(ttls);
+        if (!options.subscription().isEmpty()) {
+            store.subscribe(Map.of(queue, Starting.EARLIEST), options.subscription()); // positions of an ended life went with it
+        }
+        QueueState state = store.states(Map.of(queue, -1L)).get(queue);
+        return state.exists() ? new Position(state.born(), state.floor(), "", state.floor(), at.lost() + Math.max(1, loss.ids())) : null;
+    }
+
+    private BusException error(String queue, Loss loss) {
+        return store.lossError(queue, loss, queues.contains(queue) ? 1 : 0); // one of those who listen is this query
+    }
+}

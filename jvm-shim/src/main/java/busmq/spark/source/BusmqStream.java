@@ -1,0 +1,289 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.PyText;
+import busmq.spark.core.OffsetJson;
+import busmq.spark.core.Plan;
+import busmq.spark.core.Position;
+import busmq.spark.core.Range;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.redis.Bell;
+import busmq.spark.redis.Doorbells;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.apache.spark.sql.connector.read.streaming.ReadAllAvailable;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.ReportsSourceMetrics;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
+import org.apache.spark.sql.types.StructType;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One streaming source: plans micro-batches as the Python source does, and batches of real-time mode, which have a beginning only.
+ *
+ * <p>Rule 1. A batch is a function of its offsets; nothing else survives a restart. Rule 2. The {@code start} of {@code latestOffset} is in the commit
+ * log, so it is acknowledged from there, unless the engine writes its logs asynchronously; {@code commit} comes later, or never. Rule 3. In real-time
+ * mode {@code commit} comes with every batch, and only what it says is acknowledged.
+ */
+final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
+    /** How often an idle query looks for new queues that match its pattern. */
+    private static final long DISCOVERY_NS = TimeUnit.SECONDS.toNanos(2);
+    /** How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls. */
+    private static final long WAIT_NS = TimeUnit.MILLISECONDS.toNanos(10);
+    private static final Logger LOG = LoggerFactory.getLogger(BusmqStream.class);
+
+    private final ReadOptions options;
+    private final StructType schema;
+    private final Pattern pattern;
+    private Attachment attachment;
+    private Planner planner;
+    private LivePlan live;
+    private Acks acks;
+    private Bell bell;
+    private boolean availableNow;
+    private boolean realTime;
+    private boolean durableStart = true;
+    private String planned = "";
+    private String decodedText = "";
+    private Map<String, Position> decoded = Map.of();
+    private long nextPoll;
+    private long nextDiscovery;
+
+    BusmqStream(ReadOptions options, StructType schema) {
+        this.options = options;
+        this.schema = schema;
+        pattern = options.subscribePattern() == null ? null : Pattern.compile(options.subscribePattern());
+    }
+
+    /** Constant: Spark asks several times. Where reading begins is in the first batch's end offset. */
+    @Override
+    public Offset initialOffset() {
+        return new BusOffset(OffsetJson.INITIAL);
+    }
+
+    @Override
+    public Offset deserializeOffset(String json) {
+        return new BusOffset(json);
+    }
+
+    @Override
+    public ReadLimit getDefaultReadLimit() {
+        if (options.maxMessages() != null) {
+            return ReadLimit.maxRows(options.maxMessages());
+        }
+        return options.maxBytes() != null ? ReadLimit.maxBytes(options.maxBytes()) : ReadLimit.allAvailable();
+    }
+
+    @Override
+    public void prepareForTriggerAvailableNow() {
+        availableNow = true;
+    }
+
+    @Override
+    public void prepareForRealTimeMode() {
+        realTime = true;
+    }
+
+    @Override
+    public Offset latestOffset() {
+        throw new UnsupportedOperationException("Spark asks with a start and a limit");
+    }
+
+    @Override
+    public Offset latestOffset(Offset start, ReadLimit limit) {
+        String at = start.json();
+        Map<String, Position> begin = decode(at);
+        boolean fresh = at.equals(OffsetJson.INITIAL);
+        attach(begin, fresh);
+        acks.raise();
+        if (realTime) {
+            return start; // the end is where the readers are when the time is over
+        }
+        if (durableStart) {
+            acks.now(begin);
+        }
+        if (!fresh && at.equals(planned) && !news(begin)) {
+            return start;
+        }
+        boolean unlimited = limit instanceof ReadAllAvailable && !planner.sealed();
+        planned = OffsetJson.encode(planner.plan(begin, fresh, unlimited));
+        return new BusOffset(planned);
+    }
+
+    /** The newest ids, from the last planning: lag is this minus the end offset. */
+    @Override
+    public Offset reportLatestOffset() {
+        Map<String, Long> given = planner == null ? Map.of() : planner.given();
+        return given.isEmpty() ? null : new BusOffset(OffsetJson.report(given));
+    }
+
+    @Override
+    public InputPartition[] planInputPartitions(Offset start, Offset end) {
+        Map<String, Position> begin = decode(start.json());
+        Map<String, Position> goal = OffsetJson.decode(end.json());
+        Map<String, Position> all = new HashMap<>(begin);
+        all.putAll(goal);
+        attach(all, start.json().equals(OffsetJson.INITIAL));
+        planned = end.json();
+        Map<String, Integer> servers = attachment.store.locate(goal.keySet());
+        List<Range> ranges = new ArrayList<>();
+        goal.forEach((queue, position) -> {
+            long done = OffsetJson.begin(begin.get(queue), position);
+            if (done < position.last()) {
+                ranges.add(new Range(queue, position.born(), done + 1, position.last(), servers.get(queue)));
+            }
+        });
+        return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(RangePartition::new).toArray(InputPartition[]::new);
+    }
+
+    /** A batch of real-time mode: it begins at {@code start} and ends when its time is over. New queues that match the pattern enter here. */
+    @Override
+    public InputPartition[] planInputPartitions(Offset start) {
+        Map<String, Position> begin = decode(start.json());
+        boolean fresh = start.json().equals(OffsetJson.INITIAL);
+        attach(begin, fresh);
+        acks.raise();
+        return live.partitions(planner.entries(begin, fresh), begin, attachment.store.locate(attachment.queues()));
+    }
+
+    @Override
+    public Offset mergeOffsets(PartitionOffset[] offsets) {
+        return new BusOffset(OffsetJson.encode(live.ends(offsets)));
+    }
+
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        return new ReaderFactory(options, schema);
+    }
+
+    @Override
+    public void commit(Offset end) {
+        Map<String, Position> done = OffsetJson.decode(end.json());
+        attach(done, false);
+        if (realTime) {
+            acks.later(done);
+        } else {
+            acks.now(done);
+        }
+    }
+
+    /** How many messages are stored behind the offset, in the progress of the query. */
+    @Override
+    public Map<String, String> metrics(Optional<Offset> latest) {
+        if (attachment == null || latest.isEmpty()) {
+            return Map.of();
+        }
+        try {
+            Map<String, Long> given = realTime ? attachment.store.counters(attachment.queues()) : planner.given();
+            long lag = 0;
+            for (Map.Entry<String, Position> at : decode(latest.get().json()).entrySet()) {
+                lag += Math.max(0, given.getOrDefault(at.getKey(), 0L) - at.getValue().last());
+            }
+            return Map.of("lag", String.valueOf(lag), "queues", String.valueOf(attachment.queues().size()));
+        } catch (BusException error) {
+            return Map.of(); // what is wrong comes up where it counts
+        }
+    }
+
+    @Override
+    public void stop() {
+        if (attachment != null) {
+            acks.close();
+            attachment.close();
+        }
+        if (bell != null) {
+            bell.close();
+        }
+    }
+
+    /** Take hold of the queues of the query: at the first call, and of new ones later. */
+    private void attach(Map<String, Position> known, boolean fresh) {
+        if (attachment == null) {
+            begin(known.keySet());
+        }
+        attachment.raiseIfTaken();
+        Collection<String> names = options.subscribe();
+        if (pattern != null) {
+            // One of the checkpoint that does not exist any more is not discovered, yet must be missed.
+            Set<String> found = new LinkedHashSet<>(known.keySet());
+            found.removeIf(queue -> attachment.queues().contains(queue) || !wanted(queue));
+            if (System.nanoTime() >= nextDiscovery) {
+                found.addAll(attachment.store.discover(this::wanted));
+                nextDiscovery = System.nanoTime() + DISCOVERY_NS;
+            }
+            names = found;
+        }
+        if (attachment.hold(names, known, fresh) && !realTime) {
+            if (bell != null) {
+                bell.close();
+            }
+            bell = Doorbells.bell(options.redis(), attachment.store.locate(attachment.queues()));
+        }
+    }
+
+    private void begin(Set<String> known) {
+        attachment = new Attachment(options);
+        planner = new Planner(options, attachment);
+        live = new LivePlan(options);
+        acks = new Acks(options, attachment);
+        durableStart = !Engine.logsLater();
+        nextDiscovery = System.nanoTime();
+        if (availableNow) {
+            planner.seal();
+        }
+        List<String> strange = known.stream().filter(queue -> !wanted(queue)).map(PyText::repr).toList();
+        if (!strange.isEmpty()) {
+            LOG.warn("the checkpoint has positions of {}, which the options do not name any more; they are dropped", String.join(", ", strange));
+        }
+    }
+
+    private boolean wanted(String queue) {
+        return pattern == null ? options.subscribe().contains(queue) : pattern.matcher(queue).matches();
+    }
+
+    /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
+    private boolean news(Map<String, Position> begin) {
+        if (planner.behind(begin)) {
+            return true;
+        }
+        long now = System.nanoTime();
+        if (!rang(Math.max(0, Math.min(WAIT_NS, nextPoll - now))) && System.nanoTime() < nextPoll) {
+            return false;
+        }
+        nextPoll = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
+        return planner.pushed();
+    }
+
+    private boolean rang(long nanos) {
+        try {
+            return bell != null && bell.await(nanos);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt(); // the query is being stopped, and will notice
+            return false;
+        }
+    }
+
+    /** Spark hands each offset back several times. */
+    private Map<String, Position> decode(String text) {
+        if (!text.equals(decodedText)) {
+            decoded = OffsetJson.decode(text);
+            decodedText = text;
+        }
+        return decoded;
+    }
+}

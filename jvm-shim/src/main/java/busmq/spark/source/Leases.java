@@ -1,0 +1,58 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
+import busmq.spark.store.Holder;
+import busmq.spark.store.ReadStore;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+
+/** One reader per queue (or subscription): becoming it, and the error when another one is. */
+final class Leases {
+    /** A reader of this machine that is just being stopped may take so long to end. */
+    private static final long GRACE_MS = 3000;
+    private static final long PAUSE_MS = 200;
+
+    private Leases() {}
+
+    /** Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). */
+    static void acquire(ReadStore store, Collection<String> queues, String subscription, String token) {
+        long began = System.nanoTime();
+        Map<String, String> dead = new HashMap<>();
+        while (true) {
+            Map<String, String> others = store.lease(queues, subscription, token, dead);
+            others.values().removeIf(token::equals);
+            if (others.isEmpty()) {
+                return;
+            }
+            dead = new HashMap<>(others);
+            dead.values().removeIf(holder -> !Holder.isDead(holder));
+            if (dead.isEmpty()) {
+                boolean here = others.values().stream().anyMatch(Holder::isHere);
+                if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? GRACE_MS : ReadStore.LEASE_MS + GRACE_MS)) {
+                    throw busy(others.keySet().iterator().next(), subscription);
+                }
+                pause();
+            }
+        }
+    }
+
+    /** The error for a queue that another query reads. */
+    static BusException busy(String queue, String subscription) {
+        String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription));
+        return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
+                "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
+    }
+
+    private static void pause() {
+        try {
+            Thread.sleep(PAUSE_MS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw BusException.of(ErrorKind.STATE, "event", "wait for", "what", "a lease", "state", "interrupted", "remedy", "The query is being stopped");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+package busmq.spark.source;
+
+import busmq.spark.core.Position;
+import java.util.Map;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+
+/**
+ * How far one reader came.
+ *
+ * @param asked false when the engine never asked for a row: then the reader got no slot while the batch ran
+ */
+record LiveOffset(Map<String, Position> ends, boolean asked) implements PartitionOffset {}

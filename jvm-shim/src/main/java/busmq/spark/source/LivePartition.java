@@ -1,0 +1,20 @@
+package busmq.spark.source;
+
+import busmq.spark.core.Position;
+import java.util.List;
+import org.apache.spark.sql.connector.read.InputPartition;
+
+/**
+ * What one reader follows in a batch of real-time mode.
+ *
+ * @param pollMs how often it asks Redis while nothing rings
+ */
+record LivePartition(List<Follow> queues, long pollMs) implements InputPartition {
+    /**
+     * One queue of it.
+     *
+     * @param entry where the batch begins
+     * @param entered whether the queue enters the query here, or goes on after a loss
+     */
+    record Follow(String queue, int server, Position entry, boolean entered) implements java.io.Serializable {}
+}

@@ -1,0 +1,83 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.core.Plan;
+import busmq.spark.core.Position;
+import busmq.spark.options.ReadOptions;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+
+/**
+ * Which reader follows which queue in a batch of real-time mode, and where all of them have come to.
+ *
+ * <p>Readers of a batch run all at the same time, for as long as the batch does: the engine leaves one that finds no slot unread, without a word.
+ */
+final class LivePlan {
+    /** A slow start of a query may cost a reader a batch; this is no slow start any more. */
+    private static final int STARVED_BATCHES = 3;
+    /** Polls of all readers of a query together, while nothing rings. */
+    private static final long POLLS_PER_S = 18;
+    private static final long MS_PER_S = 1000;
+
+    private final ReadOptions options;
+    private Map<String, Position> entries = Map.of();
+    private int starved;
+
+    LivePlan(ReadOptions options) {
+        this.options = options;
+    }
+
+    /** {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before has ended. */
+    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers) {
+        this.entries = entries;
+        List<List<String>> groups = Plan.readers(entries.keySet(), readers());
+        long commands = options.redis().cluster() ? entries.size() : groups.size();
+        long pollMs = Math.max(options.idlePollMs(), commands * MS_PER_S / POLLS_PER_S);
+        List<InputPartition> found = new ArrayList<>();
+        for (List<String> group : groups) {
+            found.add(new LivePartition(group.stream().map(queue -> new LivePartition.Follow(
+                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue))).toList(), pollMs));
+        }
+        return found.toArray(new InputPartition[0]);
+    }
+
+    /** Where the batch ended: what its readers say, and where it began for queues of a reader that did not run. */
+    Map<String, Position> ends(PartitionOffset[] offsets) {
+        Map<String, Position> ends = new HashMap<>(entries);
+        Arrays.stream(offsets).forEach(offset -> ends.putAll(((LiveOffset) offset).ends()));
+        long missed = Arrays.stream(offsets).filter(offset -> !((LiveOffset) offset).asked()).count();
+        starved = missed == 0 ? 0 : starved + 1;
+        if (starved >= STARVED_BATCHES) {
+            throw BusException.config(missed + " of " + offsets.length + " readers found no task slot for " + STARVED_BATCHES + " batches, so their "
+                    + "queues stand still; expected a slot for every task of every source of the query at the same time. Give the query more cores, "
+                    + "or set minPartitions to how many slots this source may use: queues then share readers");
+        }
+        return ends;
+    }
+
+    private int readers() {
+        int slots = slots();
+        Long wanted = options.minPartitions();
+        if (wanted != null && wanted > slots) {
+            throw BusException.config("minPartitions is " + wanted + ", but there are " + slots + " task slots, and in real-time mode every reader needs "
+                    + "one for itself. Lower it, or leave it out: queues then share as many readers as there are slots");
+        }
+        return wanted == null ? slots : wanted.intValue();
+    }
+
+    private static int slots() {
+        SparkContext spark = SparkContext.getOrCreate();
+        try {
+            int now = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile());
+            return now > 0 ? now : spark.defaultParallelism();
+        } catch (LinkageError error) {
+            return spark.defaultParallelism(); // a Spark that has it elsewhere
+        }
+    }
+}

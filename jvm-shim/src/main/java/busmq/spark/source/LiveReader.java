@@ -1,0 +1,206 @@
+package busmq.spark.source;
+
+import busmq.spark.core.Position;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.redis.Bell;
+import busmq.spark.redis.Doorbells;
+import busmq.spark.store.Chunk;
+import busmq.spark.store.LiveQueue;
+import busmq.spark.store.ReadStore;
+import java.io.InterruptedIOException;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
+
+/**
+ * Follows some queues in real-time mode: sleeps until one of them rings, reads what came in one reply each, and asks now and then all the same.
+ *
+ * <p>The gap: a Python reader ends with its batch, and is refused here.
+ */
+final class LiveReader implements SupportsRealTimeRead<InternalRow> {
+    /** How often a queue that stands still is compared with what was read of it. */
+    private static final long CHECK_NS = TimeUnit.SECONDS.toNanos(1);
+    private static final RecordStatus ROW = RecordStatus.newStatusWithoutArrivalTime(true);
+    private static final RecordStatus NONE = RecordStatus.newStatusWithoutArrivalTime(false);
+
+    private final ReadStore store;
+    private final RowMaker rows;
+    private final Bell bell;
+    private final long pollNs;
+    private final List<Followed> queues = new ArrayList<>();
+    private final ArrayDeque<Followed> looking = new ArrayDeque<>();
+    private Followed current;
+    private InternalRow row;
+    private long nextPoll;
+    private long nextCheck;
+    private int checked;
+    private boolean asked;
+    private boolean closed;
+
+    LiveReader(ReadOptions options, RowMaker rows, LivePartition partition) {
+        this.rows = rows;
+        store = new ReadStore(options.redis());
+        pollNs = TimeUnit.MILLISECONDS.toNanos(partition.pollMs());
+        Map<String, Integer> places = new HashMap<>();
+        for (LivePartition.Follow follow : partition.queues()) {
+            store.place(follow.queue(), follow.server());
+            places.put(follow.queue(), follow.server());
+            queues.add(new Followed(new LiveQueue(store, follow.queue(), follow.entry(), follow.entered(), options.failOnDataLoss())));
+        }
+        looking.addAll(queues);
+        bell = Doorbells.bell(options.redis(), places);
+    }
+
+    /** A queue, and how much of what was taken from it has been handed out. */
+    private static final class Followed {
+        final LiveQueue queue;
+        private Chunk chunk;
+        private int at;
+        private byte[] handed;
+        private long handedId;
+
+        Followed(LiveQueue queue) {
+            this.queue = queue;
+        }
+
+        void begin(Chunk found) {
+            chunk = found;
+            at = found.from();
+        }
+
+        boolean done() {
+            return chunk == null || at == chunk.until();
+        }
+
+        InternalRow row(RowMaker rows) {
+            handed = chunk.value(at);
+            handedId = chunk.first() + at - chunk.from();
+            at++;
+            return rows.row(chunk.queue(), handedId, handed);
+        }
+
+        Position position() {
+            long next = done() ? queue.need() : chunk.first() + at - chunk.from();
+            return queue.position(next, handedId == next - 1 ? handed : null);
+        }
+    }
+
+    @Override
+    public RecordStatus nextWithTimeout(Long timeoutMs) throws InterruptedIOException {
+        asked = true;
+        if (current == null || current.done()) {
+            long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+            while (!refill()) {
+                if (!awaited(until)) {
+                    return NONE;
+                }
+            }
+        }
+        row = current.row(rows);
+        return ROW;
+    }
+
+    @Override
+    public boolean next() throws InterruptedIOException {
+        return nextWithTimeout(0L).hasRecord();
+    }
+
+    @Override
+    public InternalRow get() {
+        return row;
+    }
+
+    @Override
+    public PartitionOffset getOffset() {
+        Map<String, Position> ends = new HashMap<>();
+        queues.forEach(followed -> ends.put(followed.queue.queue(), followed.position()));
+        return new LiveOffset(ends, asked);
+    }
+
+    @Override
+    public void close() {
+        if (!closed) {
+            closed = true;
+            bell.close();
+            store.close();
+        }
+    }
+
+    private boolean refill() {
+        while (!looking.isEmpty()) {
+            Followed next = looking.poll();
+            Chunk found = next.queue.take();
+            nextPoll = System.nanoTime() + pollNs;
+            if (found != null) {
+                if (next.queue.full()) {
+                    looking.add(next);
+                }
+                next.begin(found);
+                current = next;
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Sleeps until there may be something to take; false when the time is over. */
+    private boolean awaited(long until) throws InterruptedIOException {
+        while (looking.isEmpty()) {
+            long now = System.nanoTime();
+            if (now >= until) {
+                return false;
+            }
+            if (rang(Math.min(until, nextPoll) - now)) {
+                rung();
+            } else if (System.nanoTime() >= nextPoll) {
+                poll();
+            }
+        }
+        return true;
+    }
+
+    private boolean rang(long nanos) throws InterruptedIOException {
+        try {
+            return bell.await(Math.max(0, nanos));
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("the task was ended while it waited for messages");
+        }
+    }
+
+    private void rung() {
+        if (queues.size() == 1) {
+            looking.addAll(queues); // its window says at once what came
+        } else {
+            count();
+        }
+    }
+
+    private void poll() {
+        long now = System.nanoTime();
+        if (now >= nextCheck) {
+            nextCheck = now + CHECK_NS;
+            Followed next = queues.get(checked++ % queues.size()); // one at a time, so that many idle queues cost no more than one
+            if (next.queue.check()) {
+                looking.add(next);
+            }
+        }
+        count();
+        nextPoll = System.nanoTime() + pollNs;
+    }
+
+    private void count() {
+        Map<String, Long> given = store.counters(queues.stream().map(followed -> followed.queue.queue()).toList());
+        for (Followed followed : queues) {
+            if (given.get(followed.queue.queue()) >= followed.queue.need() && !looking.contains(followed)) {
+                looking.add(followed);
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+package busmq.spark.source;
+
+import busmq.spark.core.Range;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.store.Chunk;
+import busmq.spark.store.RangeReader;
+import busmq.spark.store.ReadStore;
+import java.util.Iterator;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.PartitionReader;
+
+/** The rows of some ranges, one range after the other. */
+final class RangeRows implements PartitionReader<InternalRow> {
+    private final ReadStore store;
+    private final RowMaker rows;
+    private final boolean strict;
+    private final Iterator<Range> ranges;
+    private RangeReader reader;
+    private Chunk chunk;
+    private int at;
+    private InternalRow row;
+
+    RangeRows(ReadOptions options, RowMaker rows, RangePartition partition) {
+        store = new ReadStore(options.redis());
+        this.rows = rows;
+        strict = options.failOnDataLoss();
+        ranges = partition.ranges().iterator();
+    }
+
+    @Override
+    public boolean next() {
+        while (chunk == null || at == chunk.until()) {
+            chunk = reader == null ? null : reader.next();
+            if (chunk != null) {
+                at = chunk.from();
+            } else if (ranges.hasNext()) {
+                reader = new RangeReader(store, ranges.next(), strict);
+            } else {
+                return false;
+            }
+        }
+        row = rows.row(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at));
+        at++;
+        return true;
+    }
+
+    @Override
+    public InternalRow get() {
+        return row;
+    }
+
+    @Override
+    public void close() {
+        store.close();
+    }
+}

@@ -1,0 +1,67 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.PyText;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/** Makes rows in the columns that were asked for. */
+final class RowMaker {
+    private final int width;
+    private int queueAt = -1;
+    private int idAt = -1;
+    private int valueAt = -1;
+    private boolean text;
+    private String last;
+    private UTF8String lastName;
+
+    RowMaker(StructType schema) {
+        width = schema.length();
+        for (int i = 0; i < width; i++) {
+            StructField column = schema.fields()[i];
+            switch (column.name()) {
+                case "queue" -> queueAt = i;
+                case "id" -> idAt = i;
+                default -> {
+                    valueAt = i;
+                    text = column.dataType().equals(DataTypes.StringType);
+                }
+            }
+        }
+    }
+
+    InternalRow row(String queue, long id, byte[] value) {
+        Object[] columns = new Object[width];
+        if (queueAt >= 0) {
+            columns[queueAt] = name(queue);
+        }
+        if (idAt >= 0) {
+            columns[idAt] = id;
+        }
+        if (valueAt >= 0) {
+            columns[valueAt] = text ? utf8(queue, id, value) : value;
+        }
+        return new GenericInternalRow(columns);
+    }
+
+    @SuppressWarnings("StringEquality") // the same object message after message; another one costs a conversion
+    private UTF8String name(String queue) {
+        if (queue != last) {
+            last = queue;
+            lastName = UTF8String.fromString(queue);
+        }
+        return lastName;
+    }
+
+    private static UTF8String utf8(String queue, long id, byte[] value) {
+        UTF8String found = UTF8String.fromBytes(value);
+        if (!found.isValid()) {
+            throw BusException.config("queue " + PyText.repr(queue) + ": message " + id + " is not UTF-8 text. Read value as binary");
+        }
+        return found;
+    }
+}

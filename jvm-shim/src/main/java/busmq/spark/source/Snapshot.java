@@ -1,0 +1,66 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.core.Plan;
+import busmq.spark.core.QueueState;
+import busmq.spark.core.Range;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.options.Starting;
+import busmq.spark.store.ReadStore;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.types.StructType;
+
+/** What the queues hold now, as id ranges. Removes nothing, leases nothing, creates nothing. */
+record Snapshot(ReadOptions options, StructType schema) implements Batch {
+    Snapshot {
+        if (options.starting().has(Starting.LATEST)) {
+            throw BusException.config("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
+        }
+    }
+
+    @Override
+    public InputPartition[] planInputPartitions() {
+        try (ReadStore store = new ReadStore(options.redis())) {
+            List<String> names = options.subscribe();
+            if (options.subscribePattern() != null) {
+                Pattern pattern = Pattern.compile(options.subscribePattern());
+                names = store.discover(name -> pattern.matcher(name).matches());
+            }
+            Map<String, Long> wanted = new HashMap<>();
+            names.forEach(queue -> wanted.put(queue, -1L));
+            Map<String, QueueState> states = store.states(wanted);
+            List<Range> ranges = new ArrayList<>();
+            for (String queue : names) {
+                QueueState state = states.get(queue);
+                if (!state.exists()) {
+                    throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
+                }
+                long first = Math.max(state.oldest(), after(queue, state.given()) + 1);
+                if (state.count() > 0 && first <= state.newest()) {
+                    String born = state.born().isEmpty() ? store.attach(List.of(queue), false, options.ttlS()).get(queue).born() : state.born();
+                    ranges.add(new Range(queue, born, first, state.newest(), store.locate(List.of(queue)).get(queue)));
+                }
+            }
+            return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(RangePartition::new).toArray(InputPartition[]::new);
+        }
+    }
+
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        return new ReaderFactory(options, schema);
+    }
+
+    /** The id that startingOffsets says is read already. */
+    private long after(String queue, long given) {
+        long start = options.startOf(queue);
+        return start == Starting.EARLIEST ? 0 : Math.min(start, given);
+    }
+}

@@ -1,0 +1,78 @@
+package busmq.spark.store;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.UnknownHostException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.SecureRandom;
+import java.util.Arrays;
+import java.util.HexFormat;
+
+/**
+ * Who holds a lease: a token that tells where its holder runs, so that one that died on this machine is replaced at once. The Python package
+ * (topology/holder.py) reads and writes the same.
+ */
+public final class Holder {
+    private static final SecureRandom RANDOM = new SecureRandom();
+    /** Of the fields of proc(5) behind the program's name: its state, and when it started. */
+    private static final int STATE = 0;
+    private static final int STARTED = 19;
+
+    private Holder() {}
+
+    /** A random name, for incarnations and leases. */
+    static String newToken() {
+        return HexFormat.of().toHexDigits(RANDOM.nextLong());
+    }
+
+    /** A new token for this process. */
+    public static String token() {
+        return newToken() + "|" + machine() + "|" + processName(ProcessHandle.current().pid());
+    }
+
+    /** Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone. */
+    public static boolean isDead(String token) {
+        String[] parts = token.split("\\|", -1);
+        return parts.length > 1 && parts[1].equals(machine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !alive(process));
+    }
+
+    /** Whether the holder runs on this machine. */
+    public static boolean isHere(String token) {
+        return token.contains("|" + machine() + "|");
+    }
+
+    private static boolean alive(String process) {
+        String pid = process.replaceFirst("\\..*", "");
+        return pid.matches("\\d{1,18}") && processName(Long.parseLong(pid)).equals(process);
+    }
+
+    private static String machine() {
+        try {
+            String boot = Files.readString(Path.of("/proc/sys/kernel/random/boot_id"), StandardCharsets.US_ASCII).strip();
+            return boot + "/" + Files.readSymbolicLink(Path.of("/proc/self/ns/pid"));
+        } catch (IOException error) {
+            return host();
+        }
+    }
+
+    private static String host() {
+        try {
+            return InetAddress.getLocalHost().getHostName();
+        } catch (UnknownHostException error) {
+            return "localhost";
+        }
+    }
+
+    /** Names a process so that a later one with the same number is told apart; empty when there is none. */
+    private static String processName(long pid) {
+        try {
+            String stat = Files.readString(Path.of("/proc/" + pid + "/stat"), StandardCharsets.ISO_8859_1);
+            String[] fields = stat.substring(stat.lastIndexOf(')') + 1).strip().split("\\s+");
+            return "ZX".contains(fields[STATE]) ? "" : pid + "." + fields[STARTED]; // a zombie is dead
+        } catch (IOException error) {
+            return ProcessHandle.of(pid).isPresent() ? String.valueOf(pid) : "";
+        }
+    }
+}

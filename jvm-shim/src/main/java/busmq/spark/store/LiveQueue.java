@@ -1,0 +1,186 @@
+package busmq.spark.store;
+
+import busmq.spark.core.Loss;
+import busmq.spark.core.Mark;
+import busmq.spark.core.Position;
+import busmq.spark.core.QueueKeys;
+import busmq.spark.core.QueueState;
+import busmq.spark.redis.Call;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One queue that is followed as messages come. Nothing is removed.
+ *
+ * <p>Every window begins with the message read last and ends with the incarnation: so a Redis that lost its tail in a fail-over and gave the ids
+ * to other messages is noticed before one of them is handed out. Whatever does not fit leads to {@link #check}.
+ */
+public final class LiveQueue {
+    /** A longer message is not read twice: its fingerprint is asked for instead. */
+    private static final int SHORT = 1024;
+    /** A list with a hole looks like one whose head moves; so often it may have moved. */
+    private static final int MISSES = 2;
+    private static final Logger LOG = LoggerFactory.getLogger(LiveQueue.class);
+
+    private final ReadStore store;
+    private final QueueKeys keys;
+    private final String queue;
+    private final Position entry;
+    private final boolean entered;
+    private final boolean strict;
+    private Windows windows;
+    private long need;
+    private long head;
+    private byte[] last;
+    private long skipped;
+    private long resumed;
+    private int misses;
+    private boolean checked;
+    private boolean full;
+    private boolean over;
+
+    /** {@code entered}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on behind them. */
+    public LiveQueue(ReadStore store, String queue, Position entry, boolean entered, boolean strict) {
+        this.store = store;
+        this.queue = queue;
+        this.entry = entry;
+        this.entered = entered;
+        this.strict = strict;
+        keys = store.keys(queue);
+        need = entry.last() + 1;
+    }
+
+    public String queue() {
+        return queue;
+    }
+
+    /** The next id that is waited for. */
+    public long need() {
+        return need;
+    }
+
+    /** Where the queue stands when everything before the id {@code next} has been handed out, and {@code value} was the last of it (null: nothing). */
+    public Position position(long next, byte[] value) {
+        if (value == null && skipped == 0) {
+            return entry;
+        }
+        Long start = skipped > 0 ? Long.valueOf(resumed) : entered ? entry.start() : null;
+        return new Position(entry.born(), next - 1, value == null ? "" : Mark.of(value), start, entry.lost() + skipped);
+    }
+
+    /** What came since; null when there is nothing. Throws the loss when something is gone. */
+    public Chunk take() {
+        full = false;
+        while (!over && (checked || check())) {
+            boolean overlap = last != null && last.length <= SHORT && need > head;
+            long from = overlap ? need - 1 : need;
+            long rows = windows.rows() + need - from;
+            List<Object> replies = store.linkOf(queue).runAll(calls(from, rows));
+            List<Object> pairs = ReadStore.list(replies.get(0));
+            if (sound(replies, pairs, from)) {
+                return taken(pairs, (int) (need - from), rows);
+            }
+            misses++;
+            checked = false;
+        }
+        return null;
+    }
+
+    /** Whether the last {@link #take} found as much as one reply may hold, so that there is more right now. */
+    public boolean full() {
+        return full;
+    }
+
+    /** Compares with what Redis has now. True when there is something to take; throws the loss when something is gone. */
+    public boolean check() {
+        if (over) {
+            return false;
+        }
+        List<Object> replies = store.linkOf(queue).runAll(List.of(
+                Call.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), need - 1),
+                Call.script("probe", List.of(keys.metadata(), keys.messages()), need, Windows.DEEP)));
+        QueueState now = QueueState.of(ReadStore.list(replies.get(0)), 0);
+        String mark = last != null ? Mark.of(last) : need - 1 == entry.last() ? entry.mark() : "";
+        Loss loss = Loss.between(new Position(entry.born(), need - 1, mark), now);
+        head = now.count() > 0 ? now.oldest() : now.given() + 1;
+        if (loss == null && misses > MISSES && now.given() >= need) {
+            loss = hole(now);
+        }
+        if (loss != null) {
+            passOver(loss);
+        }
+        if (windows == null) {
+            windows = new Windows((Long) ReadStore.list(replies.get(1)).get(2), need - head >= Windows.DEEP);
+        }
+        checked = true;
+        return !over && now.given() >= need;
+    }
+
+    private List<Call> calls(long from, long rows) {
+        long index = from - head;
+        Call window = Call.command("LRANGE", keys.messages(), 2 * index, 2 * (index + rows) - 1);
+        Call life = Call.command("HGET", keys.metadata(), "born");
+        return last == null || last.length <= SHORT ? List.of(window, life) : List.of(window, life, Call.script("marks", List.of(keys.messages()), need - 1));
+    }
+
+    /** Whether the window is of the life and the history we know, begins where it was asked to, and has no hole. */
+    private boolean sound(List<Object> replies, List<Object> pairs, long from) {
+        int count = pairs.size() / 2;
+        if (replies.get(1) == null || !ReadStore.text(replies.get(1)).equals(entry.born())) {
+            return false;
+        }
+        if (count == 0) {
+            return from == need && from == head; // asked for from the head on, and the list is empty
+        }
+        if (Chunk.id(pairs, 0) != from || Chunk.id(pairs, count - 1) != from + count - 1) {
+            return false;
+        }
+        if (replies.size() > 2) {
+            String mark = ReadStore.text(ReadStore.list(replies.get(2)).get(0));
+            return mark.isEmpty() || mark.equals(Mark.of(last));
+        }
+        return from == need || Arrays.equals(last, (byte[]) pairs.get(1));
+    }
+
+    private Chunk taken(List<Object> pairs, int from, long rows) {
+        int count = pairs.size() / 2;
+        misses = 0;
+        if (count <= from) {
+            return null;
+        }
+        full = count >= rows;
+        windows.took(pairs, full);
+        Chunk found = new Chunk(queue, need, pairs, from, count);
+        last = found.value(count - 1);
+        need += count - from;
+        return found;
+    }
+
+    /** The id is given, and not where it should be. Null when it is elsewhere in the list. */
+    private Loss hole(QueueState now) {
+        List<Object> place = ReadStore.list(store.linkOf(queue).run(Call.script("seek", List.of(keys.messages()), need)));
+        boolean exact = (Long) place.get(1) == 1;
+        long following = ReadStore.text(place.get(2)).isEmpty() ? now.given() + 1 : ReadStore.number(place.get(2));
+        head = exact ? need - (Long) place.get(0) : following - (Long) place.get(0) - 1;
+        return exact ? null : new Loss("removed", "ids from " + need + " on", "next stored id " + following, following - need);
+    }
+
+    private void passOver(Loss loss) {
+        if (strict) {
+            throw store.lossError(queue, loss, 1);
+        }
+        LOG.warn("{}; going on from the oldest stored message", store.lossError(queue, loss, 1).getMessage());
+        if (loss.kind().equals("removed")) {
+            need += loss.ids();
+            resumed = need - 1;
+            skipped += loss.ids();
+            last = null;
+            misses = 0;
+        } else {
+            over = true; // the next batch begins in what is there then, and counts
+        }
+    }
+}

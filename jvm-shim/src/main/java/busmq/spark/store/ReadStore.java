@@ -1,0 +1,306 @@
+package busmq.spark.store;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.core.Loss;
+import busmq.spark.core.Position;
+import busmq.spark.core.QueueKeys;
+import busmq.spark.core.QueueState;
+import busmq.spark.options.RedisOptions;
+import busmq.spark.options.Starting;
+import busmq.spark.redis.Call;
+import busmq.spark.redis.Link;
+import busmq.spark.redis.Links;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.Function;
+import java.util.function.Predicate;
+
+/**
+ * What a source asks of its queues and says to them, on the driver; many queues in one round trip. Answers are under the queues' names. Not for
+ * two threads at once.
+ */
+public final class ReadStore implements AutoCloseable {
+    /** How long a reader that died without a word keeps its queues, unless it died on the machine that asks. */
+    public static final long LEASE_MS = 15_000;
+
+    /** Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms. */
+    private static final int QUEUES_PER_CALL = 100;
+    /** Most messages dropped in one call. */
+    private static final int ACK_MOST = 2000;
+    /** How long our own records outlive a queue whose ttl is shorter. */
+    private static final long LONG_TTL_S = 7 * 24 * 3600;
+
+    private final Links links;
+    private final boolean cluster;
+    private final Map<String, Integer> places = new HashMap<>();
+
+    /** Nothing is connected yet. */
+    public ReadStore(RedisOptions options) {
+        links = Links.of(options);
+        cluster = options.cluster();
+    }
+
+    public QueueKeys keys(String queue) {
+        return links.keys(queue);
+    }
+
+    /** The link of a server by its index. */
+    public Link link(int server) {
+        return links.link(server);
+    }
+
+    /** Say where a queue is, as somebody else has found out. */
+    public void place(String queue, int server) {
+        places.put(queue, server);
+    }
+
+    /** The link of a queue. */
+    public Link linkOf(String queue) {
+        return link(locate(List.of(queue)).get(queue));
+    }
+
+    /** The index of the server of each queue. */
+    public Map<String, Integer> locate(Collection<String> queues) {
+        List<String> unknown = queues.stream().filter(queue -> !places.containsKey(queue)).toList();
+        if (!unknown.isEmpty()) {
+            places.putAll(links.locate(unknown));
+        }
+        Map<String, Integer> found = new LinkedHashMap<>();
+        queues.forEach(queue -> found.put(queue, places.get(queue)));
+        return found;
+    }
+
+    /** Every queue there is whose name is accepted, sorted. */
+    public List<String> discover(Predicate<String> accept) {
+        List<String> found = new ArrayList<>();
+        links.discover().forEach((queue, server) -> {
+            if (accept.test(queue)) {
+                places.put(queue, server);
+                found.add(queue);
+            }
+        });
+        return found;
+    }
+
+    /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
+    public Map<String, Attached> attach(Collection<String> queues, boolean create, long ttlS) {
+        return each(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", Holder.newToken(), create ? 1 : 0, LONG_TTL_S),
+                (reply, at, queue) -> {
+                    List<?> items = (List<?>) reply;
+                    if ((Long) items.get(0) < 0) {
+                        throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
+                    }
+                    return new Attached((Long) items.get(0) == 1, (Long) items.get(1), text(items.get(3)));
+                });
+    }
+
+    /** The state of each queue; the number is the id whose fingerprint is wanted, -1 for none. */
+    public Map<String, QueueState> states(Map<String, Long> wanted) {
+        return each(wanted.keySet(), QUEUES_PER_CALL,
+                part -> Call.script("state", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(part, wanted)),
+                (reply, at, queue) -> QueueState.of(list(reply), QueueState.ITEMS * at));
+    }
+
+    /** The fingerprint of one message of each queue, by id; empty when it is not stored. */
+    public Map<String, String> marks(Map<String, Long> ids) {
+        return each(ids.keySet(), QUEUES_PER_CALL, part -> Call.script("marks", keysOf(part, keys -> List.of(keys.messages())), idsOf(part, ids)),
+                (reply, at, queue) -> text(list(reply).get(at)));
+    }
+
+    /** The id given last by each queue (0: none): one native command, the cheapest way to see that nothing was pushed. */
+    public Map<String, Long> counters(Collection<String> queues) {
+        if (cluster) {
+            return each(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> number(reply));
+        }
+        return each(queues, Integer.MAX_VALUE, part -> {
+            List<Object> words = new ArrayList<>(List.of("MGET"));
+            part.forEach(queue -> words.add(keys(queue).msgid()));
+            return Call.command(words.toArray());
+        }, (reply, at, queue) -> number(list(reply).get(at)));
+    }
+
+    /**
+     * Acknowledge positions. Messages that every subscription has acked are dropped, in steps that never hold Redis long. Idempotent and
+     * cumulative; a refused position drops nothing.
+     */
+    public Map<String, AckResult> ack(Map<String, Position> positions, String subscription) {
+        Map<String, AckResult> results = new HashMap<>();
+        Set<String> open = new LinkedHashSet<>(positions.keySet());
+        while (!open.isEmpty()) {
+            Map<String, AckResult> found = each(open, QUEUES_PER_CALL, part -> ackCall(part, positions, subscription), (reply, at, queue) -> {
+                List<Object> row = list(list(reply).get(at));
+                return new AckResult(text(row.get(0)), row.get(1) instanceof byte[] detail ? text(detail) : String.valueOf(row.get(1)));
+            });
+            found.forEach((queue, result) -> {
+                if (!result.status().equals("more")) {
+                    results.put(queue, result);
+                    open.remove(queue);
+                }
+            });
+        }
+        return results;
+    }
+
+    private Call ackCall(List<String> part, Map<String, Position> positions, String subscription) {
+        List<Object> args = new ArrayList<>(List.of(subscription, ACK_MOST, LONG_TTL_S));
+        part.forEach(queue -> args.addAll(List.of(positions.get(queue).last(), positions.get(queue).born(), positions.get(queue).mark())));
+        return Call.script(
+                "ack_to", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.acks())), args.toArray());
+    }
+
+    /** Register the subscription on every queue; a start is an acked id, or one of {@link Starting}'s words. The one it has stays. */
+    public void subscribe(Map<String, Long> starts, String subscription) {
+        each(starts.keySet(), 1, part -> {
+            QueueKeys keys = keys(part.get(0));
+            long start = starts.get(part.get(0));
+            Object word = start == Starting.EARLIEST ? "earliest" : start == Starting.LATEST ? "latest" : start;
+            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, word, LONG_TTL_S);
+        }, (reply, at, queue) -> reply);
+    }
+
+    /** The subscriptions of each queue, sorted. */
+    public Map<String, List<String>> subscriptions(Collection<String> queues) {
+        return each(queues, 1, part -> Call.command("HGETALL", keys(part.get(0)).acks()), (reply, at, queue) -> {
+            Map<String, Object> found = new TreeMap<>();
+            List<Object> items = list(reply);
+            for (int i = 0; i < items.size(); i += 2) {
+                found.put(text(items.get(i)), items.get(i + 1));
+            }
+            found.remove(":born");
+            return List.copyOf(found.keySet());
+        });
+    }
+
+    /** Try to become the reader of every queue; who holds each afterwards. {@code dead} names holders known to be dead. */
+    public Map<String, String> lease(Collection<String> queues, String subscription, String token, Map<String, String> dead) {
+        return each(queues, 1,
+                part -> Call.script("lease", List.of(keys(part.get(0)).lease(subscription)), token, LEASE_MS, dead.getOrDefault(part.get(0), "")),
+                (reply, at, queue) -> text(reply));
+    }
+
+    /** Give leases up, where they are still the token's. */
+    public void release(Collection<String> queues, String subscription, String token) {
+        each(queues, 1, part -> Call.script("release", List.of(keys(part.get(0)).lease(subscription)), token), (reply, at, queue) -> reply);
+    }
+
+    /** Whose lease each queue is under; empty when nobody's. */
+    public Map<String, String> holders(Collection<String> queues, String subscription) {
+        return each(queues, 1, part -> Call.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
+    }
+
+    /** Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 the lease is somebody else's. An empty token renews no lease. */
+    public Map<String, Long> keepAlive(Collection<String> queues, String subscription, String token) {
+        return each(queues, QUEUES_PER_CALL, part -> Call.script("touch", keysOf(part, keys -> {
+            List<String> all = new ArrayList<>(keys.all());
+            all.add(keys.lease(subscription));
+            return all;
+        }), token, token.isEmpty() ? 0 : LEASE_MS, LONG_TTL_S), (reply, at, queue) -> (Long) list(reply).get(at));
+    }
+
+    /** The last id of first..last such that all values up to it fit {@code budget} bytes (first - 1 when none does), and their bytes. */
+    public long[] bytesUntil(String queue, long first, long last, long budget) {
+        long at = first - 1;
+        long used = 0;
+        while (at < last) {
+            Call call = Call.script("measure", List.of(keys(queue).messages()), at + 1, last, budget - used);
+            List<Object> reply = list(linkOf(queue).run(call));
+            at = (Long) reply.get(0);
+            used += (Long) reply.get(1);
+            if ((Long) reply.get(2) == 1) {
+                break;
+            }
+        }
+        return new long[] {at, used};
+    }
+
+    /** The error for a loss, which names its cause as far as Redis still shows it. {@code ownListeners}: how many of the listeners are ours. */
+    public BusException lossError(String queue, Loss loss, long ownListeners) {
+        QueueKeys keys = keys(queue);
+        List<Object> found = linkOf(queue).runAll(List.of(
+                Call.command("EXISTS", keys.toack()), Call.command("PUBSUB", "NUMSUB", keys.available()), Call.command("DBSIZE")));
+        long listeners = number(list(found.get(1)).get(1));
+        return new Traces((Long) found.get(0) == 1, listeners, (Long) found.get(2) == 0).error(queue, loss, ownListeners);
+    }
+
+    /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id behind them, 0 when there is none. */
+    BusException removedError(String queue, long need, long last, long oldest) {
+        QueueKeys keys = keys(queue);
+        List<Object> found = linkOf(queue).runAll(List.of(Call.command("GET", keys.msgid()), Call.command("EXISTS", keys.toack()),
+                Call.command("PUBSUB", "NUMSUB", keys.available()), Call.command("HLEN", keys.acks())));
+        long given = number(found.get(0));
+        String expected = "ids " + need + ".." + last;
+        // A subscription of another query counts as another consumer.
+        Traces traces = new Traces((Long) found.get(1) == 1, number(list(found.get(2)).get(1)) + Math.max(0, (Long) found.get(3) - 2), false);
+        if (given < need) {
+            return traces.error(queue, new Loss("rolled-back", expected, "last id " + given), 1);
+        }
+        String stored = oldest > 0 ? "oldest stored id " + oldest : "nothing after them";
+        return traces.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
+    }
+
+    @Override
+    public void close() {
+        links.close();
+    }
+
+    private interface Read<T> {
+        T of(Object reply, int at, String queue);
+    }
+
+    /** Calls over at most so many queues of a server each, all servers' in one round trip each; every answer under its queue. */
+    private <T> Map<String, T> each(Collection<String> queues, int most, Function<List<String>, Call> call, Read<T> read) {
+        Map<Integer, List<String>> groups = new HashMap<>();
+        locate(queues).forEach((queue, server) -> groups.computeIfAbsent(server, index -> new ArrayList<>()).add(queue));
+        Map<String, T> found = new LinkedHashMap<>();
+        groups.forEach((server, group) -> {
+            List<List<String>> parts = parts(group, cluster ? 1 : most);
+            List<Object> replies = link(server).runAll(parts.stream().map(call).toList());
+            for (int i = 0; i < parts.size(); i++) {
+                for (int at = 0; at < parts.get(i).size(); at++) {
+                    String queue = parts.get(i).get(at);
+                    found.put(queue, read.of(replies.get(i), at, queue));
+                }
+            }
+        });
+        return found;
+    }
+
+    private static List<List<String>> parts(List<String> queues, int most) {
+        List<List<String>> parts = new ArrayList<>();
+        for (int at = 0; at < queues.size(); at += Math.min(most, queues.size())) {
+            parts.add(queues.subList(at, (int) Math.min((long) at + most, queues.size())));
+        }
+        return parts;
+    }
+
+    private List<String> keysOf(List<String> queues, Function<QueueKeys, List<String>> which) {
+        return queues.stream().flatMap(queue -> which.apply(keys(queue)).stream()).toList();
+    }
+
+    private static Object[] idsOf(List<String> queues, Map<String, Long> ids) {
+        return queues.stream().map(ids::get).toArray();
+    }
+
+    @SuppressWarnings("unchecked")
+    static List<Object> list(Object reply) {
+        return (List<Object>) reply;
+    }
+
+    static String text(Object reply) {
+        return new String((byte[]) reply, UTF_8);
+    }
+
+    static long number(Object reply) {
+        return reply == null ? 0 : reply instanceof Long found ? found : Long.parseLong(text(reply));
+    }
+}
