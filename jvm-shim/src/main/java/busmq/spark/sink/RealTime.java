@@ -8,7 +8,7 @@ import org.apache.spark.sql.execution.SparkPlan;
 import scala.collection.Iterator;
 
 /** Whether the query whose batch is being started runs in real-time mode, which no interface tells a sink. */
-final class RealTime {
+public final class RealTime {
     private static final String SCAN = "RealTimeStreamScanExec";
 
     private RealTime() {
@@ -33,7 +33,7 @@ final class RealTime {
      * In real-time mode a batch has no planned end: run again it holds other rows, the first time's record would stand for them, and rows
      * would be missing.
      */
-    static BusException notExactlyOnce(String where) {
+    public static BusException notExactlyOnce(String where) {
         return BusException.config("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "
                 + "Leave the option out, or say at-least-once; rows since the last checkpoint then come again after a restart");
     }

@@ -69,7 +69,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     }
 
     /** Throws BUSMQ_MESSAGE_REFUSED for a NULL in a row; rows count from 1 in their task. */
-    void check(boolean valueIsNull, boolean queueIsNull, long row) {
+    public void check(boolean valueIsNull, boolean queueIsNull, long row) {
         if (valueIsNull || queueIsNull) {
             String column = PyText.repr(valueIsNull ? valueColumn : queueColumn);
             throw refused("column " + column + " is NULL in row " + row + " of its task; a message cannot be. Filter them, or use coalesce()");
@@ -77,7 +77,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     }
 
     /** The name of a queue as a row has it. Throws BUSMQ_MESSAGE_REFUSED for an empty one. */
-    String named(String name) {
+    public String named(String name) {
         if (name.isEmpty()) {
             throw refused("column " + PyText.repr(queueColumn) + " is empty in some rows; expected the name of a queue");
         }

@@ -1,0 +1,71 @@
+package busmq.spark;
+
+import busmq.spark.options.WriteOptions;
+import busmq.spark.sink.RealTime;
+import busmq.spark.sink.SinkColumns;
+import busmq.spark.sink.TaskSink;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import org.apache.spark.sql.ForeachWriter;
+import org.apache.spark.sql.Row;
+
+/**
+ * Rows into queues through {@code writeStream.foreach}: the one way to write with milliseconds of latency that needs no setting of the engine,
+ * since its list of sinks for real-time mode has foreach on it. At least once, in order. Options and columns are those of the sink.
+ *
+ * <p>From Python: {@code df.writeStream._jwrite.foreach(spark._jvm.busmq.spark.BusmqForeachWriter(options))}, options a dictionary. Gap: a
+ * Python foreach is allowed in real-time mode, but its rows wait for seconds in a buffer.
+ */
+public final class BusmqForeachWriter extends ForeachWriter<Row> {
+    private final WriteOptions options;
+    private transient TaskSink sink;
+    private transient SinkColumns columns;
+    private transient long rows;
+
+    /** Throws BUSMQ_CONFIG for a wrong option, before anything is connected. Columns are looked at when the first row comes. */
+    public BusmqForeachWriter(Map<String, String> options) {
+        this.options = WriteOptions.parse(options);
+        boolean asked = options.keySet().stream().anyMatch("delivery"::equalsIgnoreCase);
+        if (asked && this.options.delivery().equals("exactly-once")) {
+            throw RealTime.notExactlyOnce("foreach");
+        }
+    }
+
+    @Override
+    public boolean open(long partition, long epoch) {
+        sink = TaskSink.pushing(options);
+        columns = null;
+        rows = 0;
+        return true;
+    }
+
+    @Override
+    public void process(Row row) {
+        if (columns == null) {
+            columns = SinkColumns.of(row.schema(), options.queue());
+        }
+        columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), ++rows);
+        String queue = columns.queueAt() < 0 ? options.queue() : columns.named(row.getString(columns.queueAt()));
+        try {
+            sink.add(queue, columns.text() ? row.getString(columns.valueAt()).getBytes(StandardCharsets.UTF_8) : row.getAs(columns.valueAt()));
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    @Override
+    public void close(Throwable error) {
+        if (sink == null) {
+            return;
+        }
+        try (TaskSink closing = sink) {
+            if (error == null) {
+                closing.finish();
+            }
+        } catch (IOException stopped) {
+            throw new UncheckedIOException(stopped);
+        }
+    }
+}
