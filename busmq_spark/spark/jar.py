@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from busmq_spark.errors import LocalToolMissing
 
 NAME = "busmq-spark-shim.jar"
 PACKAGE = Path(__file__).parents[1]
+
+CLASS_PATH = "SPARK_DIST_CLASSPATH"
+"""Spark's launcher appends what is in this variable to the class path, whatever the settings of a session say of jars."""
+MANAGER = "BUSMQ_CHECKPOINT_MANAGER"
+"""Names our checkpoint file manager, in processes that have the jar on their class path; see ``tune``."""
 
 
 def find_jar() -> Path | None:
@@ -25,3 +32,28 @@ def the_jar() -> Path:
         remedy = "Build it in a source tree with a JDK 17 or newer and Maven: mvn -f jvm-shim package -DskipTests"
         raise LocalToolMissing(tool=NAME, reason="this installation was made without it", remedy=remedy)
     return path
+
+
+def offer_jar() -> bool:
+    """Have a Spark that this process starts later find the jar, and say so to it; False where that cannot be had.
+
+    Both are said in the environment, so no Java process hears of a class that it cannot load: not a Spark that runs already, nor one behind
+    Spark Connect, nor an executor on another machine.
+    """
+    path = find_jar()
+    if path is None or _class_path_is_set_elsewhere():
+        return False
+    entries = [entry for entry in os.environ.get(CLASS_PATH, "").split(os.pathsep) if entry]
+    if str(path) not in entries:
+        os.environ[CLASS_PATH] = os.pathsep.join([*entries, str(path)])
+    os.environ[MANAGER] = "busmq.spark.LocalCheckpointFileManager"
+    return True
+
+
+def _class_path_is_set_elsewhere() -> bool:
+    """Spark's launcher reads this script first, and an assignment there is the last word."""
+    spec = find_spec("pyspark")
+    homes = [os.environ.get("SPARK_HOME"), spec and spec.origin and str(Path(spec.origin).parent)]
+    folders = [os.environ.get("SPARK_CONF_DIR"), *(f"{home}/conf" for home in homes if home)]
+    scripts = [Path(folder) / "spark-env.sh" for folder in folders if folder]
+    return any(script.is_file() and CLASS_PATH in script.read_text(errors="replace") for script in scripts)

@@ -10,6 +10,14 @@ from busmq_spark.embedded import RedisServer
 from tests.faults.process import DriverProcess, Garage
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Bus
+from tests.jvm import module
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _jar() -> None:
+    """What is killed here keeps its checkpoints with the Java module, wherever that can be built."""
+    if not module.missing():
+        module.built()
 
 
 @pytest.fixture

@@ -54,7 +54,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
     # Workers import the package from this tree even where it is not installed.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with_jar = pyspark.__version__ >= "4.1" and not module.missing()
+    if pyspark.__version__ >= "4.1" and not module.missing():
+        module.built()  # tune finds it
     builder = SparkSession.builder.master("local[2]").appName("busmq_spark tests")
     settings = {
         "spark.ui.enabled": "false",
@@ -69,8 +70,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    if with_jar:
-        builder.config("spark.jars", str(module.built()))
     session = tune(builder).getOrCreate()
     session.sparkContext.setLogLevel("OFF")  # failing queries are what many tests are about
     yield session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
@@ -11,10 +12,25 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark import tune
-from busmq_spark.spark.tune import settings
+from busmq_spark.spark import jar
+from busmq_spark.spark.tune import MANAGER, settings
 
 ROOT = Path(__file__).parents[2]
-MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+@pytest.fixture(autouse=True)
+def no_jar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most people have none."""
+    monkeypatch.setattr(jar, "find_jar", lambda: None)
+    for name in (jar.CLASS_PATH, jar.MANAGER, "SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def a_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    path = tmp_path / jar.NAME
+    monkeypatch.setattr(jar, "find_jar", lambda: path)
+    return path
 
 
 def builder() -> SparkSession.Builder:
@@ -46,3 +62,37 @@ def test_the_class_exists_in_the_installed_spark() -> None:
 @pytest.mark.parametrize(("spark", "package"), [("4.0.5", "streaming"), ("4.1.0", "checkpointing"), ("5.0.0.dev0", "checkpointing")])
 def test_the_class_moved_with_spark_4_1(spark: str, package: str) -> None:
     assert settings(spark)[MANAGER].split(".")[-2] == package
+
+
+def test_without_the_jar_nothing_is_said_of_it() -> None:
+    tune(builder())
+    assert jar.CLASS_PATH not in os.environ
+    assert jar.MANAGER not in os.environ
+
+
+def test_with_the_jar_the_class_is_named_only_in_the_environment_that_brings_the_jar(a_jar: Path) -> None:
+    """A Spark that has one has the other: setting, session and machine may be anybody's."""
+    tuned = tune(builder())._options
+    assert tuned == {**settings(version("pyspark")), MANAGER: f"${{env.BUSMQ_CHECKPOINT_MANAGER:-{settings(version('pyspark'))[MANAGER]}}}"}
+    assert os.environ[jar.CLASS_PATH] == str(a_jar)
+    assert os.environ[jar.MANAGER] == "busmq.spark.LocalCheckpointFileManager"
+
+
+def test_the_class_path_of_others_stays_and_the_jar_is_added_once(a_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(jar.CLASS_PATH, "theirs.jar")
+    tune(builder())
+    tune(builder())
+    assert os.environ[jar.CLASS_PATH] == f"theirs.jar{os.pathsep}{a_jar}"
+
+
+def test_a_spark_whose_own_script_sets_the_class_path_is_left_alone(a_jar: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "spark-env.sh").write_text("export SPARK_DIST_CLASSPATH=$(hadoop classpath)\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert tune(builder())._options == settings(version("pyspark"))
+    assert jar.MANAGER not in os.environ
+
+
+def test_spark_4_0_which_lacks_what_the_jar_builds_on_is_left_alone(a_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("busmq_spark.spark.tune.version", lambda package: "4.0.5")
+    assert tune(builder())._options == settings("4.0.5")
+    assert jar.CLASS_PATH not in os.environ

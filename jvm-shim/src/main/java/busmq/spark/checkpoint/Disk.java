@@ -1,0 +1,40 @@
+package busmq.spark.checkpoint;
+
+import java.io.IOException;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayDeque;
+import java.util.Deque;
+
+/** What makes files survive a loss of power. */
+public class Disk {
+    /** Put the bytes of a file on the disk. */
+    protected void sync(FileChannel file) throws IOException {
+        file.force(false); // its length goes with the bytes; times of access may wait
+    }
+
+    /** Put the names of a folder on the disk. */
+    protected void syncFolder(Path folder) {
+        try (FileChannel names = FileChannel.open(folder, StandardOpenOption.READ)) {
+            names.force(true);
+        } catch (IOException refused) {
+            // Some mounted disks sync no folder: they keep names as well as they can, and no call of ours changes that.
+        }
+    }
+
+    /** Make a folder and those above it, so that they stay. */
+    protected void makeFolders(Path folder) throws IOException {
+        Deque<Path> parents = new ArrayDeque<>();
+        for (Path at = folder; at != null && !Files.isDirectory(at); at = at.getParent()) {
+            if (at.getParent() != null) {
+                parents.push(at.getParent());
+            }
+        }
+        if (!parents.isEmpty()) { // else it is there, perhaps as a link, which createDirectories would refuse
+            Files.createDirectories(folder);
+        }
+        parents.forEach(this::syncFolder);
+    }
+}

@@ -1,0 +1,165 @@
+package busmq.spark.checkpoint;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.channels.FileChannel;
+import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+class DurableFileTest {
+    @TempDir Path folder;
+
+    private static void write(Path target, boolean replace, String text) throws IOException {
+        try (DurableFile file = new DurableFile(target, replace, new Disk())) {
+            file.write(text.getBytes(UTF_8));
+        }
+    }
+
+    private List<String> names() throws IOException {
+        try (Stream<Path> files = Files.list(folder)) {
+            return files.map(file -> file.getFileName().toString()).sorted().toList();
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aFileIsThereOnceItIsClosedAndNothingElse(boolean replace) throws IOException {
+        Path target = folder.resolve("7");
+        DurableFile file = new DurableFile(target, replace, new Disk());
+        file.write("a whole ".getBytes(UTF_8));
+        file.write("batch".getBytes(UTF_8));
+        file.flush();
+        assertFalse(Files.exists(target));
+        file.close();
+        file.close();
+        assertEquals("a whole batch", Files.readString(target));
+        assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void anOlderFileGivesWayOnlyIfItMay() throws IOException {
+        Path target = folder.resolve("7");
+        write(target, false, "first");
+        assertThrows(FileAlreadyExistsException.class, () -> write(target, false, "second"));
+        assertEquals("first", Files.readString(target));
+        write(target, true, "third");
+        assertEquals("third", Files.readString(target));
+        assertEquals(List.of("7"), names());
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void cancelLeavesEverythingAsItWas(boolean replace) throws IOException {
+        Path target = folder.resolve("7");
+        write(target, false, "first");
+        DurableFile file = new DurableFile(target, replace, new Disk());
+        file.write("second".getBytes(UTF_8));
+        file.cancel();
+        file.close();
+        assertEquals("first", Files.readString(target));
+        assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void cancelAfterCloseIsTooLate() throws IOException {
+        DurableFile file = new DurableFile(folder.resolve("7"), true, new Disk());
+        file.close();
+        file.cancel();
+        assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void missingFoldersAreMade() throws IOException {
+        Path target = folder.resolve("a/b/7");
+        write(target, false, "x");
+        assertEquals("x", Files.readString(target));
+    }
+
+    @Test
+    void theChecksumOfAnEarlierFileGoesWithIt() throws IOException {
+        Files.writeString(folder.resolve(".7.crc"), "of another manager");
+        write(folder.resolve("7"), true, "x");
+        assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void aFolderBehindALinkIsAFolder() throws IOException {
+        Path real = Files.createDirectory(folder.resolve("real"));
+        Path link = Files.createSymbolicLink(folder.resolve("link"), real);
+        new Disk().makeFolders(link);
+        write(link.resolve("new/7"), false, "x");
+        assertEquals("x", Files.readString(real.resolve("new/7")));
+    }
+
+    /** What a loss of power would break, which no test can cause. */
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void theBytesAreOnTheDiskBeforeTheNameAndTheNameBeforeAnybodyIsTold(boolean replace) throws IOException {
+        Path target = folder.resolve("new/7");
+        List<String> synced = new ArrayList<>();
+        Disk watched = new Disk() {
+            @Override
+            protected void sync(FileChannel file) throws IOException {
+                synced.add("bytes, 3 of them: " + (file.size() == 3) + ", name: " + Files.exists(target));
+            }
+
+            @Override
+            protected void syncFolder(Path at) {
+                synced.add(folder.relativize(at) + ", name: " + Files.exists(target));
+            }
+        };
+        try (DurableFile file = new DurableFile(target, replace, watched)) {
+            file.write("abc".getBytes(UTF_8));
+        }
+        assertEquals(List.of(", name: false", "bytes, 3 of them: true, name: false", "new, name: true"), synced);
+    }
+
+    @Test
+    void aFailedSyncLeavesNoFile() throws IOException {
+        Disk full = new Disk() {
+            @Override
+            protected void sync(FileChannel file) throws IOException {
+                throw new IOException("no space left");
+            }
+        };
+        DurableFile file = new DurableFile(folder.resolve("7"), true, full);
+        assertThrows(IOException.class, file::close);
+        assertEquals(List.of(), names());
+    }
+
+    @Test
+    void aWriterThatIsKilledLeavesOnlyWholeFiles() throws Exception {
+        for (int round = 0; round < 5; round++) {
+            Process writer = new ProcessBuilder(
+                            ProcessHandle.current().info().command().orElseThrow(),
+                            "-cp", System.getProperty("java.class.path"),
+                            KilledWriter.class.getName(), folder.toString())
+                    .redirectError(ProcessBuilder.Redirect.INHERIT)
+                    .start();
+            int told = 20 + round * 37;
+            assertEquals(told, writer.getInputStream().readNBytes(told).length); // a byte for each pair of files
+            writer.destroyForcibly().waitFor();
+            List<String> visible = names().stream().filter(name -> !name.startsWith(".")).toList();
+            for (int i = 0; i < told; i++) {
+                assertTrue(visible.contains("log-" + i));
+            }
+            for (String name : visible) {
+                String text = Files.readString(folder.resolve(name)).replaceFirst("^\\d+ ", "");
+                assertTrue(text.equals(KilledWriter.text(name)), name + " has " + text.length() + " characters");
+            }
+        }
+    }
+}
