@@ -1,0 +1,196 @@
+"""The sink of the Java module in real-time mode: rows arrive while their batch runs; at least once, in order, without a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from busmq_spark.embedded import RedisServer
+from tests.conftest import Fresh
+from tests.faults.proxy import Command, Proxy
+from tests.spark.conftest import Bus, MakeBus
+from tests.support import PATIENCE_S, wait_until
+
+LONG, SHORT = "1 hour", "500 milliseconds"
+SINK_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
+LEAST = "spark.sql.streaming.realTimeMode.minBatchDuration"
+
+pytestmark = [pytest.mark.usefixtures("shim_jar")]
+
+
+class Live:
+    """Queries in real-time mode from the queue ``source``. Its values say their place in the order."""
+
+    def __init__(self, spark: SparkSession, bus: Bus, source: str, folder: Path) -> None:
+        self._spark = spark
+        self._bus = bus
+        self._source = source
+        self._checkpoint = str(folder / "checkpoint")
+        self._fed = 0
+        self.query: StreamingQuery | None = None
+        bus.attach(source)
+
+    def feed(self, rows: int) -> None:
+        self._bus.push(self._source, *(str(i) for i in range(self._fed, self._fed + rows)))
+        self._fed += rows
+
+    def start(self, sink: dict[str, str], batch: str = LONG) -> None:
+        """Into the table ``busmq-realtime``."""
+        self.query = self._writer(batch).format("busmq-realtime").options(asyncProgressTrackingEnabled="false", **sink).start()
+
+    def start_foreach(self, sink: dict[str, str], batch: str = LONG) -> None:
+        """Through the ForeachWriter."""
+        writer = self._writer(batch)
+        writer._jwrite.foreach(self._spark._jvm.busmq.spark.BusmqForeachWriter(sink))
+        self.query = writer.start()
+
+    def _writer(self, batch: str) -> Any:
+        options = {"redis.url": self._bus.url, "subscribe": self._source}
+        rows = self._spark.readStream.format("busmq-realtime").options(**options).load().select("value")
+        return rows.writeStream.outputMode("update").option("checkpointLocation", self._checkpoint).trigger(realTime=batch)
+
+    def wait_for(self, true: Callable[[], object], what: str) -> None:
+        """An error of the query comes up at once."""
+
+        def settled() -> object:
+            if self.query is not None and (error := self.query.exception()):
+                raise error
+            return true()
+
+        wait_until(settled, PATIENCE_S, what)
+
+    def wait_whole(self, bus: Bus, queue: str) -> list[int]:
+        """Until everything fed has arrived; each message's first arrival is in its place. The result is what arrived, repeats too."""
+        self.wait_for(lambda: str(self._fed - 1).encode() in bus.stored(queue)[-1:], "the last message is in the sink")
+        found = [int(value) for value in bus.stored(queue)]
+        assert list(dict.fromkeys(found)) == list(range(self._fed))
+        return found
+
+    @property
+    def batches(self) -> int:
+        """How many have ended."""
+        return len(self.query.recentProgress) if self.query is not None else 0
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+            self.query = None
+
+
+@pytest.fixture
+def live(spark: SparkSession, bus: Bus, fresh: Fresh, tmp_path: Path) -> Iterator[Live]:
+    made = Live(spark, bus, fresh("in"), tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def any_sink(spark: SparkSession) -> Iterator[None]:
+    """The engine's list of sinks for real-time mode is fixed; with the check off it takes others."""
+    spark.conf.set(SINK_CHECK, "false")
+    yield
+    spark.conf.unset(SINK_CHECK)
+
+
+@pytest.fixture
+def short_batches(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(LEAST, "100")
+    yield
+    spark.conf.unset(LEAST)
+
+
+@pytest.mark.usefixtures("any_sink")
+def test_rows_arrive_while_their_batch_runs_and_come_again_from_its_start_after_a_stop(bus: Bus, live: Live, queue: str) -> None:
+    sink = {"redis.url": bus.url, "queue": queue}
+    live.start(sink)
+    for rows in (1, 3000, 1, 50):
+        live.feed(rows)
+        assert len(live.wait_whole(bus, queue)) == len(set(bus.stored(queue)))
+    live.stop()
+    live.feed(10)
+    live.start(sink)
+    found = live.wait_whole(bus, queue)
+    assert found == [*range(3052), *range(3062)], "nothing was in the checkpoint yet: all of it comes once more"
+
+
+@pytest.mark.usefixtures("any_sink", "short_batches")
+def test_batch_after_batch_nothing_is_lost_repeated_or_out_of_order(bus: Bus, live: Live, queue: str) -> None:
+    live.start({"redis.url": bus.url, "queue": queue}, SHORT)
+    rounds = 0
+    while rounds < 20 or live.batches < 3:
+        live.feed(37)
+        live.wait_whole(bus, queue)
+        rounds += 1
+    assert live.wait_whole(bus, queue) == list(range(37 * rounds))
+
+
+@pytest.mark.usefixtures("any_sink")
+def test_exactly_once_is_refused_where_it_is_asked_for(bus: Bus, live: Live, queue: str) -> None:
+    live.feed(1)
+    live.start({"redis.url": bus.url, "queue": queue, "delivery": "exactly-once"})
+    with pytest.raises(Exception, match=r"\[BUSMQ_CONFIG\] delivery=exactly-once is not possible with trigger\(realTime=…\)"):
+        live.wait_whole(bus, queue)
+    assert bus.stored(queue) == []
+
+
+@pytest.mark.usefixtures("any_sink")
+def test_redis_dies_with_a_call_under_way_and_what_is_in_doubt_comes_again_in_order(live: Live, bus_of: MakeBus) -> None:
+    with RedisServer(aof=True) as server, Proxy(server.port) as proxy:
+        bus = bus_of(server)
+        live.start({"redis.url": proxy.url, "queue": "out"})
+        live.feed(10)
+        live.wait_whole(bus, "out")
+        for reply in (False, True):
+            gate = proxy.hold(pushes, reply=reply)
+            live.feed(1)
+            held = gate.wait()
+            live.feed(500)  # gathers meanwhile
+            server.kill()
+            held.drop()
+            gate.open()
+            server.restart()
+            found = live.wait_whole(bus, "out")
+            assert len(found) - len(set(found)) == reply, "only what had been stored without an answer is there twice"
+
+
+def pushes(command: Command) -> bool:
+    return command.name == "push"
+
+
+@pytest.mark.usefixtures("any_sink")
+def test_a_queue_that_vanishes_while_rows_flow_is_made_anew(bus: Bus, live: Live, queue: str) -> None:
+    live.start({"redis.url": bus.url, "queue": queue, "ttl": "90s"})
+    live.feed(2)
+    live.wait_whole(bus, queue)
+    bus.close_queue(queue)
+    live.feed(1)
+    live.wait_for(lambda: bus.stored(queue) == [b"2"], "the next row is in a new queue")
+
+
+def test_a_foreach_writer_needs_no_setting_of_the_engine(spark: SparkSession, bus: Bus, live: Live, queue: str) -> None:
+    assert spark.conf.get(SINK_CHECK) == "true"
+    live.start_foreach({"redis.url": bus.url, "queue": queue})
+    for rows in (1, 3000, 1):
+        live.feed(rows)
+        live.wait_whole(bus, queue)
+    live.stop()
+    with pytest.raises(Exception, match=r"\[BUSMQ_CONFIG\] delivery=exactly-once is not possible with foreach"):
+        live.start_foreach({"redis.url": bus.url, "queue": queue, "Delivery": "exactly-once"})
+
+
+@pytest.mark.usefixtures("short_batches")
+def test_a_foreach_writer_has_stored_every_row_when_its_batch_ends(bus: Bus, live: Live, queue: str) -> None:
+    live.start_foreach({"redis.url": bus.url, "queue": queue}, SHORT)
+    live.feed(2000)
+    live.wait_for(lambda: live.batches, "a batch has ended")
+    live.feed(20)
+    live.wait_whole(bus, queue)
+    live.stop()
+    live.start_foreach({"redis.url": bus.url, "queue": queue}, SHORT)
+    live.feed(1)
+    live.wait_whole(bus, queue)
