@@ -56,12 +56,12 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         if (ack.equals("none") && !subscription.isEmpty()) {
             throw BusException.config("ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out");
         }
-        Set<String> sources = new TreeSet<>(starting.sources());
+        Set<String> sources = new TreeSet<>(starting.sources().keySet());
         sources.remove("local");
         if (!sources.isEmpty()) {
             throw BusException.config("startingOffsets names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources ");
         }
-        List<String> strange = new ArrayList<>(new TreeSet<>(starting.queues()));
+        List<String> strange = new ArrayList<>(new TreeSet<>(starting.named()));
         strange.removeAll(subscribe);
         if (!subscribe.isEmpty() && !strange.isEmpty()) {
             throw BusException.config("startingOffsets names " + PyText.repr(strange.get(0)) + ", which is not in subscribe");

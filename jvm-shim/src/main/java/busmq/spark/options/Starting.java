@@ -7,11 +7,12 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.Serializable;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 
-/** Option {@code startingOffsets}: where a fresh checkpoint begins, for all queues or one by one. */
-public final class Starting implements Serializable {
+/** Option {@code startingOffsets}: where a fresh checkpoint begins, for all queues or one by one; ask {@link #of}. */
+public record Starting(long all, Map<String, Long> queues, Map<String, Map<String, Long>> sources) implements Serializable {
     /** In place of an id: from the oldest stored message, or after the newest. */
     public static final long EARLIEST = -1;
     /** See {@link #EARLIEST}. */
@@ -22,18 +23,8 @@ public final class Starting implements Serializable {
     private static final String WANTED =
             "earliest, latest, or JSON such as {\"orders\": 41, \"audit\": \"latest\"} (an id is the last one that counts as read)";
 
-    private final long all;
-    private final Map<String, Long> queues;
-    private final Map<String, Map<String, Long>> sources;
-
-    private Starting(long all, Map<String, Long> queues, Map<String, Map<String, Long>> sources) {
-        this.all = all;
-        this.queues = queues;
-        this.sources = sources;
-    }
-
     static Starting parse(String text) {
-        Long word = word(text.strip().toLowerCase(java.util.Locale.ROOT));
+        Long word = word(text.strip().toLowerCase(Locale.ROOT));
         if (word != null) {
             return new Starting(word, Map.of(), Map.of());
         }
@@ -86,11 +77,7 @@ public final class Starting implements Serializable {
         return all == start || queues.containsValue(start) || sources.values().stream().anyMatch(nested -> nested.containsValue(start));
     }
 
-    Set<String> sources() {
-        return sources.keySet();
-    }
-
-    Set<String> queues() {
+    Set<String> named() {
         Set<String> out = new HashSet<>(queues.keySet());
         sources.values().forEach(nested -> out.addAll(nested.keySet()));
         return out;

@@ -54,7 +54,7 @@ final class Address {
         files.put("redis.tls.certificate", options.tlsCertificate());
         files.put("redis.tls.key", options.tlsKey());
         files.values().removeIf(path -> path == null);
-        String given = files.isEmpty() ? options.tlsCheckHostname() ? null : "checkHostname" : files.keySet().iterator().next();
+        String given = files.isEmpty() ? options.tlsCheckHostname() ? null : "redis.tls.checkHostname" : files.keySet().iterator().next();
         if (given != null && servers.stream().noneMatch(Server::tls)) {
             throw BusException.config(given + " is set, but no URL in redis.url speaks TLS; write rediss:// instead of redis://");
         }

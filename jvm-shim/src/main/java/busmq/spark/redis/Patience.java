@@ -8,8 +8,8 @@ import java.util.concurrent.ThreadLocalRandom;
 
 /** How long one step is tried anew: the pauses between the tries, and their end. */
 final class Patience {
-    /** When nobody answers. A last try that hangs adds its own time-out. */
-    static final long NOBODY_MS = 8_000;
+    /** When nobody answers. A last try that hangs adds its own time-out. Shorter in tests. */
+    static final long NOBODY_MS = Long.getLong("busmq.patienceMs", 8_000);
     /** While somebody answers but nobody is master: Sentinel and Cluster as they come need up to 35 s for a fail-over. */
     static final long FAILOVER_MS = 60_000;
 

@@ -22,6 +22,9 @@ final class Refusals {
     /** At the start, or where Redis before 7 quotes what a command inside a script said. */
     private static final Pattern CODE = Pattern.compile("(?:^|-)(" + String.join("|", KINDS.keySet()) + ")\\b");
 
+    /** How Java words that the other side just went away, with or without TLS. */
+    private static final Pattern GONE = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
+
     private Refusals() {
     }
 
@@ -62,23 +65,20 @@ final class Refusals {
 
     private static BusException lost(RuntimeException error, Endpoint endpoint) {
         Throwable root = error;
-        while (root.getCause() != null) {
-            if (root instanceof SSLException && !(root.getCause() instanceof java.security.GeneralSecurityException)) {
-                break;
-            }
-            root = root.getCause();
-        }
         SSLException tls = null;
-        for (Throwable each = error; each != null; each = each.getCause()) {
-            tls = each instanceof SSLException found ? found : tls;
+        while (root.getCause() != null) {
+            root = root.getCause();
+            tls = root instanceof SSLException found ? found : tls;
         }
         String text = plain(reason(root), endpoint);
-        boolean gone = tls != null && (text.contains("closed") || text.contains("reset") || text.contains("terminated") || text.contains("Broken pipe"));
+        boolean gone = GONE.matcher(text).find();
         if (tls != null && !gone) {
             return BusException.of(ErrorKind.TLS_FAILED, "url", endpoint.masked(), "reason", text);
         }
-        if (root instanceof SocketTimeoutException && endpoint.masked().contains("rediss://")) {
-            text += " (so does a port that speaks no TLS)";
+        if (endpoint.masked().contains("rediss://") && (gone || root instanceof SocketTimeoutException)) {
+            // Its last word, the alert, may be lost with the connection, and a server without TLS waits for more in silence.
+            text += root instanceof SocketTimeoutException ? " (so does a port that speaks no TLS)"
+                    : " (a server that wants to see a redis.tls.certificate may end like this)";
         }
         return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", text);
     }
@@ -88,7 +88,7 @@ final class Refusals {
         if (root instanceof UnknownHostException) {
             return "no address is known for host " + text;
         }
-        return root instanceof SocketTimeoutException && !(root instanceof Throwable && text.contains("onnect")) ? "no reply in time" : text;
+        return root instanceof SocketTimeoutException && text.startsWith("Read") ? "no reply in time" : text;
     }
 
     private static String plain(String message, Endpoint endpoint) {

@@ -23,14 +23,14 @@ import redis.clients.jedis.exceptions.JedisDataException;
  */
 final class Wire extends Connection {
     static final int CONNECT_MS = 3_000;
-    /** Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone. */
-    static final int REPLY_MS = 10_000;
+    /** Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone. Shorter in tests. */
+    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", 10_000);
     /** Longest wait for one sentinel, or for one node that is asked for the slots: the others may know better. */
     static final int ASK_MS = 2_000;
     private static final Call ROLE = Call.command("ROLE");
 
     private Wire(Server server, int connectMs, int replyMs) {
-        super(() -> socket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().resp2().user(server.user())
+        super(() -> socket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().serverDefaultProtocol().user(server.user())
                 .password(server.password()).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs).clientName("busmq_spark")
                 .clientSetInfoConfig(ClientSetInfoConfig.DISABLED).build());
     }

@@ -1,16 +1,22 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import busmq.spark.core.Script;
 import busmq.spark.options.ReadOptions;
+import busmq.spark.options.RedisOptions;
+import busmq.spark.options.Starting;
+import busmq.spark.options.WriteOptions;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.lang.reflect.RecordComponent;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -35,7 +41,7 @@ public final class Probe {
             } catch (BusException error) {
                 out.put("code", error.code());
                 out.put("error", error.getMessage());
-            } catch (RuntimeException | InterruptedException error) {
+            } catch (RuntimeException | InterruptedException | ExceptionInInitializerError error) {
                 out.put("code", error.getClass().getName());
                 out.put("error", String.valueOf(error));
             }
@@ -48,7 +54,7 @@ public final class Probe {
         return switch (asked.get("do").asText()) {
             case "open" -> open(name, asked.get("options"));
             case "run" -> readable(links.get(name).link(asked.get("link").asInt()).runAll(calls(asked.get("calls"))));
-            case "locate" -> links.get(name).locate(JSON.convertValue(asked.get("queues"), JSON.getTypeFactory().constructCollectionType(List.class, String.class)));
+            case "locate" -> links.get(name).locate(words(asked.get("queues")));
             case "discover" -> links.get(name).discover();
             case "bell" -> bell(name, asked.get("queues"));
             case "await" -> bells.get(name).await(asked.get("ms").asLong() * 1_000_000);
@@ -60,16 +66,49 @@ public final class Probe {
                 links.remove(name).close();
                 yield null;
             }
+            case "read" -> fields(ReadOptions.parse(text(asked.get("options"))));
+            case "write" -> fields(WriteOptions.parse(text(asked.get("options"))));
+            case "digest" -> Script.load(asked.get("script").asText()).digest();
+            case "error" -> BusException.of(ErrorKind.valueOf(asked.get("kind").asText()), details(asked.get("details"))).getMessage();
             default -> throw new IllegalArgumentException("unknown: " + asked);
         };
     }
 
     private Object open(String name, JsonNode given) {
-        Map<String, String> map = new HashMap<>(Map.of("subscribe", "unused"));
-        given.properties().forEach(entry -> map.put(entry.getKey(), entry.getValue().asText()));
+        Map<String, String> map = text(given);
+        map.put("subscribe", "unused");
         options.put(name, ReadOptions.parse(map));
         links.put(name, Links.of(options.get(name).redis()));
         return options.get(name).toString();
+    }
+
+    private static Map<String, String> text(JsonNode given) {
+        Map<String, String> map = new LinkedHashMap<>();
+        given.properties().forEach(entry -> map.put(entry.getKey(), entry.getValue().asText()));
+        return map;
+    }
+
+    private static Map<String, Object> fields(Record options) {
+        Map<String, Object> all = new HashMap<>();
+        for (RecordComponent each : options.getClass().getRecordComponents()) {
+            try {
+                Object value = each.getAccessor().invoke(options);
+                if (value instanceof RedisOptions redis) {
+                    all.putAll(fields(redis));
+                } else {
+                    all.put(each.getName(), value instanceof Starting starting ? starting.of("q") : value);
+                }
+            } catch (ReflectiveOperationException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+        return all;
+    }
+
+    private static Object[] details(JsonNode given) {
+        List<Object> all = new ArrayList<>();
+        given.properties().forEach(entry -> all.addAll(List.of(entry.getKey(), entry.getValue().asText())));
+        return all.toArray();
     }
 
     private Object bell(String name, JsonNode given) {
@@ -82,12 +121,17 @@ public final class Probe {
     private static List<Call> calls(JsonNode given) {
         List<Call> calls = new ArrayList<>();
         for (JsonNode each : given) {
-            List<byte[]> words = new ArrayList<>();
-            each.get("words").forEach(word -> words.add(word.asText().getBytes(StandardCharsets.UTF_8)));
+            List<byte[]> words = words(each.get("words")).stream().map(word -> word.getBytes(StandardCharsets.UTF_8)).toList();
             Script script = each.hasNonNull("script") ? Script.load(each.get("script").asText()) : null;
             calls.add(new Call(words, script, each.path("keys").asInt(), each.path("idempotent").asBoolean(true)));
         }
         return calls;
+    }
+
+    private static List<String> words(JsonNode given) {
+        List<String> words = new ArrayList<>();
+        given.forEach(word -> words.add(word.asText()));
+        return words;
     }
 
     private static Object readable(Object reply) {

@@ -1,0 +1,342 @@
+"""The Java module's links do what the Python ones do: what is sent again and what never, which server is asked, and what an error says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from busmq_spark.core import scripts
+from busmq_spark.core.keys import QueueKeys, hash_index
+from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.topology.urls import Server
+from tests.conftest import Fresh
+from tests.jvm.probe import Links, Probe, Refused, call
+from tests.moves import Move
+from tests.support import wait_until
+from tests.topology.conftest import absent
+from tests.topology.fakes import CLOSE, FakeRedis, says
+
+pytestmark = [pytest.mark.jvm, pytest.mark.redis]
+
+ONCE = call("INCR", "n", idempotent=False)
+AGAIN = call("GET", "n")
+SILENCE = b""
+MASTER = b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"
+REPLICA = b"*5\r\n$5\r\nslave\r\n$1\r\na\r\n:1\r\n$9\r\nconnected\r\n:0\r\n"
+
+
+def url(server: Server) -> str:
+    return f"redis://127.0.0.1:{server.port}"
+
+
+def push(keys: QueueKeys, *values: str) -> dict[str, object]:
+    return call(*keys.shared, keys.available, *values, script="push", keys=4, idempotent=False)
+
+
+# What is sent again
+
+
+@pytest.mark.parametrize("lost", [CLOSE, SILENCE], ids=["closed", "half-open"])
+def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(probe: Probe, lost: bytes) -> None:
+    with FakeRedis(says(lost, b"$1\r\n7\r\n")) as fake:
+        assert probe.open(url(fake.server)).run_all([AGAIN]) == ["7"]
+        assert len(fake.seen) == 2
+
+
+@pytest.mark.parametrize("lost", [CLOSE, SILENCE], ids=["closed", "half-open"])
+def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(probe: Probe, lost: bytes) -> None:
+    with FakeRedis(says(lost, b":1\r\n")) as fake:
+        with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
+            probe.open(url(fake.server)).run_all([ONCE])
+        assert len(fake.seen) == 1
+
+
+def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whole(probe: Probe) -> None:
+    with FakeRedis(says(b"$1\r\n7\r\n", CLOSE, b":1\r\n")) as fake:
+        with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
+            probe.open(url(fake.server)).run_all([AGAIN, ONCE])
+        assert len(fake.seen) == 2
+
+
+@pytest.mark.parametrize("code", ["LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN"])
+def test_a_call_that_redis_put_off_is_sent_again_even_if_not_idempotent(probe: Probe, code: str) -> None:
+    said = [f"-{code} not now, please\r\n".encode()] * 2 + [b":5\r\n"]
+    with FakeRedis(lambda _, words: b"+PONG\r\n" if words == [b"PING"] else said.pop(0)) as fake:
+        assert probe.open(url(fake.server)).run_all([ONCE]) == [5]
+        assert not said
+
+
+def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_idempotent(probe: Probe) -> None:
+    with FakeRedis(says(b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"*2\r\n:1\r\n:1\r\n")) as fake:
+        assert probe.open(url(fake.server)).run_all([push(QueueKeys("q"), "v")]) == [[1, 1]]
+        assert [words[0] for words in fake.seen] == [b"EVALSHA", b"EVAL"]
+        assert fake.seen[0][1].decode() == scripts.load("push").digest
+        assert fake.seen[1][1].decode() == scripts.load("push").text
+
+
+def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(probe: Probe) -> None:
+    unknown = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+    seek = call("a", "b", script="seek", keys=2)
+    with FakeRedis(says(b"+first\r\n", unknown, b"+third\r\n", b"+second\r\n")) as fake:
+        assert probe.open(url(fake.server)).run_all([call("PING"), seek, call("PING")]) == ["first", "second", "third"]
+
+
+def test_several_pushes_in_one_step_keep_their_order_though_redis_forgot_their_script(probe: Probe) -> None:
+    with RedisServer() as server:
+        links, keys = probe.open(server.url), QueueKeys("q")
+        server.command("HSET", keys.metadata, "ttl", 60)
+        links.run_all([push(keys, "a"), push(keys, "b")])
+        server.command("SCRIPT", "FLUSH")
+        links.run_all([push(keys, str(i)) for i in range(20)])
+        stored = server.command("LRANGE", keys.messages, 0, -1)
+        assert isinstance(stored, list)
+        assert stored[1::2] == ["a", "b", *map(str, range(20))]
+
+
+def test_a_redis_that_was_restarted_is_found_before_a_push_is_sent(probe: Probe) -> None:
+    with RedisServer() as server:
+        links = probe.open(server.url)
+        assert links.run_all([ONCE]) == [1]
+        server.kill()
+        server.restart()
+        probe.ask("await", pause(probe, links), ms=50)  # the connection is not asked about again so soon after its last call
+        assert probe.answer() is False
+        assert links.run_all([ONCE]) == [1]
+
+
+def pause(probe: Probe, links: Links) -> str:
+    links.listen()
+    return links.name
+
+
+# What errors say
+
+
+def test_a_server_that_is_away_is_lost_when_patience_is_and_no_secret_shows(probe: Probe) -> None:
+    with pytest.raises(Refused) as caught:
+        probe.open(f"redis://:hidden-secret@127.0.0.1:{absent().port}").run_all([AGAIN])
+    assert caught.value.code == "BUSMQ_LINK_LOST"
+    assert "redis://***@127.0.0.1:" in str(caught.value)
+    assert "hidden-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", [{"redis_password": "wrong-secret"}, {"redis_password": "wrong-secret", "redis_username": "some-user"}, {}])
+def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(probe: Probe, password: dict[str, str]) -> None:
+    with RedisServer(password="right-secret") as server:
+        links = probe.open(f"redis://127.0.0.1:{server.port}", **password)
+        with pytest.raises(Refused) as caught:
+            links.run_all([call("SET", "a", 1)])
+        assert caught.value.code == "BUSMQ_UNAUTHORIZED"
+        assert "-secret" not in str(caught.value) + links.shown
+        assert "some-user" not in str(caught.value) + links.shown
+
+
+def test_the_right_password_is_taken_from_the_url(probe: Probe) -> None:
+    with RedisServer(password="right@,secret+%") as server:
+        assert probe.open(server.url).run_all([call("PING")]) == ["PONG"]
+
+
+def test_a_user_without_the_right_to_run_a_script_is_unauthorized(probe: Probe) -> None:
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "reader", "on", ">reader-secret", "~*", "+@all", "-rpush")
+        server.command("HSET", QueueKeys("q").metadata, "ttl", 60)
+        links = probe.open(f"redis://127.0.0.1:{server.port}", redis_username="reader", redis_password="reader-secret")
+        with pytest.raises(Refused, match="BUSMQ_UNAUTHORIZED"):
+            links.run_all([push(QueueKeys("q"), "v")])
+
+
+def test_a_server_out_of_memory_is_full(probe: Probe) -> None:
+    with RedisServer() as server:
+        server.command("HSET", QueueKeys("q").metadata, "ttl", 60)
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(Refused, match=r"BUSMQ_SERVER_FULL.*Nothing of this call was stored"):
+            probe.open(server.url).run_all([push(QueueKeys("q"), "v")])
+
+
+# Several servers
+
+
+def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: DirectGroup, fresh: Fresh) -> None:
+    links = probe.open(",".join(three_servers.urls))
+    names = [fresh() for _ in range(6)]
+    strange = QueueKeys(names[0])
+    elsewhere = (hash_index(strange.metadata, 3) + 1) % 3
+    three_servers.servers[elsewhere].command("HSET", strange.metadata, "ttl", 60)
+    expected = {name: hash_index(QueueKeys(name).metadata, 3) for name in names}
+    assert links.locate(*names) == {**expected, names[0]: elsewhere}
+    assert links.discover()[names[0]] == elsewhere
+
+
+def test_while_one_of_several_servers_is_away_no_place_is_guessed(probe: Probe, redis_server: RedisServer) -> None:
+    with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
+        probe.open(f"{redis_server.url},redis://127.0.0.1:{absent().port}").locate("q")
+
+
+# Sentinel
+
+
+def test_a_server_that_is_not_master_any_more_is_not_used(probe: Probe) -> None:
+    def answer(_: int, words: list[bytes]) -> bytes:
+        if words[0] == b"SENTINEL":
+            port = str(fake.server.port).encode()
+            return b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port)
+        return roles.pop(0) if words[0] == b"ROLE" else b":1\r\n" if said.pop() else b"-READONLY You can't write against a read only replica.\r\n"
+
+    roles, said = [REPLICA, MASTER, MASTER], [True, False]
+    fake = FakeRedis(answer)
+    with fake:
+        links = probe.open(url(fake.server), redis_layout="sentinel", redis_sentinelMaster="blue")
+        assert links.run_all([ONCE]) == [1]
+        assert [words[0] for words in fake.seen] == [b"SENTINEL", b"ROLE", b"SENTINEL", b"ROLE", b"INCR", b"SENTINEL", b"ROLE", b"INCR"]
+        assert fake.seen[0][2] == b"blue"
+
+
+def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options(probe: Probe) -> None:
+    with FakeRedis(says(b"*-1\r\n")) as fake:
+        links = probe.open(f"{url(fake.server)},redis://127.0.0.1:{absent().port}", redis_layout="sentinel", redis_sentinelMaster="blue")
+        with pytest.raises(Refused, match=r"BUSMQ_CONFIG.*no master 'blue'.*redis\.sentinelMaster"):
+            links.run_all([AGAIN])
+
+
+@pytest.mark.slow
+def test_a_link_and_its_bell_follow_the_master_through_a_failover(probe: Probe) -> None:
+    with SentinelGroup(password="right") as group:
+        links = probe.open(",".join(group.urls), redis_layout="sentinel", redis_sentinelMaster=group.name, redis_password="right")
+        links.run_all([call("SET", "a", "before")])
+        assert links.run("WAIT", 1, 10_000) == 1
+        links.listen(q=0)
+        assert links.rings(10_000)
+        dead = group.kill_master()
+        assert links.run_all([call("GET", "a"), call("SET", "a", "after")]) == ["before", "OK"]
+        assert group.master is not dead
+        assert links.rings(30_000), "a subscription that is back rings"
+        group.master.command("PUBLISH", QueueKeys("q").available, "x")
+        assert links.rings(30_000)
+
+
+# Cluster
+
+
+@pytest.fixture
+def clustered(probe: Probe, cluster_group: ClusterGroup) -> Iterator[Links]:
+    links = probe.open(cluster_group.urls[0], redis_layout="cluster")
+    yield links
+    probe("close", links.name)
+
+
+def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(clustered: Links, cluster_group: ClusterGroup, fresh: Fresh) -> None:
+    keys = [f"{fresh()}-{i}" for i in range(100)]
+    clustered.run_all([call("SET", key, i) for i, key in enumerate(keys)])
+    assert clustered.run_all([call("GET", key) for key in keys]) == [str(i) for i in range(100)]
+    assert len({cluster_group.owner(key).port for key in keys}) == 3
+
+
+def test_queues_of_all_nodes_are_discovered_and_scripts_are_sent_to_nodes_that_forgot_them(
+    clustered: Links, cluster_group: ClusterGroup, fresh: Fresh
+) -> None:
+    names = [fresh(hint) for hint in "abcd"]
+    for name in names:
+        keys = QueueKeys(name, cluster=True)
+        clustered.run_all([call("HSET", keys.metadata, "ttl", 60)])
+        cluster_group.owner(keys.metadata).command("SCRIPT", "FLUSH")
+        assert clustered.run_all([push(keys, "1", "2")]) == [[1, 2]]
+    assert set(names) <= set(clustered.discover())
+
+
+def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_executed_once(
+    clustered: Links, cluster_group: ClusterGroup, fresh: Fresh
+) -> None:
+    key = fresh()
+    clustered.run_all([call("SET", key, 41)])
+    move = Move(cluster_group, key)
+    move.whole()
+    assert clustered.run_all([call("INCR", key, idempotent=False)]) == [42]
+    assert cluster_group.owner(key) is move.target
+
+
+def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, cluster_group: ClusterGroup, fresh: Fresh) -> None:
+    tag = fresh()
+    moved, there, new = (f"{{{tag}}}{name}" for name in ("moved", "there", "new"))
+    clustered.run_all([call("SET", moved, 1), call("SET", there, 1)])
+    move = Move(cluster_group, moved)
+    move.begin()
+    move.migrate(moved)
+    try:
+        assert [clustered.run("INCR", key, idempotent=False) for key in (moved, there, new, moved)] == [2, 2, 1, 3]
+    finally:
+        move.migrate()
+        move.end()
+    assert clustered.run_all([call("GET", key) for key in (moved, there, new)]) == ["3", "2", "1"]
+
+
+def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Links, cluster_group: ClusterGroup, fresh: Fresh) -> None:
+    keys = QueueKeys(fresh(), cluster=True)
+    clustered.run_all([call("HSET", keys.metadata, "ttl", 60), push(keys, "before")])
+    move = Move(cluster_group, keys.metadata)
+    move.begin()
+    move.migrate(keys.messages)
+
+    def told() -> bool:
+        return "errorstat_TRYAGAIN" in str(move.target.command("INFO", "errorstats"))
+
+    move.target.command("CONFIG", "RESETSTAT")
+    clustered.ask_all([push(keys, "after")])
+    wait_until(told, what="the push was told to try again")
+    move.migrate()
+    move.end()
+    assert clustered.probe.answer() == [[2, 1]]
+
+
+def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(probe: Probe, redis_server: RedisServer) -> None:
+    with pytest.raises(Refused, match=r"no node of a cluster; leave redis\.layout at direct"):
+        probe.open(redis_server.url, redis_layout="cluster").run_all([AGAIN])
+
+
+# Bells
+
+
+def test_a_push_rings_the_bell_at_once_and_another_queue_does_not(probe: Probe, redis_server: RedisServer, fresh: Fresh) -> None:
+    links, name = probe.open(redis_server.url), fresh()
+    links.listen(**{name: 0})
+    assert links.rings(10_000), "a subscription that is new rings"
+    redis_server.command("PUBLISH", QueueKeys(fresh()).available, "x")
+    assert not links.rings(20)
+    probe.ask("await", links.name, ms=30_000)
+    redis_server.command("PUBLISH", QueueKeys(name).available, "x")
+    assert probe.answer() is True
+
+
+def test_a_bell_rings_again_when_redis_was_away(probe: Probe) -> None:
+    with RedisServer() as server:
+        links = probe.open(server.url)
+        links.listen(q=0)
+        assert links.rings(10_000)
+        server.kill()
+        server.restart()
+        assert links.rings(30_000)
+        server.command("PUBLISH", QueueKeys("q").available, "x")
+        assert links.rings(30_000)
+
+
+def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
+    with RedisServer() as server:
+        bells = [probe.open(server.url) for _ in range(5)]
+        for links in bells:
+            links.listen(q=0)
+        assert bells[0].rings(10_000)
+        assert len(str(server.command("CLIENT", "LIST", "TYPE", "pubsub")).strip().splitlines()) == 1
+        server.command("PUBLISH", QueueKeys("q").available, "x")
+        assert all(links.rings(10_000) for links in bells)
+
+
+@pytest.mark.slow
+def test_a_failover_of_a_cluster_is_waited_for(probe: Probe, fresh: Fresh) -> None:
+    with ClusterGroup() as group:
+        links, keys = probe.open(group.urls[0], redis_layout="cluster"), [fresh() for _ in range(20)]
+        links.run_all([call("SET", key, "before") for key in keys])
+        dead = group.owner(keys[0])
+        dead.command("WAIT", 1, 10_000)
+        group.kill_master(keys[0])
+        assert links.run_all([call("GET", key) for key in keys]) == ["before"] * 20
+        assert group.owner(keys[0]) is not dead
