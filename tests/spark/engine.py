@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark import compat, stores
+from busmq_spark.spark import stores
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
 from busmq_spark.store.redis_store import open_store
 from busmq_spark.store.sources import by_source
+from tests.support import PATIENCE_S, wait_until
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]
@@ -70,6 +72,10 @@ class Engine:
         self.reader.stop()
         self.reader = self._new_reader()
 
+    def silence(self, ask: Callable[..., Any], queue: str) -> None:
+        """Wait for the end of the killed one's listener: one that lingers, as one of a killed process does not, would look like a consumer."""
+        wait_until(lambda: ask("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1] == 0, PATIENCE_S)
+
     def step(self, crash: Crash = "", limit: Any = None) -> list[Row] | None:
         """One batch: its rows, or None when there is nothing new. ``crash`` ends it after that step; then restart."""
         if len(self.planned) == self.committed and not self._plan(limit):
@@ -78,12 +84,15 @@ class Engine:
             return None
         start = self.planned[self.committed - 1] if self.committed else through_json(self.reader.initialOffset())
         parts = self.reader.partitions(start, self.planned[-1])
-        copy = pickle.loads(pickle.dumps(self._new_reader()))  # the planner's copy travels to the tasks
-        read = [list(rows_of(copy, pickle.loads(pickle.dumps(part)))) for part in parts]
+        read = self._read(parts)
         self.tasks = [len(rows) for rows in read]
         if crash != "read":
             self.committed += 1
         return [row for rows in read for row in rows]
+
+    def _read(self, parts: Any) -> list[list[Row]]:
+        copy = pickle.loads(pickle.dumps(self._new_reader()))  # the planner's copy travels to the tasks
+        return [list(rows_of(copy, pickle.loads(pickle.dumps(part)))) for part in parts]
 
     def _plan(self, limit: Any) -> bool:
         """Write the next entry of the offset log, unless nothing is new."""
@@ -107,7 +116,6 @@ class Engine:
 
     def available_now(self) -> list[list[Row]]:
         """What Trigger.AvailableNow does on a new reader."""
-        assert isinstance(self.reader, compat.AvailableNow)
         self.reader.prepareForTriggerAvailableNow()
         return self.drain()
 

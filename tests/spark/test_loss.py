@@ -11,9 +11,8 @@ from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueMissing, QueueRecreated, RedisRolledBack
-from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
+from tests.spark.conftest import Bus, MakeBus
 from tests.spark.engine import Engine, Row
-from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
 Harm = Callable[[Bus, str], None]
@@ -103,8 +102,7 @@ def test_a_query_that_is_started_again_says_what_happened_meanwhile(bus: Bus, en
         bus.fill(queue, 5, first=6)  # else nothing would be missing
         bus("LTRIM", QueueKeys(queue).messages, 10, -1)
     query.kill()
-    if harm is flushed:  # a listener that lingers, as one of a killed process does not, would look like a consumer
-        wait_until(lambda: bus("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1] == 0, PATIENCE_S)
+    query.silence(bus, queue)
     harm(bus, queue)
     if spark40:
         bus.push(queue, "one more")  # 4.0 tells the reader its start only with a batch
@@ -144,8 +142,7 @@ def test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_an
     if harm in (flushed, consumed):
         bus("LTRIM", QueueKeys(queue).messages, 10, -1)
     query.kill()
-    if harm is flushed:  # a listener that lingers, as one of a killed process does not, would look like a consumer
-        wait_until(lambda: bus("PUBSUB", "NUMSUB", QueueKeys(queue).available)[1] == 0, PATIENCE_S)
+    query.silence(bus, queue)
     harm(bus, queue)
     left = bus.stored(queue)
     query.restart()

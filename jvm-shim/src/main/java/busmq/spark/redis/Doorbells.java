@@ -33,6 +33,14 @@ public final class Doorbells {
         return bell;
     }
 
+    /** Whether this process listens to a queue, perhaps for a reader that is gone. */
+    public static boolean hears(RedisOptions options, String queue) {
+        String channel = new QueueKeys(queue, options.cluster()).available();
+        synchronized (MEN) {
+            return MEN.getOrDefault(options, Map.of()).values().stream().anyMatch(man -> man.hears(channel));
+        }
+    }
+
     private static void leave(Bell bell) {
         synchronized (MEN) {
             MEN.values().forEach(men -> men.values().forEach(man -> man.forget(bell)));

@@ -57,6 +57,10 @@ final class Doorman {
         });
     }
 
+    boolean hears(String channel) {
+        return bells.containsKey(channel);
+    }
+
     private void say(String word, String channel) {
         if (wire == null) {
             return; // all are subscribed at the next connect

@@ -224,6 +224,6 @@ final class Attachment implements AutoCloseable {
     }
 
     private BusException error(String queue, Loss loss) {
-        return store.lossError(queue, loss, queues.contains(queue) ? 1 : 0); // one of those who listen is this query
+        return store.lossError(queue, loss);
     }
 }

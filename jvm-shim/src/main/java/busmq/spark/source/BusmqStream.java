@@ -1,7 +1,6 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
-import busmq.spark.PyText;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.Plan;
 import busmq.spark.core.Position;
@@ -246,7 +245,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (availableNow) {
             planner.seal();
         }
-        List<String> strange = known.stream().filter(queue -> !wanted(queue)).map(PyText::repr).toList();
+        List<String> strange = known.stream().filter(queue -> !wanted(queue)).toList();
         if (!strange.isEmpty()) {
             LOG.warn("the checkpoint has positions of {}, which the options do not name any more; they are dropped", String.join(", ", strange));
         }

@@ -170,9 +170,9 @@ public final class LiveQueue {
 
     private void passOver(Loss loss) {
         if (strict) {
-            throw store.lossError(queue, loss, 1);
+            throw store.lossError(queue, loss);
         }
-        LOG.warn("{}; going on from the oldest stored message", store.lossError(queue, loss, 1).getMessage());
+        LOG.warn("{}; going on from the oldest stored message", store.lossError(queue, loss).getMessage());
         if (loss.kind().equals("removed")) {
             need += loss.ids();
             resumed = need - 1;

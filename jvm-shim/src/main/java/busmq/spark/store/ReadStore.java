@@ -11,6 +11,7 @@ import busmq.spark.core.QueueState;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Starting;
 import busmq.spark.redis.Call;
+import busmq.spark.redis.Doorbells;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
 import java.util.ArrayList;
@@ -41,12 +42,14 @@ public final class ReadStore implements AutoCloseable {
     private static final long LONG_TTL_S = 7 * 24 * 3600;
 
     private final Links links;
+    private final RedisOptions options;
     private final boolean cluster;
     private final Map<String, Integer> places = new HashMap<>();
 
     /** Nothing is connected yet. */
     public ReadStore(RedisOptions options) {
         links = Links.of(options);
+        this.options = options;
         cluster = options.cluster();
     }
 
@@ -223,13 +226,13 @@ public final class ReadStore implements AutoCloseable {
         return new long[] {at, used};
     }
 
-    /** The error for a loss, which names its cause as far as Redis still shows it. {@code ownListeners}: how many of the listeners are ours. */
-    public BusException lossError(String queue, Loss loss, long ownListeners) {
+    /** The error for a loss, which names its cause as far as Redis still shows it. */
+    public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(
                 Call.command("EXISTS", keys.toack()), Call.command("PUBSUB", "NUMSUB", keys.available()), Call.command("DBSIZE")));
         long listeners = number(list(found.get(1)).get(1));
-        return new Traces((Long) found.get(0) == 1, listeners, (Long) found.get(2) == 0).error(queue, loss, ownListeners);
+        return new Traces((Long) found.get(0) == 1, listeners, (Long) found.get(2) == 0).error(queue, loss, Doorbells.hears(options, queue) ? 1 : 0);
     }
 
     /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id behind them, 0 when there is none. */

@@ -1,0 +1,102 @@
+"""The Java source is the Python source in another language: its tests of planning, losses and caps run against both, as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.jvm_engine import JvmEngine
+from tests.spark.test_limits import (  # noqa: F401  # they are the tests of this file
+    test_a_large_message_waits_one_batch_at_most_while_other_queues_are_busy,
+    test_a_message_larger_than_the_whole_budget_passes_alone,
+    test_a_trigger_with_fewer_messages_than_queues_serves_all_of_them_in_turn,
+    test_available_now_acknowledges_its_last_batch_before_it_ends,
+    test_available_now_ends_with_what_was_there_when_it_began,
+    test_available_now_without_news_ends_at_once,
+    test_max_bytes_per_trigger_counts_the_bytes_of_values,
+    test_max_messages_per_trigger_is_shared_fairly_and_what_small_queues_leave_is_used,
+    test_of_both_caps_the_tighter_one_holds,
+    test_queues_are_cut_into_tasks_and_the_rows_stay_the_same,
+    test_the_budget_of_bytes_is_shared_by_queues,
+    test_trigger_once_takes_everything_whatever_the_caps,
+)
+from tests.spark.test_loss import (  # noqa: F401  # as above; query is their fixture
+    query,
+    test_a_named_queue_that_may_not_be_created_is_missed,
+    test_a_query_that_is_started_again_says_what_happened_meanwhile,
+    test_a_replay_does_not_take_another_life_of_the_queue_for_its_own,
+    test_a_running_query_says_it_too,
+    test_a_start_that_is_gone_is_a_loss,
+    test_an_ack_is_refused_when_the_message_is_another_one,
+    test_an_empty_database_is_told_from_an_expired_queue,
+    test_everything_read_and_acked_is_no_loss_when_messages_are_deleted,
+    test_holes_are_a_loss_unless_that_is_allowed,
+    test_holes_in_the_ids_of_a_queue_that_two_kinds_of_consumers_left_are_read_around,
+    test_messages_that_go_between_planning_and_reading_fail_the_task,
+    test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_and_counts,
+    test_with_fail_on_data_loss_false_a_task_reads_what_is_left_of_its_range,
+)
+from tests.spark.test_reader import (  # noqa: F401  # as above
+    test_a_checkpoint_of_another_source_is_refused,
+    test_a_queue_added_to_subscribe_is_read_from_its_oldest_message_even_with_latest,
+    test_a_queue_taken_out_of_subscribe_is_not_read_any_more,
+    test_a_start_after_the_newest_message_is_refused,
+    test_lag_is_the_newest_id_minus_the_end_of_the_batch,
+    test_latest_means_what_was_newest_when_the_first_batch_was_planned,
+    test_nothing_new_is_the_same_offset_again,
+    test_starting_offsets_as_json_name_the_last_id_that_is_done,
+    test_starting_offsets_count_only_for_a_fresh_checkpoint,
+    test_the_offset_is_the_last_id_of_each_queue,
+)
+
+
+@pytest.fixture
+def engine(spark: SparkSession, shim_jar: Path) -> Iterator[Callable[..., JvmEngine]]:
+    """Makes engines around the Java source."""
+    made: list[JvmEngine] = []
+
+    def make(options: dict[str, Any], *, spark40: bool = False) -> JvmEngine:
+        assert not spark40
+        made.append(JvmEngine(spark, options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.reader.stop()
+
+
+class JavaLog:
+    """What Java has warned of, as pytest's caplog shows what Python has."""
+
+    def __init__(self, text: Any) -> None:
+        self._text = text
+
+    @property
+    def text(self) -> str:
+        return str(self._text.toString())
+
+    @property
+    def messages(self) -> list[str]:
+        return self.text.splitlines()
+
+
+@pytest.fixture
+def caplog(spark: SparkSession, shim_jar: Path) -> Iterator[JavaLog]:
+    """In the place of pytest's: the warnings of the Java module."""
+    jvm: Any = spark._jvm
+    log4j = jvm.org.apache.logging.log4j
+    text = jvm.java.io.StringWriter()
+    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern("%m%n").build()
+    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, text, "busmq-tests", False, True)
+    appender.start()
+    logger = log4j.LogManager.getLogger("busmq.spark")
+    before = logger.getLevel()
+    log4j.core.config.Configurator.setLevel("busmq.spark", log4j.Level.WARN)
+    log4j.LogManager.getLogger("busmq.spark").addAppender(appender)
+    yield JavaLog(text)
+    log4j.LogManager.getLogger("busmq.spark").removeAppender(appender)
+    log4j.core.config.Configurator.setLevel("busmq.spark", before)
