@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.keyring import Keyring
     from busmq_spark.federation.server import FederationServer
     from busmq_spark.spark.columns import json_columns
+    from busmq_spark.spark.realtime import realtime
     from busmq_spark.spark.source import BusmqDataSource, register
     from busmq_spark.spark.tune import tune
 
@@ -27,11 +28,12 @@ HOMES = {
     "FederationServer": "federation.server",
     "Keyring": "federation.keyring",
     "json_columns": "spark.columns",
+    "realtime": "spark.realtime",
     "register": "spark.source",
     "tune": "spark.tune",
 }
 
-__all__ = ["Bus", "BusError", "BusmqDataSource", "FederationServer", "Keyring", "__version__", "json_columns", "register", "tune"]
+__all__ = ["Bus", "BusError", "BusmqDataSource", "FederationServer", "Keyring", "__version__", "json_columns", "realtime", "register", "tune"]
 
 
 def __getattr__(name: str) -> Any:

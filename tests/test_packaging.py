@@ -13,12 +13,17 @@ from zipfile import ZipFile
 import pytest
 
 import busmq_spark
+from tests.jvm import module
+from tests.peers.node import need
 
 ROOT = Path(__file__).parents[1]
+BUILT = f"busmq_spark/jars/{module.JAR.name}"
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
+    if not module.missing():
+        module.built()
     out = tmp_path_factory.mktemp("wheel")
     # No isolation: hatchling is installed with the test tools, so this needs no network.
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
@@ -41,7 +46,13 @@ def in_tree() -> set[str]:
 
 def test_the_wheel_holds_the_package_and_the_module_spark_looks_for_and_nothing_else(wheel: ZipFile) -> None:
     content = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert content == in_tree() | {"pyspark_busmq.py"}
+    assert content - {BUILT} == in_tree() | {"pyspark_busmq.py"}
+
+
+@pytest.mark.jvm
+def test_the_wheel_holds_the_jar_where_one_was_built(wheel: ZipFile) -> None:
+    need(module.missing())
+    assert wheel.read(BUILT) == module.JAR.read_bytes()
 
 
 def test_the_wheel_holds_the_lua_scripts_the_type_marker_and_the_licence(wheel: ZipFile) -> None:

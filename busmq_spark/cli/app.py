@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from busmq_spark import __version__
-from busmq_spark.cli import demo, embedded, info, peek, push, queues, serve, tail, token
+from busmq_spark.cli import demo, embedded, info, jar, peek, push, queues, serve, tail, token
 from busmq_spark.cli.output import LogNotes, Output
 from busmq_spark.cli.where import reaching
 from busmq_spark.errors import BusError, ConfigError
@@ -70,6 +70,7 @@ for title, commands in (
     ("Messages", (push.push, tail.tail, peek.peek)),
     ("State", (queues.queues, info.info)),
     ("Other data centres", (serve.serve, token.token)),
+    ("Spark", (jar.jar,)),
 ):
     for command in commands:
         app.command(rich_help_panel=title)(_piped(reaching(command)))

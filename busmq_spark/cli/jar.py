@@ -1,0 +1,20 @@
+"""``busmq jar``: where the Java module is, for Sparks that are started from outside Python."""
+
+from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.output import Output
+from busmq_spark.spark.jar import the_jar
+
+
+def jar(*, as_json: JsonOption = False) -> None:
+    """Print the path of the jar with the real-time source and sink, the catalog and the checkpoint file manager.
+
+    ```
+    spark-submit --jars "$(busmq jar)" job.py
+    ```
+    """
+    out = Output(as_json)
+    path = str(the_jar())
+    if as_json:
+        out.record(jar=path)
+    else:
+        print(path)

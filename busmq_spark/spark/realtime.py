@@ -1,0 +1,85 @@
+"""What Spark's real-time mode (``trigger(realTime=…)``, Spark 4.1 and later) wants to be told before it takes ``format("busmq-realtime")``."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, overload
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.spark.jar import the_jar
+from busmq_spark.spark.tune import tune
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SOURCE = "busmq.spark.BusmqRealtime"
+LOG = logging.getLogger("busmq_spark")
+
+SESSION = {
+    # Spark has a fixed list of the sinks it takes in this mode, its own, and ours cannot be added to it. Without the list it does not refuse
+    # operators either that hold rows back until a batch ends, such as a Python UDF.
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
+    # This mode goes on only with checkpoints of the second format, so other triggers should write that one, too.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # The one state store that can write the second format.
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+QUERY = {
+    # The logs of a batch are written beside the next one: else every batch begins with a pause of tens of milliseconds. A crash repeats what
+    # was not yet logged, which this mode does anyway.
+    "asyncProgressTrackingEnabled": "true",
+    # Spark has a fixed list of sinks for that, too.
+    "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
+}
+
+
+@overload
+def realtime(target: SparkSession.Builder) -> SparkSession.Builder: ...
+@overload
+def realtime(target: DataStreamWriter) -> DataStreamWriter: ...
+def realtime(target: Any) -> Any:
+    """Make a session builder, or the writer of a streaming query, ready for real-time mode, and return it.
+
+    What was set on a builder before stays. A builder gets the jar and the settings of ``tune``, too.
+
+        spark = realtime(SparkSession.builder.master("local[4]")).getOrCreate()
+        rows = spark.readStream.format("busmq-realtime").option("subscribe", "orders").load()
+        writer = rows.select("value").writeStream.format("busmq-realtime").option("queue", "out").option("checkpointLocation", "/data/c")
+        realtime(writer).trigger(realTime="60 seconds").start()
+    """
+    release = version("pyspark")
+    if tuple(int(part) for part in release.split(".")[:2]) < (4, 1):
+        raise ConfigError(reason=f"real-time mode came with Spark 4.1, and this is Spark {release}; install pyspark 4.1 or later")
+    return _session(target) if hasattr(target, "getOrCreate") else target.outputMode("update").options(**QUERY)
+
+
+def _session(builder: SparkSession.Builder) -> SparkSession.Builder:
+    jar = str(the_jar())
+    _refuse_a_spark_without_it(jar)
+    chosen = builder._options
+    jars = [each for each in chosen.get("spark.jars", "").split(",") if each]
+    if jar not in jars:
+        builder.config("spark.jars", ",".join([*jars, jar]))  # executors on other machines get it from the driver
+    for name, value in SESSION.items():
+        if name not in chosen:
+            builder.config(name, value)
+    LOG.warning("real-time mode: Spark's list of sinks and operators is off (realTimeMode.allowlistCheck=false), since our sink cannot be on it")
+    return tune(builder)
+
+
+def _refuse_a_spark_without_it(jar: str) -> None:
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    if jvm is None:
+        return
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(SOURCE)
+    except Py4JJavaError as error:
+        raise ConfigError(
+            reason=f"a Spark without the jar runs in this process, and none can be added to it; call realtime before the first session, "
+            f"or start that Spark with --jars {jar}"
+        ) from error

@@ -1,0 +1,81 @@
+"""What ``realtime`` says to a session and a query, and where it cannot help."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import busmq_spark
+from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.spark import jar
+from busmq_spark.spark import realtime as helper
+from tests.spark.conftest import Bus
+from tests.support import PATIENCE_S, wait_until
+
+
+@pytest.fixture
+def a_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    path = tmp_path / jar.NAME
+    path.touch()
+    monkeypatch.setattr(jar, "find_jar", lambda: path)
+    monkeypatch.setattr("pyspark.SparkContext._jvm", None)
+    for name in (jar.CLASS_PATH, jar.MANAGER):
+        monkeypatch.delenv(name, raising=False)
+    return str(path)
+
+
+def test_a_builder_gets_the_jar_and_says_aloud_which_check_is_off(a_jar: str, caplog: pytest.LogCaptureFixture) -> None:
+    builder = SparkSession.Builder()
+    with caplog.at_level(logging.WARNING, "busmq_spark"):
+        assert busmq_spark.realtime(builder) is builder
+    assert builder._options["spark.jars"] == a_jar
+    assert builder._options.items() >= helper.SESSION.items()
+    assert "allowlistCheck=false" in caplog.text
+
+
+def test_what_the_user_set_stays(a_jar: str) -> None:
+    check = "spark.sql.streaming.realTimeMode.allowlistCheck"
+    builder = SparkSession.Builder().config("spark.jars", "mine.jar").config(check, "true")
+    busmq_spark.realtime(busmq_spark.realtime(builder))
+    assert (builder._options["spark.jars"], builder._options[check]) == (f"mine.jar,{a_jar}", "true")
+
+
+def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jar, "find_jar", lambda: None)
+    with pytest.raises(LocalToolMissing, match="mvn -f jvm-shim package"):
+        busmq_spark.realtime(SparkSession.Builder())
+
+
+def test_a_running_spark_without_the_jar_is_refused(spark: SparkSession, shim_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busmq_spark.realtime(SparkSession.Builder())  # this one has it
+    monkeypatch.setattr(helper, "SOURCE", "busmq.spark.NotInThisJar")
+    with pytest.raises(ConfigError, match="call realtime before the first session"):
+        busmq_spark.realtime(SparkSession.Builder())
+
+
+def test_spark_4_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper, "version", lambda package: "4.0.5")
+    with pytest.raises(ConfigError, match=r"came with Spark 4\.1"):
+        busmq_spark.realtime(SparkSession.Builder())
+
+
+def test_session_and_query_of_the_helper_run_in_real_time(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path) -> None:
+    """From queue to queue while the batch, an hour long, has only begun."""
+    session = spark.newSession()
+    for name, value in helper.SESSION.items():
+        session.conf.set(name, value)
+    bus.attach(queue)
+    source: dict[str, Any] = {"redis.url": bus.url, "subscribe": queue}
+    rows = session.readStream.format("busmq-realtime").options(**source).load().selectExpr("base64(value) AS value")
+    sink = {"redis.url": bus.url, "queue": f"{queue}-out", "checkpointLocation": str(tmp_path)}
+    query = busmq_spark.realtime(rows.writeStream.format("busmq-realtime").options(**sink)).trigger(realTime="1 hour").start()
+    try:
+        bus.push(queue, "one", "two")
+        wait_until(lambda: query.exception() or bus.stored(f"{queue}-out") == [b"b25l", b"dHdv"], PATIENCE_S)
+        assert query.exception() is None
+    finally:
+        query.stop()
