@@ -1,0 +1,90 @@
+package busmq.spark;
+
+import busmq.spark.catalog.QueueTable;
+import busmq.spark.core.QueueState;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.options.RedisOptions;
+import busmq.spark.store.ReadStore;
+import java.util.HashMap;
+import java.util.Locale;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * The queues of a bus as tables: {@code spark.sql.catalog.bus = busmq.spark.BusmqCatalog}, with {@code spark.sql.catalog.bus.redis.url} and the
+ * other {@code redis.*} options beside it. Gap: a catalog is a Java class.
+ *
+ * <p>SELECT is a snapshot, which removes nothing, and INSERT appends. Queues are neither made nor removed by SQL.
+ */
+public final class BusmqCatalog implements TableCatalog {
+    private String name;
+    private Map<String, String> given;
+    private RedisOptions redis;
+
+    @Override
+    public void initialize(String name, CaseInsensitiveStringMap options) {
+        this.name = name;
+        given = Map.copyOf(options.asCaseSensitiveMap());
+        given.keySet().stream().filter(key -> !key.toLowerCase(Locale.ROOT).startsWith("redis.")).findFirst().ifPresent(key -> {
+            throw BusException.config("spark.sql.catalog." + name + "." + key + " says nothing to a catalog, which takes the redis.* options; "
+                    + "options of a read or write belong to its statement: SELECT ... FROM " + name + ".queue WITH (" + key + " = ...)");
+        });
+        Map<String, String> any = new HashMap<>(given);
+        any.put("subscribe", "any");
+        redis = ReadOptions.parse(any).redis();
+    }
+
+    @Override
+    public String name() {
+        return name;
+    }
+
+    @Override
+    public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
+        if (namespace.length > 0) {
+            throw new NoSuchNamespaceException(namespace);
+        }
+        try (ReadStore store = new ReadStore(redis)) {
+            return store.discover(queue -> true).stream().map(queue -> Identifier.of(namespace, queue)).toArray(Identifier[]::new);
+        }
+    }
+
+    @Override
+    public Table loadTable(Identifier table) throws NoSuchTableException {
+        if (table.namespace().length == 0) {
+            try (ReadStore store = new ReadStore(redis)) {
+                QueueState state = store.states(Map.of(table.name(), -1L)).get(table.name());
+                if (state.exists()) {
+                    return new QueueTable(name, table.name(), given, state);
+                }
+            }
+        }
+        throw new NoSuchTableException(table);
+    }
+
+    @Override
+    public Table alterTable(Identifier table, TableChange... changes) {
+        throw readOnly(table, "changed");
+    }
+
+    @Override
+    public boolean dropTable(Identifier table) {
+        throw readOnly(table, "removed");
+    }
+
+    @Override
+    public void renameTable(Identifier from, Identifier to) {
+        throw readOnly(from, "renamed");
+    }
+
+    private BusException readOnly(Identifier table, String what) {
+        return BusException.config("queue " + PyText.repr(table.name()) + " is not " + what + " by SQL, which would reach messages that others wait for; "
+                + "a queue goes when its ttl has run out");
+    }
+}

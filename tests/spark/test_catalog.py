@@ -1,0 +1,129 @@
+"""The queues of a bus as tables of Spark SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+from tests.conftest import Fresh
+from tests.spark.conftest import Bus
+
+# Spark hands on an error of a catalog or table as it is, so Python gets it from py4j.
+REFUSED = (PySparkException, Py4JJavaError)
+Sql = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, shim_jar: Path, bus: Bus, fresh: Fresh) -> Iterator[str]:
+    """The name of a catalog of its own: Spark keeps what it has loaded."""
+    name = fresh("bus").replace("-", "_")
+    settings = {f"spark.sql.catalog.{name}": "busmq.spark.BusmqCatalog", f"spark.sql.catalog.{name}.redis.url": bus.url}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield name
+    for key in settings:
+        spark.conf.unset(key)
+
+
+@pytest.fixture
+def sql(spark: SparkSession, catalog: str, queue: str) -> Sql:
+    """Runs a statement in which ``bus`` is the catalog and ``orders`` the queue of the test."""
+    return lambda text: [tuple(row) for row in spark.sql(text.replace("bus.", f"{catalog}.").replace("orders", f"`{queue}`")).collect()]
+
+
+def test_tables_are_the_queues(spark: SparkSession, catalog: str, bus: Bus, queue: str) -> None:
+    assert queue not in [row["tableName"] for row in spark.sql(f"SHOW TABLES IN {catalog}").collect()]
+    bus.attach(queue)
+    assert queue in [row["tableName"] for row in spark.sql(f"SHOW TABLES IN {catalog}").collect()]
+    assert spark.catalog.tableExists(f"{catalog}.`{queue}`")
+
+
+def test_a_table_is_described_with_the_columns_of_the_source_and_the_state_of_the_queue(sql: Sql, bus: Bus, queue: str) -> None:
+    bus.fill(queue, 3)
+    described = {row[0]: row[1] for row in sql("DESCRIBE EXTENDED bus.orders")}
+    assert described.items() >= {"queue": "string", "id": "bigint", "value": "binary", "Provider": "busmq-realtime"}.items()
+    assert "last.id=3,messages=3" in described["Table Properties"]
+
+
+def test_select_is_a_snapshot_that_removes_nothing(sql: Sql, bus: Bus, queue: str) -> None:
+    bus.fill(queue, 3)
+    for _ in range(2):
+        assert sql("SELECT id, CAST(value AS STRING) FROM bus.orders WHERE id > 1") == [(2, f"{queue}:2"), (3, f"{queue}:3")]
+        assert sql("SELECT count(*), max(queue) FROM bus.orders") == [(3, queue)]
+    assert bus.ids(queue) == [1, 2, 3]
+
+
+def test_an_empty_queue_is_an_empty_table(sql: Sql, bus: Bus, queue: str) -> None:
+    bus.attach(queue)
+    assert sql("SELECT * FROM bus.orders") == []
+
+
+@pytest.mark.parametrize(
+    ("insert", "stored"),
+    [
+        ("INSERT INTO bus.orders VALUES ('a'), ('b')", [b"a", b"b"]),
+        ("INSERT INTO bus.orders (value) VALUES ('a')", [b"a"]),
+        ("INSERT INTO bus.orders SELECT to_json(struct(1 AS x)) AS value", [b'{"x":1}']),
+        ("INSERT INTO bus.orders SELECT queue, id, value FROM bus.orders", [b"old"]),
+    ],
+)
+def test_insert_appends(sql: Sql, bus: Bus, queue: str, insert: str, stored: list[bytes]) -> None:
+    bus.push(queue, "old")
+    sql(insert)
+    assert bus.stored(queue) == [b"old", *stored]
+
+
+def test_overwrite_is_refused_and_nothing_is_lost(sql: Sql, bus: Bus, queue: str) -> None:
+    bus.push(queue, "old")
+    with pytest.raises(REFUSED, match=r"\[BUSMQ_CONFIG\] mode overwrite would delete"):
+        sql("INSERT OVERWRITE bus.orders VALUES ('new')")
+    assert bus.stored(queue) == [b"old"]
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT * FROM bus.orders", "INSERT INTO bus.orders VALUES ('a')", "DESCRIBE bus.orders", "SELECT * FROM bus.x.orders"]
+)
+def test_a_queue_that_does_not_exist_is_no_table(sql: Sql, bus: Bus, queue: str, text: str) -> None:
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        sql(text)
+    assert not bus("EXISTS", f"bus:queue:{queue}:metadata")
+
+
+@pytest.mark.parametrize("text", ["DROP TABLE bus.orders", "ALTER TABLE bus.orders ADD COLUMN x INT", "ALTER TABLE bus.orders RENAME TO bus.others"])
+def test_sql_neither_removes_nor_changes_a_queue(sql: Sql, bus: Bus, queue: str, text: str) -> None:
+    bus.push(queue, "old")
+    with pytest.raises(REFUSED, match=r"by SQL"):
+        sql(text)
+    assert bus.stored(queue) == [b"old"]
+
+
+def test_options_of_one_use_go_with_the_statement_and_none_may_name_another_queue(spark: SparkSession, catalog: str, bus: Bus, queue: str) -> None:
+    bus.fill(queue, 3)
+    table = f"{catalog}.`{queue}`"
+    assert spark.read.option("minPartitions", 3).table(table).rdd.getNumPartitions() == 3
+    with pytest.raises(REFUSED, match="names a queue, and so does the table"):
+        spark.read.option("subscribe", "another").table(table).collect()
+
+
+def test_streams_read_and_write_tables(spark: SparkSession, catalog: str, bus: Bus, queue: str, tmp_path: Path) -> None:
+    bus.fill(queue, 3)
+    bus.attach(f"{queue}-out")
+    rows = spark.readStream.table(f"{catalog}.`{queue}`").select("value")
+    writer = rows.writeStream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    assert writer.toTable(f"{catalog}.`{queue}-out`").awaitTermination(60)
+    assert bus.stored(f"{queue}-out") == [f"{queue}:{i}".encode() for i in (1, 2, 3)]
+
+
+def test_a_setting_that_means_nothing_to_a_catalog_is_an_error(spark: SparkSession, catalog: str) -> None:
+    spark.conf.set(f"spark.sql.catalog.{catalog}.maxsize", "5")
+    try:
+        with pytest.raises(REFUSED, match=r"maxsize says nothing to a catalog"):
+            spark.sql(f"SHOW TABLES IN {catalog}")
+    finally:
+        spark.conf.unset(f"spark.sql.catalog.{catalog}.maxsize")
