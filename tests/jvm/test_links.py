@@ -11,6 +11,7 @@ from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
 from busmq_spark.topology.urls import Server
 from tests.conftest import Fresh
+from tests.faults.test_acl import rights
 from tests.jvm.probe import Links, Probe, Refused, call
 from tests.moves import Move
 from tests.support import wait_until
@@ -138,6 +139,18 @@ def test_a_user_without_the_right_to_run_a_script_is_unauthorized(probe: Probe) 
         links = probe.open(f"redis://127.0.0.1:{server.port}", redis_username="reader", redis_password="reader-secret")
         with pytest.raises(Refused, match="BUSMQ_UNAUTHORIZED"):
             links.run_all([push(QueueKeys("q"), "v")])
+
+
+def test_the_rights_of_the_readme_do_and_without_subscribe_only_the_bell_is_silent(probe: Probe) -> None:
+    with RedisServer() as server:
+        for missing, rings in (("+ping", True), ("-subscribe", False)):
+            server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), missing)
+            links, keys = probe.open(f"redis://127.0.0.1:{server.port}", redis_username="spark", redis_password="secret"), QueueKeys("q")
+            links.run_all([call("HSET", keys.metadata, "ttl", 60), push(keys, "v"), call("LRANGE", keys.messages, 0, -1)])
+            assert links.discover() == {"q": 0}
+            links.listen(q=0)
+            assert links.rings(10_000 if rings else 50) is rings
+            server.command("CLIENT", "KILL", "USER", "spark")
 
 
 def test_a_server_out_of_memory_is_full(probe: Probe) -> None:

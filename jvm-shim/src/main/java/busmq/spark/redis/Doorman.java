@@ -152,7 +152,7 @@ final class Doorman {
         try {
             Thread.sleep(pauseMs);
         } catch (InterruptedException error) {
-            Thread.currentThread().interrupt(); // nobody interrupts this thread; if somebody does, connecting fails and it ends with the process
+            LOG.debug("{} goes on: it ends when nobody listens any more", Thread.currentThread().getName());
         }
         return Math.min(1_000, 2 * pauseMs);
     }
