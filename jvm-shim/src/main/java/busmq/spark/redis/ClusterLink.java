@@ -12,7 +12,7 @@ import java.util.function.Function;
 import redis.clients.jedis.exceptions.JedisException;
 
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
-final class ClusterLink implements Link {
+final class ClusterLink extends GuardedLink {
     private final Cluster cluster;
     private final Map<Node, Wire> wires = new HashMap<>();
     private SlotMap map;
@@ -22,15 +22,7 @@ final class ClusterLink implements Link {
     }
 
     @Override
-    public Object run(Call call) {
-        return runAll(List.of(call)).get(0);
-    }
-
-    @Override
-    public List<Object> runAll(List<Call> calls) {
-        if (calls.isEmpty()) {
-            return List.of();
-        }
+    List<Object> step(List<Call> calls) {
         Errand errand = new Errand(calls, cluster);
         Patience patience = new Patience(cluster);
         while (true) {

@@ -26,13 +26,13 @@ public final class Links implements AutoCloseable {
     private static final Map<RedisOptions, Deque<Links>> IDLE = new HashMap<>();
 
     private final RedisOptions options;
-    private final List<Link> links;
+    private final List<GuardedLink> links;
     private boolean taken;
     private long given;
 
     private Links(RedisOptions options) {
         this.options = options;
-        this.links = Address.endpoints(options).stream().<Link>map(each -> each instanceof Cluster all ? new ClusterLink(all) : new ServerLink(each))
+        this.links = Address.endpoints(options).stream().<GuardedLink>map(each -> each instanceof Cluster all ? new ClusterLink(all) : new ServerLink(each))
                 .toList();
     }
 
@@ -57,7 +57,7 @@ public final class Links implements AutoCloseable {
 
     /** In the order of the URLs. */
     public List<Link> links() {
-        return links;
+        return List.copyOf(links);
     }
 
     /** The link of a queue by the index that {@link #locate} found. */
@@ -137,6 +137,11 @@ public final class Links implements AutoCloseable {
         }
         taken = false;
         given = System.nanoTime();
+        List<GuardedLink> unused = links.stream().filter(GuardedLink::idle).toList();
+        if (unused.size() < links.size()) {
+            unused.forEach(Link::close);
+            return;
+        }
         synchronized (IDLE) {
             Deque<Links> idle = IDLE.computeIfAbsent(options, key -> new ArrayDeque<>());
             if (idle.size() < MOST_IDLE) {

@@ -8,7 +8,7 @@ import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.exceptions.JedisNoScriptException;
 
 /** A link to a server that is always the same, or to a sentinel group's master. */
-final class ServerLink implements Link {
+final class ServerLink extends GuardedLink {
     /** After so long without a call the connection is tried before one that must not be repeated. */
     private static final long FRESH_NS = 20_000_000;
     private static final Call PING = Call.command("PING");
@@ -22,15 +22,7 @@ final class ServerLink implements Link {
     }
 
     @Override
-    public Object run(Call call) {
-        return runAll(List.of(call)).get(0);
-    }
-
-    @Override
-    public List<Object> runAll(List<Call> calls) {
-        if (calls.isEmpty()) {
-            return List.of();
-        }
+    List<Object> step(List<Call> calls) {
         boolean repeatable = calls.stream().allMatch(Call::idempotent);
         Patience patience = new Patience(endpoint);
         while (true) {

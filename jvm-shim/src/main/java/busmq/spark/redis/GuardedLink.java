@@ -1,0 +1,47 @@
+package busmq.spark.redis;
+
+import java.util.List;
+
+/** A link that knows whether a call is under way, so that it is never handed to somebody else meanwhile. */
+abstract class GuardedLink implements Link {
+    private boolean busy;
+    private boolean retired;
+
+    @Override
+    public final Object run(Call call) {
+        return runAll(List.of(call)).get(0);
+    }
+
+    @Override
+    public final List<Object> runAll(List<Call> calls) {
+        if (calls.isEmpty()) {
+            return List.of();
+        }
+        enter();
+        try {
+            return step(calls);
+        } finally {
+            leave();
+        }
+    }
+
+    /** What {@link #runAll} does, for at least one call. */
+    abstract List<Object> step(List<Call> calls);
+
+    private synchronized void enter() {
+        busy = true;
+    }
+
+    private synchronized void leave() {
+        busy = false;
+        if (retired) {
+            close();
+        }
+    }
+
+    /** False when another thread has a call under way: then the link closes itself behind it, and is of no use to anybody else. */
+    final synchronized boolean idle() {
+        retired |= busy;
+        return !retired;
+    }
+}

@@ -1,0 +1,55 @@
+package busmq.spark.redis;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import org.junit.jupiter.api.Test;
+
+class GuardedLinkTest {
+    private final CountDownLatch underWay = new CountDownLatch(1);
+    private final CountDownLatch answered = new CountDownLatch(1);
+    private int closed;
+
+    private final GuardedLink link = new GuardedLink() {
+        @Override
+        List<Object> step(List<Call> calls) {
+            underWay.countDown();
+            try {
+                answered.await();
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+            return List.of("reply");
+        }
+
+        @Override
+        public void close() {
+            closed++;
+        }
+    };
+
+    @Test
+    void aLinkWithACallUnderWayIsNobodyElsesAndClosesBehindIt() throws InterruptedException {
+        assertTrue(link.idle());
+        Thread other = new Thread(() -> link.run(Call.command("PING")));
+        other.start();
+        underWay.await();
+        assertFalse(link.idle());
+        assertEquals(0, closed);
+        answered.countDown();
+        other.join();
+        assertEquals(1, closed);
+        assertFalse(link.idle(), "it stays nobody's");
+    }
+
+    @Test
+    void aLinkAfterItsCallIsKeptOpenForTheNext() {
+        answered.countDown();
+        assertEquals("reply", link.run(Call.command("PING")));
+        assertTrue(link.idle());
+        assertEquals(0, closed);
+    }
+}
