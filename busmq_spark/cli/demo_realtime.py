@@ -70,7 +70,7 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
         with out.working("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, picture.parent / SPARK_LOG, settings=settings))
         for name, ordinary, during in (("real-time mode", False, seconds), ("ordinary trigger", True, seconds / 2)):
-            with Stream(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(realtime=not ordinary) as stream:
+            with Stream(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
                 found.append(_time(show, redis.url, name, during, stream))
     with out.working("drawing"):
         draw([(timed.name, timed.took_us) for timed in found], picture)

@@ -6,19 +6,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from busmq_spark.spark.demo import LocalSpark
-from busmq_spark.spark.jar import the_jar
+from busmq_spark.spark.realtime import realtime
 
 ORDER = "n long, at long, total double"
 BATCH = "5 seconds"
-EXTRA = {"asyncProgressTrackingEnabled": "false"}
 
 
 def needed() -> dict[str, str]:
     """Spark settings of real-time mode. Raises LocalToolMissing where its jar is missing."""
-    return {"spark.jars": str(the_jar()), "spark.sql.streaming.realTimeMode.allowlistCheck": "false"}
+    return dict(realtime(SparkSession.Builder())._options)
 
 
 class Stream:
@@ -29,16 +29,16 @@ class Stream:
         self.source, self.target = f"{queue}-orders", f"{queue}-taxed"
         self._query: Any = None
 
-    def start(self, *, realtime: bool) -> Self:
-        """For a ``with`` block. Not real time: the same query with Spark's ordinary trigger."""
+    def start(self, *, ordinary: bool = False) -> Self:
+        """For a ``with`` block. ``ordinary``: the same query with Spark's ordinary trigger."""
         orders = self._spark.session.readStream.format("busmq-realtime").options(**self._where, subscribe=self.source).load()
         order = F.from_json(F.col("value").cast("string"), ORDER)
         taxed = F.to_json(F.struct("order.n", "order.at", F.expr("round(order.total * 1.19, 2) gross"))).alias("value")
         rows = orders.select(order.alias("order")).select(taxed)
-        sink = rows.writeStream.format("busmq-realtime").options(**self._where, queue=self.target, **EXTRA)
+        sink = rows.writeStream.format("busmq-realtime").options(**self._where, queue=self.target)
         writer = sink.option("checkpointLocation", str(self._checkpoint))
-        if realtime:
-            writer = writer.outputMode("update").trigger(realTime=BATCH)  # type: ignore[call-overload]  # PySpark's stub forgot it
+        if not ordinary:
+            writer = realtime(writer).trigger(realTime=BATCH)  # type: ignore[call-overload]  # PySpark's stub forgot it
         self._query = writer.start()
         return self
 

@@ -91,6 +91,7 @@ def session(tuned: bool = True, realtime: bool = False) -> Any:
     """A local[2] session; stop it before asking for another kind."""
     from pyspark.sql import SparkSession
 
+    import busmq_spark
     from busmq_spark.spark.java import ensure_java, ensure_python
     from busmq_spark.spark.tune import tune
     from tests.benchmarks.ceiling import Ceiling
@@ -103,7 +104,8 @@ def session(tuned: bool = True, realtime: bool = False) -> Any:
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.driver.host", "127.0.0.1")
     if realtime:
-        builder = builder.config("spark.jars", str(module.built())).config("spark.sql.streaming.realTimeMode.allowlistCheck", "false")
+        module.built()
+        builder = busmq_spark.realtime(builder)
     spark = (tune(builder) if tuned else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(Ceiling)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+import busmq_spark
 from busmq_spark.cli.stopwatch import POINTS, Load, points, traffic
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
@@ -104,7 +105,7 @@ def pipeline(spark: Any, way: Way, url: str, folder: str) -> Any:
     where = {"redis.url": url}
     frame = spark.readStream.format(name).options(**where, subscribe="in").load().selectExpr("base64(value) AS value")
     writer = frame.writeStream.format(name).options(**where, queue="out", checkpointLocation=folder)
-    return (writer.outputMode("update").trigger(realTime=way.batch) if way.batch else writer).start()
+    return (busmq_spark.realtime(writer).trigger(realTime=way.batch) if way.batch else writer).start()
 
 
 def timed(url: str, load: Load) -> dict[str, float]:
