@@ -4,6 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CONSTRAINTS := conf/constraints.txt
 CONSTRAINTS40 := conf/constraints-spark40.txt
+JAR := jvm-shim/target/busmq-spark-shim.jar
 
 # Quiet logs and the tuned settings, for every Spark started from here.
 export SPARK_CONF_DIR := $(CURDIR)/conf
@@ -32,8 +33,9 @@ pip_install = @echo "Installing $(3); the first time this takes a minute or two"
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Only this demo needs the Java module.
 .PHONY: demo
-demo: $(VENV)/.installed-demo ## Run the demo: an embedded Redis, real flight data, a live stream
+demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR)) ## Run the demo: an embedded Redis, real flight data, a live stream
 	@$(PY) -m busmq_spark demo $(ARGS)
 
 .PHONY: test
@@ -55,12 +57,21 @@ format: $(VENV)/.installed-dev ## Format the code and sort imports
 	@$(PY) -m ruff format .
 
 .PHONY: bench
-bench: $(VENV)/.installed-dev ## Measure throughput and latency on this machine
+bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure throughput and latency on this machine
 	@$(PY) -m tests.benchmarks $(ARGS)
 
 .PHONY: test-spark40
 test-spark40: .venv-spark40/.installed ## Run the smoke test on Spark 4.0, the oldest one supported
 	@.venv-spark40/bin/python -m pytest tests/spark/test_smoke.py $(ARGS)
+
+.PHONY: jar
+jar: $(JAR) ## Build the Java module: real-time mode, the SQL catalog, fast checkpoints (needs a JDK 17 and Maven)
+
+$(JAR): jvm-shim/pom.xml $(shell find jvm-shim/src/main busmq_spark/core/lua -type f)
+	@command -v mvn >/dev/null || { \
+		echo "error: a JDK 17 or newer and Maven are needed, and no mvn was found (on Debian and Ubuntu: apt-get install openjdk-17-jdk-headless maven)." >&2; exit 1; }
+	@mvn --quiet --batch-mode --file jvm-shim package -Dmaven.test.skip=true
+	@touch $@
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and build output
