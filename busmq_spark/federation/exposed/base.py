@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
+from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.dnode import HALF_A_PAIR, Remote
 from busmq_spark.federation.grants import Verb
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.session import Session
 
 Need = Literal["nothing", "any", "read", "write", "both", "admin"]
-TTL_S, LONGEST_TTL_S = 30, 10 * 365 * 86_400
+LONGEST_TTL_S = 10 * 365 * 86_400
 LISTENERS, ALL_LISTENERS = 10_000, 100_000
 """Most listeners of one object, and of all those of a connection, whatever the limits: each is remembered."""
 T = TypeVar("T")
