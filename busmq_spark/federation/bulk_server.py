@@ -25,7 +25,8 @@ from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_answers import UNEXPECTED, Counts, refusal
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation
 from busmq_spark.federation.bulk_lane import Clients, Lane, Places, Pool, Reading, Turns
-from busmq_spark.federation.bulk_work import Identity, check
+from busmq_spark.federation.bulk_work import check
+from busmq_spark.federation.keyring import Identity
 from busmq_spark.federation.limits import Limits
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions

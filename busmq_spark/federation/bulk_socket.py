@@ -22,7 +22,8 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI, parse_uri
 
 from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, TlsFailed, WireError
-from busmq_spark.federation.bulk import SUBPROTOCOL, wrong
+from busmq_spark.federation.bulk import wrong
+from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.quiet import WIRE_LOG
 from busmq_spark.topology.endpoint import PATIENCE_S
 
@@ -156,7 +157,7 @@ class BulkSocket:
     # -- opening --------------------------------------------------------------------------------------------------------------------------
 
     def _handshake(self, uri: WebSocketURI, secret: str) -> None:
-        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)], logger=WIRE_LOG)
+        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(BULK)], logger=WIRE_LOG)
         request = protocol.connect()
         if secret:
             request.headers["Authorization"] = f"Bearer {secret}"
@@ -190,8 +191,8 @@ class BulkSocket:
                 status, f"status {status}"
             )
             raise FederationRefused(url=self.url, reason=why, status=status)
-        if protocol.subprotocol != SUBPROTOCOL:
-            raise FederationRefused(url=self.url, reason=f"it does not speak {SUBPROTOCOL}{_NPM}", status=status)
+        if protocol.subprotocol != BULK:
+            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK}{_NPM}", status=status)
         if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
             raise self._lost(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
 

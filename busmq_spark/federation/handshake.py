@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
@@ -58,6 +59,14 @@ class Door:
         for origin in self.origins:
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+", origin):
                 raise ConfigError(reason=f"origin is {origin!r}; expected scheme, host and port only, such as https://app.example.com")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def page(target: str) -> str | None:

@@ -9,7 +9,6 @@ Two protocols at one path, by subprotocol: busmq's own, and ``busmq.bulk.v1``. B
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import ssl
 import time
@@ -29,7 +28,7 @@ from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk_server import BulkServer
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.handshake import BULK, HEALTH, OURS, Accept, Door, Refuse, decide, page, refuse
+from busmq_spark.federation.handshake import BULK, HEALTH, OURS, REASONS, Accept, Door, Refuse, decide, is_loopback, page, refuse
 from busmq_spark.federation.keyring import Identity, Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.listener import Listener, Socket
@@ -250,7 +249,7 @@ class Counts:
 
     def __init__(self, metrics: Metrics) -> None:
         self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK))
-        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=("path", "origin", "secret", "busy"))
+        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REASONS)
         self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "expired", "flooded"))
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
@@ -262,14 +261,6 @@ def keep_less(socket: ServerConnection, size: int) -> None:
     below = socket.transport.get_extra_info("socket")
     for buffer in (SO_SNDBUF, SO_RCVBUF):
         below.setsockopt(SOL_SOCKET, buffer, size)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _signed(_: ServerConnection, __: Request, response: Response) -> None:

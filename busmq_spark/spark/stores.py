@@ -19,6 +19,7 @@ from busmq_spark.store.redis_store import RedisBells, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
 from busmq_spark.store.sources import by_source
+from busmq_spark.topology.endpoint import PATIENCE_S
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.bulk_socket import FederationAddress
@@ -27,10 +28,8 @@ if TYPE_CHECKING:  # they need websockets, which only queries with links do
 
 PLANNING_PATIENCE_S = 1.0
 """How long a planner's link is tried before it counts as away: one that broke is opened again in less."""
-PATIENCE_S = 8.0
-"""How long a link is tried where its absence ends something."""
 DRIVER_PATIENCE_S = 30.0
-"""The same with onUnavailable=wait on the driver, where Spark cannot interrupt whoever waits: stopping a query would wait, too."""
+"""How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt whoever waits: stopping a query would wait, too."""
 
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.cli.serve import address, is_loopback, limits_with
+from busmq_spark.cli.serve import address, limits_with
 from busmq_spark.errors import ConfigError
+from busmq_spark.federation.handshake import is_loopback
 from busmq_spark.federation.keyring import Keyring
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh

@@ -11,9 +11,9 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from busmq_spark.federation.bulk import SUBPROTOCOL
 from busmq_spark.federation.bulk_server import BulkServer
 from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.quiet import WIRE_LOG
@@ -85,7 +85,7 @@ class Site:
                     self.connections.discard(socket)
 
             options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1, "logger": WIRE_LOG}
-            async with serve(answer, "127.0.0.1", self.port, subprotocols=[SUBPROTOCOL], process_request=knock, **options) as server:  # type: ignore[list-item]
+            async with serve(answer, "127.0.0.1", self.port, subprotocols=[BULK], process_request=knock, **options) as server:  # type: ignore[list-item]
                 self.port = server.sockets[0].getsockname()[1]
                 self._ready.set()
                 await self._end.wait()

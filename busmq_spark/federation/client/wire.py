@@ -16,9 +16,8 @@ from busmq_spark.federation.client.line import Line
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.socket import pause_s
 from busmq_spark.federation.creation import Creation
+from busmq_spark.topology.endpoint import PATIENCE_S  # how long a call waits for a server that is away, as long as for Redis
 
-PATIENCE_S = 8.0
-"""How long a call waits for a server that is away, as long as for Redis."""
 IDLE_S = 30.0
 """How long an object that is not wanted keeps a line that nobody uses."""
 

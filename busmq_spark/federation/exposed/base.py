@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.dnode import HALF_A_PAIR, Remote
-from busmq_spark.federation.grants import Verb
+from busmq_spark.federation.grants import VERBS, Verb
 
 if TYPE_CHECKING:
     from busmq_spark.federation.creation import Creation
@@ -88,12 +88,11 @@ class Exposed:
         return known
 
     def _has(self, need: Need) -> bool:
-        verbs: tuple[Verb, ...] = get_args(Verb)
         if need == "any":
-            return any(self.may(verb) for verb in verbs)
+            return any(self.may(verb) for verb in VERBS)
         if need == "both":
             return self.may("read") and self.may("write")
-        return need in verbs and self.may(need)
+        return need in VERBS and self.may(need)
 
     def may(self, verb: Verb) -> bool:
         """Whether a verb is granted on this object."""
