@@ -9,7 +9,6 @@ A queue's server is always 0: which Redis it is on there, the other side knows. 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -352,17 +351,3 @@ class FederatedBell:
 def open_federated(address: FederationAddress) -> FederatedStore:
     """A new store; nothing is connected yet. Raises ConfigError for a bad address."""
     return FederatedStore(address)
-
-
-_SHARED: dict[tuple[int, FederationAddress], FederatedStore] = {}
-
-
-def shared_federated(address: FederationAddress) -> FederatedStore:
-    """The store of this process for this address, as redis_store.shared_store."""
-    key = (os.getpid(), address)
-    if key not in _SHARED:
-        _SHARED[key] = open_federated(address)
-    return _SHARED[key]
-
-
-__all__ = ["FederatedStore", "FederationAddress", "open_federated", "shared_federated"]

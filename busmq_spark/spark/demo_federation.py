@@ -45,13 +45,7 @@ class Arrived:
 
     rows: int
     different: int
-    last: int
     misplaced: int
-
-    @property
-    def missing(self) -> int:
-        """Of those up to the last."""
-        return self.last - self.different
 
     @property
     def twice(self) -> int:
@@ -94,7 +88,7 @@ def arrived(spark: LocalSpark, route: Route) -> dict[str, Arrived]:
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED).alias("row")).select("id", "row.*")
     placed = rows.withColumn("place", F.row_number().over(Window.partitionBy("source").orderBy("id")))
     misplaced = F.count_if(F.col("n") != F.col("place"))
-    totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), F.max("n"), misplaced)
+    totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), misplaced)
     try:
         return {row[0]: Arrived(*row[1:]) for row in totals.collect()}
     except PySparkException as error:

@@ -19,9 +19,9 @@ from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS
 from busmq_spark.federation.bulk_server import CALLS
-from busmq_spark.federation.bulk_socket import BulkSocket
+from busmq_spark.federation.bulk_socket import BulkSocket, FederationAddress
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.store import FederatedStore, FederationAddress, open_federated
+from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Creation, FullPolicy
