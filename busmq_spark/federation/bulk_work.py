@@ -28,9 +28,9 @@ _SINK = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
 class Work:
-    """What one peer may ask of one store. ``identity`` None may do everything (a server without secrets, on loopback)."""
+    """What one peer may ask of one store."""
 
-    def __init__(self, store: RedisStore, identity: Identity | None) -> None:
+    def __init__(self, store: RedisStore, identity: Identity) -> None:
         self.store = store
         self._identity = identity
 
@@ -54,13 +54,12 @@ class Work:
 
     def may(self, verb: Verb, queue: str) -> bool:
         """Whether the peer may do this to the queue."""
-        return self._identity is None or self._identity.may(verb, "queue", queue)
+        return self._identity.may(verb, "queue", queue)
 
     def require(self, verb: Verb, queues: Iterable[str]) -> None:
         """Raises FederationRefused for the first queue the peer may not do this to."""
         for queue in queues:
             if not self.may(verb, queue):
-                assert self._identity is not None
                 raise FederationRefused(url="", reason=f"{self._identity.name!r} may not {verb} queue {queue!r}")
 
     def discover(self) -> list[str]:

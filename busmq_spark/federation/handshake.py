@@ -13,7 +13,7 @@ from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.keyring import Identity, Keyring
+from busmq_spark.federation.keyring import ANYONE, Identity, Keyring
 
 OURS = "X-Busmq"
 """Header of an accepted handshake: by it clients of ours tell a server of ours from npm's."""
@@ -47,9 +47,12 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a server lets in. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any."""
+    """What a server lets in. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any.
 
-    keyring: Keyring
+    Without a keyring it is anyone, save browsers whose origin is not named.
+    """
+
+    keyring: Keyring | None
     path: str = "/bus"
     origins: tuple[str, ...] = ()
 
@@ -78,13 +81,17 @@ def page(target: str) -> str | None:
 def decide(target: str, headers: Sequence[tuple[str, str]], door: Door) -> Accept | Refuse:
     """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
     path, query = split(target)
+    origins = _all(headers, "origin")
+    if door.keyring is None and origins and not door.origins:
+        return refuse(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
     if path != door.path:
         return refuse(404, "Not Found", "path", "there is nothing at this path\n")
-    origins = _all(headers, "origin")
     if door.origins and origins and (len(origins) > 1 or _origin(origins[0]) not in map(_origin, door.origins)):
         return refuse(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
     offered = [word.strip() for line in _all(headers, "sec-websocket-protocol") for word in line.split(",")]
     protocol: Literal["busmq", "busmq.bulk.v1"] = BULK if BULK in offered else "busmq"
+    if door.keyring is None:
+        return Accept(ANYONE, protocol)
     shown = _shown(headers, query, bulk=protocol == BULK)
     identity = None if shown is None else door.keyring.identify_either(shown)
     if identity is None:

@@ -23,7 +23,7 @@ from busmq_spark.federation.bulk_server import READS, READS_IN_ALL, SMALL_HEAD
 from busmq_spark.federation.bulk_socket import BulkSocket
 from busmq_spark.federation.bulk_work import Work
 from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.keyring import ANYONE, Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
@@ -196,7 +196,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    lanes = [Lane(where, pool, None) for _ in range(6)]
+    lanes = [Lane(where, pool, ANYONE) for _ in range(6)]
     for lane in lanes:
         with pytest.raises(LinkLost):
             await lane.run(away)
@@ -205,7 +205,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
         async with asyncio.timeout(60):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await Lane(where, pool, None).run(lambda: 7) == 7
+            assert await Lane(where, pool, ANYONE).run(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
