@@ -14,17 +14,16 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation import bulk_server, bulk_socket
 from busmq_spark.federation.store import FederatedStore, open_federated
-from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation, FullPolicy
-from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.store.protocol import FullPolicy
+from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, filled, read
 from tests.federation.bulk_site import Site, site
 from tests.federation.cutting import Cutter, cutter
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
-HOUR = Creation(allowed=True, ttl_s=3600)
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +43,6 @@ def store(here: Site, proxy: Cutter) -> Iterator[FederatedStore]:
     made = open_federated(here.address(port=proxy.port))
     yield made
     made.close()
-
-
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
-
-
-def filled(direct: RedisStore, queue: str, values: list[bytes]) -> Range:
-    there = direct.attach([queue], HOUR)[queue]
-    direct.appender().push(queue, values, FullPolicy(0))
-    return Range(queue, there.born, 1, len(values))
-
-
-def read(store: FederatedStore | RedisStore, part: Range) -> list[tuple[int, bytes]]:
-    return [(piece.first + i, value) for piece in store.read(part, True) for i, value in enumerate(piece.values.to_pylist())]
 
 
 def staged_key(store: FederatedStore, queue: str) -> str:

@@ -9,40 +9,24 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 from busmq_spark.federation.bulk_client import BulkLink
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR
 from tests.federation.bulk_site import Site, site
-from tests.federation.cutting import Cutter, cutter
+from tests.federation.cutting import Cutter
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
-HOUR = Creation(allowed=True, ttl_s=3600)
-
-
-@pytest.fixture(scope="module")
-def wire(redis_server: RedisServer) -> Iterator[Cutter]:
-    """Between the federation server and its Redis."""
-    with cutter(int(redis_server.url.rpartition(":")[2].split("/")[0])) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
 def here(wire: Cutter) -> Iterator[Site]:
     with site(f"redis://127.0.0.1:{wire.port}") as made:
         yield made
-
-
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -24,10 +24,11 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.link import SyncLink
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.conftest import Serve
 from tests.federation.cutting import cutter
@@ -35,7 +36,6 @@ from tests.support import wait_until
 from tests.tls import Authority, TlsProxy
 
 pytestmark = pytest.mark.redis
-HOUR = Creation(allowed=True, ttl_s=3600)
 MIB = 1024 * 1024
 LIMITS = Limits(message_bytes=MIB)
 ENOUGH = 2**40
@@ -52,20 +52,6 @@ def strict(redis_server: RedisServer) -> Iterator[Site]:
     """A server that waits for nobody for long."""
     with site(redis_server.url, limits=Limits(send_s=0.3)) as made:
         yield made
-
-
-@pytest.fixture
-def store(here: Site) -> Iterator[FederatedStore]:
-    made = open_federated(here.address())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -104,12 +90,6 @@ class Line(asyncio.Semaphore):
     async def acquire(self) -> Any:
         self.asked += 1
         return await super().acquire()
-
-
-def filled(direct: RedisStore, queue: str, values: list[bytes]) -> Range:
-    there = direct.attach([queue], HOUR)[queue]
-    direct.push(queue, values)
-    return Range(queue, there.born, 1, len(values))
 
 
 def count(store: RedisStore | FederatedStore, part: Range) -> int:

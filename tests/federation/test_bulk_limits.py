@@ -28,15 +28,15 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.address import address
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR
 from tests.federation.bulk_site import Site, site
 from tests.support import wait_until
 
 pytestmark = pytest.mark.redis
-HOUR = Creation(allowed=True, ttl_s=3600)
 MIB = 1024 * 1024
 
 
@@ -44,13 +44,6 @@ MIB = 1024 * 1024
 def here(redis_server: RedisServer) -> Iterator[Site]:
     with site(redis_server.url, limits=Limits(message_bytes=8 * MIB)) as made:
         yield made
-
-
-@pytest.fixture
-def store(here: Site) -> Iterator[FederatedStore]:
-    made = open_federated(here.address())
-    yield made
-    made.close()
 
 
 def call(id: int, name: str, *arguments: Any) -> bytes:

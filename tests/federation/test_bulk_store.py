@@ -15,16 +15,14 @@ from busmq_spark.errors import DataLoss, QueueFull, QueueMissing, QueueRecreated
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Bells, Creation, FullPolicy
+from busmq_spark.store.protocol import Bells, Creation
 from busmq_spark.store.redis_store import RedisBells, RedisStore, open_store
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read
 from tests.federation.bulk_site import Site, site
 from tests.support import wait_until
 
 pytestmark = pytest.mark.redis
-HOUR = Creation(allowed=True, ttl_s=3600)
-NEVER = FullPolicy(0)
-Store = RedisStore | FederatedStore
 
 
 @pytest.fixture(scope="module")
@@ -33,29 +31,11 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
         yield made
 
 
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
-
-
 @pytest.fixture(params=["redis", "federated"])
 def store(request: pytest.FixtureRequest, redis_url: str, here: Site) -> Iterator[Store]:
     made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else open_federated(here.address())
     yield made
     made.close()
-
-
-def filled(store: Store, queue: str, values: list[bytes], creation: Creation = HOUR) -> Range:
-    """A queue with these values, and the range of all of them."""
-    there = store.attach([queue], creation)[queue]
-    store.appender().push(queue, values, NEVER)
-    return Range(queue, there.born, 1, len(values))
-
-
-def read(store: Store, part: Range, *, strict: bool = True) -> list[tuple[int, bytes]]:
-    return [(piece.first + i, value) for piece in store.read(part, strict) for i, value in enumerate(piece.values.to_pylist())]
 
 
 def attempt(query: str = "batch", batch: int = 0) -> str:
