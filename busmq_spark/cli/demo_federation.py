@@ -92,6 +92,7 @@ class _Watch:
             if reached(self.last):
                 return self.last
             if time.monotonic() > deadline:
+                self._flow.keep_log()
                 remedy = f"This machine may be too busy; what Spark said is in {SPARK_LOG}"
                 raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PATIENCE_S:.0f} s", remedy=remedy)
             time.sleep(POLL_S)

@@ -73,6 +73,10 @@ class Flow:
         if kind is None:  # else Spark as a whole is ended
             self._query.stop()
 
+    def keep_log(self) -> None:
+        """As LocalSpark.keep_log."""
+        self._spark.keep_log()
+
     def done(self) -> dict[str, int]:
         """The last message of each data centre that is in the sink. Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
