@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
 
-END_S = 1.5
-"""How long the server may take to say that the queue is detached; closing the channel detaches it anyhow."""
 ENDS = (QueueBusy, MessageRefused, FederationRefused)
 """What a server of ours reports when it consumes for us no longer."""
 log = logging.getLogger("busmq_spark")
@@ -98,7 +96,7 @@ class RemoteQueue(AnyQueue):
             try:
                 await self.stop()
                 await self._pushes.flushed()
-                await self._say("detach", "detached")
+                await self.wire.finish("detach", "detached")
             finally:
                 self._leave()
         self._emit("detached")
@@ -113,7 +111,7 @@ class RemoteQueue(AnyQueue):
                 await self.stop()
                 await self._pushes.flushed()
                 await self.wire.up()
-                await self._say("close", "closed")
+                await self.wire.finish("close", "closed")
             finally:
                 self._leave()
         self._emit("detached")
@@ -257,19 +255,6 @@ class RemoteQueue(AnyQueue):
             self.current.failed(error)
         else:
             self._report(error)
-
-    async def _say(self, method: str, event: str) -> None:
-        """Call what ends the object, and wait for the event that says so."""
-        line = self.wire.line
-        if line is None:
-            return
-        done = line.expect(event)
-        line.call(method)
-        try:
-            async with asyncio.timeout(END_S):
-                await done
-        except (TimeoutError, FederationLost) as error:
-            log.debug("queue %r: no word that it is %s: %s", self.name, event, error)
 
     def _leave(self) -> None:
         if self.taken:

@@ -37,6 +37,10 @@ class Call:
             raise ConfigError(reason=f"{what} is {type(found).__name__}; expected {kind.__name__}")
         return found
 
+    def number(self, place: int, name: str, default: int) -> int:
+        """The whole number at a place, as of an option called ``name``."""
+        return number({name: self.values[place]} if place < len(self.values) else {}, name, default)
+
     @property
     def options(self) -> dict[str, Any]:
         """The first value, if it is an object: options are always optional."""

@@ -71,8 +71,7 @@ class ExposedService(Exposed):
         self.answer(call)
 
     async def disconnect(self, call: Call) -> None:
-        grace = call.values[0] if call.values else 0
-        await self._service.disconnect(grace_ms=max(0, number({"grace": grace}, "grace", 0)))
+        await self._service.disconnect(grace_ms=max(0, call.number(0, "grace", 0)))
 
     def request(self, call: Call) -> None:
         """Others may follow before it is answered."""
