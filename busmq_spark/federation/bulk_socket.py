@@ -34,7 +34,6 @@ SEND_S = 20.0
 MOST_BYTES = 1536 * 1024 * 1024
 """Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
 _SMALL = 64 * 1024
-_NPM = " (so says a server of npm busmq, too: it has no bulk protocol, whatever the secret)"
 _TEMPORARY = (429, 502, 503, 504)
 
 
@@ -187,12 +186,12 @@ class BulkSocket:
         if status in _TEMPORARY:
             raise self._lost(f"it answered the handshake with {status}")
         if status != 101:
-            why = {401: f"it does not know the secret, or the token has expired{_NPM}", 404: "it serves nothing at this path"}.get(
+            why = {401: "it does not know the secret, or the token has expired", 404: "it serves nothing at this path"}.get(
                 status, f"status {status}"
             )
             raise FederationRefused(url=self.url, reason=why, status=status)
         if protocol.subprotocol != BULK:
-            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK}{_NPM}", status=status)
+            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK}", status=status)
         if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
             raise self._lost(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
 

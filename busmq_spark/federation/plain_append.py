@@ -1,0 +1,52 @@
+"""What a task writes to a server that speaks busmq's own protocol only: at least once, in order, one push a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from busmq_spark.core.sink import Staged
+from busmq_spark.errors import MessageRefused
+from busmq_spark.store.protocol import FullPolicy
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.plain_store import PlainStore
+
+
+class PlainAppender:
+    """Satisfies Appender. Nothing is staged: that wire has no place for it."""
+
+    def __init__(self, store: PlainStore) -> None:
+        self._store = store
+
+    def stage(self, queue: str, key: str, values: Sequence[bytes]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        """What exactly-once needs."""
+        raise self._store.once()
+
+    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
+        """Append values to the queue. Those under way when the link breaks are pushed again, since nobody knows whether they are stored."""
+        left = [_text(queue, value) for value in values]
+        while left:
+            maxsize = self._store.push(queue, left)
+            if left:
+                full.wait(queue, maxsize, len(left))
+
+    def settle(self) -> None:
+        """Nothing is under way between calls."""
+
+    def finish(self) -> list[Staged]:
+        return []
+
+    def discard(self) -> None:
+        """Nothing is staged."""
+
+    def abandon(self) -> None:
+        """Nothing is under way between calls."""
+
+
+def _text(queue: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        reason = f"a message for queue {queue!r} is no UTF-8 at byte {error.start}, and the protocol of npm busmq carries text only; encode it"
+        raise MessageRefused(reason=reason) from None
