@@ -18,6 +18,7 @@ from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.quiet import WIRE_LOG
 from busmq_spark.options import RedisOptions
+from tests.support import PATIENCE_S
 
 SECRET = "a-secret-of-the-tests"
 
@@ -46,12 +47,12 @@ class Site:
 
     def start(self) -> Site:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(PATIENCE_S)
         return self
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         self._loop.close()
 
@@ -61,7 +62,7 @@ class Site:
         async def now() -> Any:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(now(), self._loop).result(PATIENCE_S)
 
     async def _run(self) -> None:
         self._end = asyncio.Event()

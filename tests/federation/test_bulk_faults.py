@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-import time
+import select
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled, read
 from tests.federation.bulk_site import Site, site
 from tests.federation.cutting import Cutter, cutter
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
 
@@ -114,7 +114,7 @@ def test_a_slow_link_only_takes_longer(store: FederatedStore, direct: RedisStore
 def test_a_link_that_goes_silent_is_noticed_and_replaced(
     store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_socket, "SILENCE_S", 0.2)
+    monkeypatch.setattr(bulk_socket, "SILENCE_S", 1.0)
     values = [b"%d" % i + b"x" * 1000 for i in range(20_000)]
     part = filled(direct, fresh(), values)
     rows = store.read(part, True)
@@ -158,7 +158,9 @@ def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(sto
     queue = fresh()
     store.attach([queue], HOUR)
     proxy.cut()
-    time.sleep(0.05)  # the end of the link travels; sooner, the push below would be repeated, which at least once allows
+    assert store._link._socket is not None
+    arrived, _, _ = select.select([store._link._socket._socket], [], [], PATIENCE_S)  # before it has, the push below might be repeated
+    assert arrived
     store.appender().push(queue, [b"1"], FullPolicy(0))
     assert store.states({queue: -1})[queue].given == 1
 

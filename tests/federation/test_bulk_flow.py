@@ -32,7 +32,7 @@ from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.conftest import Serve
 from tests.federation.cutting import cutter
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 from tests.tls import Authority, TlsProxy
 
 pytestmark = pytest.mark.redis
@@ -141,10 +141,10 @@ def test_a_peer_that_holds_a_read_up_is_cut_off(strict: Site, direct: RedisStore
     peer.socket.close()
 
 
-def test_a_peer_that_reads_slowly_is_not(strict: Site, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_peer_that_reads_slowly_is_not(redis_url: str, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"x" * 10_000] * 1_000)
-    with cutter(strict.port) as proxy:
-        proxy.bytes_per_s = 8e6
+    with site(redis_url, limits=Limits(send_s=2.0)) as strict, cutter(strict.port) as proxy:
+        proxy.bytes_per_s = 2.5e6  # so that the read takes twice as long as a peer may stand still
         slow = open_federated(strict.address(port=proxy.port))
         assert count(slow, part) == 1_000
         assert proxy.connections == 1
@@ -177,7 +177,7 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     wait_until(lambda: line.asked == 2, 60, "it stands in line")
     assert not done
     peer.send(Frame(Kind.CANCEL, 1))
-    waiting.join(20)
+    waiting.join(PATIENCE_S)
     assert done == [20_000]
     peer.socket.close()
 

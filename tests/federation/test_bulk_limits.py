@@ -34,7 +34,7 @@ from busmq_spark.topology.address import address
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR
 from tests.federation.bulk_site import Site, site
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
 MIB = 1024 * 1024
@@ -193,9 +193,9 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     for lane in lanes:
         with pytest.raises(LinkLost):
             await lane.run(away)
-    waiting = [asyncio.create_task(lane.run(silent.wait, 20)) for lane in lanes]
+    waiting = [asyncio.create_task(lane.run(silent.wait, 2 * PATIENCE_S)) for lane in lanes]
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
             assert await Lane(where, pool, ANYONE).run(lambda: 7) == 7
@@ -241,7 +241,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
     def read(self: RedisStore, part: Range, strict: bool) -> Any:
         if part.queue == stuck.queue:
             under_way.append(1)
-            ended.append(silent.wait(10))
+            ended.append(silent.wait(PATIENCE_S))
         yield from plain(self, part, strict)
 
     monkeypatch.setattr(RedisStore, "read", read)

@@ -17,7 +17,7 @@ from busmq_spark.federation.dnode import Functions, Line, Remote, pack_call
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.server import FederationServer
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 SECRET = "correct-horse-battery"  # a test's
 
 
