@@ -94,7 +94,7 @@ def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: Federated
     queue = fresh()
     part = filled(direct, queue, [b"0"])
     store.keys(queue)
-    proxy.up, proxy.down = iter(lambda: random.randrange(600_000), None), iter(lambda: random.randrange(200, 1_000), None)
+    proxy.up, proxy.down = iter(lambda: random.randrange(300_000), None), iter(lambda: random.randrange(200, 1_000), None)
     proxy.cut()
     store.appender().push(queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullPolicy(0))
     given = direct.states({queue: -1})[queue].given
