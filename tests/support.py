@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from busmq_spark.embedded import server
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,6 +30,11 @@ def wait_until(predicate: Callable[[], object], timeout_s: float = PATIENCE_S, w
         if time.monotonic() > deadline:
             raise AssertionError(f"{what or getattr(predicate, '__name__', predicate)}: not so within {timeout_s} s")
         pause.wait(0.01)
+
+
+def lasting_port() -> int:
+    """A free port of 127.0.0.1 that is free later, too: the system hands it out to nobody."""
+    return next(port for port in iter(server._any_port, 0) if server._is_free(port))
 
 
 def ps(column: str, pid: int) -> str:

@@ -21,7 +21,7 @@ from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled, read
 from tests.federation.bulk_site import Site, site
 from tests.federation.cutting import Cutter, cutter
-from tests.support import PATIENCE_S, wait_until
+from tests.support import PATIENCE_S, lasting_port, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
 
@@ -129,7 +129,7 @@ def test_a_link_that_goes_silent_is_noticed_and_replaced(
 
 def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again(redis_server: RedisServer, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"%d" % i + b"x" * 1000 for i in range(30_000)])
-    first = Site(redis_server.url).start()
+    first = Site(redis_server.url, port=lasting_port()).start()
     store = open_federated(first.address())
     rows = store.read(part, True)
     found = [next(rows).first]
