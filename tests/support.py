@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
 
 

@@ -26,7 +26,7 @@ from tests.cli.conftest import COMMAND, Busmq, environment
 from tests.conftest import link_to
 from tests.support import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 ROWS = 20_000
 
 
@@ -43,7 +43,7 @@ def departures() -> Any:
 
 
 def run(folder: Path, *arguments: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, "demo", *arguments], cwd=folder, env=environment(url), capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run([*COMMAND, "demo", *arguments], cwd=folder, env=environment(url), capture_output=True, text=True, timeout=580, check=False)
 
 
 def test_messages_are_the_flights_in_the_order_of_departure() -> None:
@@ -164,7 +164,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
             env=environment(None) | {"PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=580,
             check=False,
         )
         assert '{"carrier":"UA","' in shown.stdout, shown.stderr

@@ -46,7 +46,7 @@ async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served
     await asyncio.gather(*(each.close() for each in clingers))
     await peer.raw.close()
     print(f"honest median {alone * 1e6:.0f} µs alone, {beset * 1e6:.0f} beset, {after * 1e6:.0f} after; {cut_off:.0f} cut off")
-    wait_until(lambda: served.memory < before + 2 * ROOM, 60, "memory comes back")
+    wait_until(lambda: served.memory < before + 2 * ROOM, what="memory comes back")
     print(f"memory {before / MIB:.0f} MiB before, {peak / MIB:.0f} beset, {served.memory / MIB:.0f} after; {filled / MIB:.0f} waited")
     assert cut_off == IGNORANT
     assert beset < 2 * max(alone, after)

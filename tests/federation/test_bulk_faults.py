@@ -174,7 +174,7 @@ def test_a_read_ends_at_the_server_when_the_client_goes_away(
     next(rows)
     [ours] = here.call(lambda: here.connections - before)
     proxy.cut()
-    wait_until(lambda: here.call(lambda: ours not in here.connections), 60, "the server has given it up")
+    wait_until(lambda: here.call(lambda: ours not in here.connections), what="the server has given it up")
     assert sum(len(piece.values) for piece in rows) > 0  # and the client goes on, on a new one
 
 

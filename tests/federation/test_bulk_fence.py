@@ -77,10 +77,10 @@ def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(here: Site, dire
     link.post("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
     link.drop()
-    wait_until(lambda: not here.call(lambda: here.connections), 60, "the server knows that the client is gone")
+    wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
     held.go_on.set()
     assert held.ended.wait(PATIENCE_S)
-    wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), 60, "the lane is forgotten")
+    wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), what="the lane is forgotten")
     assert stored(direct, queue) == 0
 
 
@@ -95,7 +95,7 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
     try:
         wire.cut()
         link.post("push", queue, values=[b"old"])
-        wait_until(lambda: here.call(lambda: any(not lane.idle for lane, _ in here.bulk.clients._lanes.values())), 60, "the server tries")
+        wait_until(lambda: here.call(lambda: any(not lane.idle for lane, _ in here.bulk.clients._lanes.values())), what="the server tries")
         link.drop()
         wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), PATIENCE_S, "it gives up, long before its patience is over")
     finally:
@@ -114,7 +114,7 @@ def test_a_client_that_comes_back_is_answered_once_its_old_call_has_ended(
     socket = link._socket
     if known:
         link.drop()
-        wait_until(lambda: not here.call(lambda: here.connections), 60, "the server knows that the client is gone")
+        wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
     link._inbox.clear()
     link._socket = None
     answered = threading.Event()

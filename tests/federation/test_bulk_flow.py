@@ -67,7 +67,7 @@ class Peer:
     def __init__(self, here: Site) -> None:
         before = here.call(lambda: set(here.connections))
         self.socket = BulkSocket(here.address())
-        wait_until(lambda: here.call(lambda: here.connections - before), 60, "the server has the connection")
+        wait_until(lambda: here.call(lambda: here.connections - before), what="the server has the connection")
         [self.at_server] = here.call(lambda: here.connections - before)
 
     def call(self, id: int, name: str, *arguments: Any) -> None:
@@ -137,7 +137,7 @@ def test_reads_at_once_are_counted(peer: Peer, direct: RedisStore, fresh: Fresh)
 def test_a_peer_that_holds_a_read_up_is_cut_off(strict: Site, direct: RedisStore, fresh: Fresh, credit: int) -> None:
     part, peer = filled(direct, fresh(), [b"x" * 10_000] * 3_000), Peer(strict)
     peer.call(1, "read", part, True, credit)
-    wait_until(lambda: strict.call(lambda: peer.at_server not in strict.connections), 60, "it is cut off")
+    wait_until(lambda: strict.call(lambda: peer.at_server not in strict.connections), what="it is cut off")
     peer.socket.close()
 
 
@@ -157,7 +157,7 @@ def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(strict
     found: list[bytes] = []
     for piece in store.read(part, True):
         if not found:
-            wait_until(lambda: strict.call(lambda: strict.connections <= before), 60, "it is cut off")
+            wait_until(lambda: strict.call(lambda: strict.connections <= before), what="it is cut off")
         found += [value.rstrip(b"x") for value in piece.values.to_pylist()]
     assert found == [b"%d" % i for i in range(5_000)]
     store.close()
@@ -174,7 +174,7 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     waiting = threading.Thread(target=lambda: done.append(count(store, part)))
     done: list[int] = []
     waiting.start()
-    wait_until(lambda: line.asked == 2, 60, "it stands in line")
+    wait_until(lambda: line.asked == 2, what="it stands in line")
     assert not done
     peer.send(Frame(Kind.CANCEL, 1))
     waiting.join(PATIENCE_S)
@@ -197,7 +197,7 @@ def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_
     def clients() -> int:
         return int(link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0])
 
-    wait_until(lambda: clients() <= before, 60, "its connections to Redis are closed")
+    wait_until(lambda: clients() <= before, what="its connections to Redis are closed")
 
 
 def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
@@ -272,10 +272,10 @@ def test_a_bell_is_heard_again_after_its_link_broke(here: Site, direct: RedisSto
         [bell] = open_federated(here.address(port=proxy.port)).bells(rung)
         bell.listen([queue])
         for _ in range(2):
-            wait_until(rung.is_set, 60, "it listens")
+            wait_until(rung.is_set, what="it listens")
             rung.clear()
             direct.push(queue, [b"2"])
-            wait_until(rung.is_set, 60, "it rings")
+            wait_until(rung.is_set, what="it rings")
             time.sleep(0.01)  # the same push may ring twice
             rung.clear()
             proxy.cut()

@@ -249,7 +249,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
         store, sockets = open_federated(there.address()), [BulkSocket(there.address()) for _ in range(READS_IN_ALL)]
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
-        wait_until(lambda: under_way, 60, "some are under way")
+        wait_until(lambda: under_way, what="some are under way")
         for _ in range(2):
             assert [rows.values.to_pylist() for rows in store.read(sound, True)] == [[b"1"]]
             monkeypatch.setattr(RedisStore, "locate", lambda *_: pytest.fail("all are asked again where the queue is"))

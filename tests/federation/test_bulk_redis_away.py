@@ -164,5 +164,5 @@ def test_a_bell_tries_again_when_redis_was_away(store: FederatedStore, part: Ran
     rung = threading.Event()
     [bell] = store.bells(rung)
     bell.listen([part.queue])
-    wait_until(rung.is_set, 60, "the bell rings")
+    wait_until(rung.is_set, what="the bell rings")
     bell.stop()

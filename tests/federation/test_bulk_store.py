@@ -192,11 +192,11 @@ def test_a_push_rings_the_bell_of_an_idle_reader(store: Store, direct: RedisStor
     queue, other, rung = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
     bell: Bells = store.bells(rung)[0] if isinstance(store, FederatedStore) else RedisBells(store, rung)
     bell.listen([queue])
-    wait_until(rung.is_set, 60, "the bell listens")
+    wait_until(rung.is_set, what="the bell listens")
     for _ in range(3):
         rung.clear()
         direct.push(queue, [b"1"])
-        wait_until(rung.is_set, 60, "the bell rings")
+        wait_until(rung.is_set, what="the bell rings")
     rung.clear()
     direct.push(other, [b"1"])
     assert not rung.wait(0.2)
