@@ -21,7 +21,7 @@ from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 
 LONG_MS = 20_000
-SOON_MS = 1000
+SOON_MS = 2500
 """For a request that is to time out, but not before somebody has seen it: an expired one is dropped."""
 
 
