@@ -35,7 +35,7 @@ async def when(thing: Any, event: str, trouble: Callable[[], None]) -> None:
     happened = asyncio.Event()
     thing.once(event, lambda *_: happened.set())
     await asyncio.to_thread(trouble)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await happened.wait()
 
 
@@ -187,7 +187,7 @@ async def test_redis_going_away_over_there_neither_ends_the_server_nor_us(npm: N
                 await asyncio.to_thread(redis.kill)
                 await asyncio.to_thread(redis.restart)
                 pushed = queue.push("after")
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     assert await pushed == 2
         finally:
             server.peer.kill()
