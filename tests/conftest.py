@@ -116,11 +116,8 @@ def three_servers() -> Iterator[DirectGroup]:
 
 @pytest.fixture(scope="session")
 def sentinel_group() -> Iterator[SentinelGroup]:
-    """A master, a replica and three sentinels. Whoever makes them fail over starts a group of his own, or waits until all are well again.
-
-    They do so for nobody else: a machine that is busy may stop any of them for a second.
-    """
-    with SentinelGroup(down_after_ms=4_000) as group:
+    """A master, a replica and three sentinels. Whoever makes them fail over starts a group of his own, or waits until all are well again."""
+    with SentinelGroup(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
         yield group
 
 

@@ -32,6 +32,11 @@ def wait_until(predicate: Callable[[], object], timeout_s: float = PATIENCE_S, w
         pause.wait(0.01)
 
 
+def just_given(left_s: int, ttl_s: int) -> bool:
+    """Whether what Redis says is left of a life is one of ``ttl_s`` that has just begun; a busy machine may have asked seconds later."""
+    return ttl_s - 20 < left_s <= ttl_s
+
+
 def lasting_port() -> int:
     """A free port of 127.0.0.1 that is free later, too: the system hands it out to nobody."""
     return next(port for port in iter(server._any_port, 0) if server._is_free(port))
