@@ -26,6 +26,7 @@ class Buffered:
         self._left = None if options.max is None or options.max < 0 else options.max
         self._buffer: deque[Message] = deque()
         self._wake = asyncio.Event()
+        self._busy = asyncio.Lock()  # ending waits for what is under way
         self._stopping = self._ended = False
         self.follows: Self | None = None
         """The consumption that this one ends by beginning."""
@@ -69,7 +70,19 @@ class Buffered:
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """End. The task that iterates sees the end."""
+        """End. The task that iterates sees the end. What was not handed over goes back to the head of the queue, or on to the next consumption.
+
+        Raises LinkLost when the server is away and does not come back soon; then it may be called again.
+        """
+        self._stopping = True
+        self._wake.set()
+        if self.follows is not None:
+            await self.follows.stop()
+            self.follows = None
+        async with self._busy:
+            await self._end()
+
+    async def _end(self) -> None:
         raise NotImplementedError
 
     @property

@@ -87,7 +87,6 @@ class Consumption(Buffered):
         self._received = self._handed = self._failures = 0
         self._ttl_s = 0  # the queue's, also once it is detached: an end that failed may be tried again
         self._noted: bytes | None = None  # the notification heard last
-        self._taking = asyncio.Lock()
         self._empty = False  # nothing to take, unless something is heard
         self._out = False  # the record may hold something
         self._doubt = False  # it may hold something that was not received
@@ -106,19 +105,6 @@ class Consumption(Buffered):
             self._handed = batch[-1].id
             self._queue.consumed += len(batch) - 1
             yield batch
-
-    async def stop(self) -> None:
-        """End; what was not handed over goes back to the head of the queue. The task that iterates sees the end.
-
-        Raises LinkLost when the server is away and does not come back soon; then it may be called again.
-        """
-        self._stopping = True
-        self._wake.set()
-        if self.follows is not None:
-            await self.follows.stop()
-            self.follows = None
-        async with self._taking:
-            await self._end()
 
     def lease_lost(self) -> None:
         """Somebody else has become the reliable consumer: this one was cut off for longer than its lease."""
@@ -204,7 +190,7 @@ class Consumption(Buffered):
         elif self._empty:
             await self._wake.wait()
         self._wake.clear()
-        async with self._taking:
+        async with self._busy:
             if not self._stopping:
                 await self._take()
 

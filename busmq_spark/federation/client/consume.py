@@ -48,7 +48,6 @@ class RemoteConsumption(Buffered):
         self._pausing = self._skipping = self._probing = False
         self._from = 0  # acked by the server when it began
         self._begun = asyncio.Event()
-        self._ending = asyncio.Lock()
         self._failed: BusError | None = None
 
     async def batches(self) -> AsyncIterator[list[Message]]:
@@ -61,16 +60,6 @@ class RemoteConsumption(Buffered):
             while (message := self.next_stored()) is not None:
                 batch.append(message)
             yield batch
-
-    async def stop(self) -> None:
-        """End. The task that iterates sees the end."""
-        self._stopping = True
-        self._wake.set()
-        if self.follows is not None:
-            await self.follows.stop()
-            self.follows = None
-        async with self._ending:
-            await self._end()
 
     # -- piece by piece ---------------------------------------------------------------------------------------------------------------------
 
@@ -192,7 +181,7 @@ class RemoteConsumption(Buffered):
             before.follows = None
         if not (self._takes and before._takes and before.running):
             return False
-        async with before._ending:
+        async with before._busy:
             self._line, self._there, before._there = before._line, before._there, False
             if self._there and before._begun.is_set():
                 self._begun.set()
