@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
 BOTH_S, AWAY_S, AFTER_S = 4.0, 5.0, 2.0
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
+"""A laptop that does other things, too, needs a minute until the first batch of two data centres has flowed."""
 POLL_S = 0.1
 
 
