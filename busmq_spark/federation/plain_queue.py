@@ -71,6 +71,7 @@ class PlainQueue:
 
     async def state(self, wanted: int) -> QueueState:
         """As core.state.states; ``given`` is UNTOLD where the wire cannot say it."""
+        back = False
         for _ in range(TRIES):
             line, fields = await self._looked()
             if not fields:
@@ -83,6 +84,8 @@ class PlainQueue:
             if not oldest or not newest:
                 continue  # somebody else takes them away at this moment
             (first, _), (last, text) = oldest[0], newest[0]
+            if 0 <= wanted < first - 1 and not back and (back := await self._put_back(fields)):
+                continue
             mark = fingerprint(text) if wanted == last else await self.mark(wanted) if first <= wanted < last else ""
             return QueueState(*known, last, first, last, count, mark, fingerprint(text))
         raise FederationLost(url=line.url, reason=f"queue {self.name!r} changes faster than it can be looked at")
@@ -113,15 +116,13 @@ class PlainQueue:
             _check_life(part, fields, need)
             if at is None:
                 place = await self._place(line, need)
-                if (place is None or place[1] != need) and attempt:  # and it was so before: what moves is not what is missing
-                    following = await self._skip(line, part, need, place, strict)
-                    if following is None:
+                if place is None or place[1] != need:
+                    if attempt == 0 or (attempt == 1 and await self._put_back(fields)):
+                        continue  # what moves is not what is missing
+                    place = await self._skip(line, part, need, place, strict)
+                    if place is None:
                         return [], 0
-                    at, need = following
-                elif place is None or place[1] != need:
-                    continue
-                else:
-                    at = place[0]
+                at, need = place
             found = await line.look(at, min(most, part.last - need + 1))
             _check_life(part, await line.fields(), need)  # lives do not come back: if it is this one still, it was so all the time
             if run := [message for message, id in zip(found, itertools.count(need), strict=False) if message[0] == id]:
@@ -143,10 +144,7 @@ class PlainQueue:
         exact = place is not None and place[1] == position.last
         if exact and position.mark and (found := await self.mark(position.last)) not in ("", position.mark):
             return AckResult("reissued", found)
-        remover = await self._line(texts=False)
-        if not remover.attached:
-            await remover.attach(int(fields["ttl"]))
-        await remover.remove(count if place is None else place[0] + exact, position.last)
+        await (await self._remover(fields)).remove(place[0] + exact if place else 0, position.last)
         if int(fields.get(LAST) or 0) < position.last:
             await line.write(**{LAST: str(position.last)})
         return AckResult("ok", "")
@@ -215,6 +213,20 @@ class PlainQueue:
             await line.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
             fields = await line.fields()
         return line, fields
+
+    async def _remover(self, fields: dict[str, str]) -> PlainLine:
+        line = await self._line(texts=False)
+        if not line.attached:
+            await line.attach(int(fields["ttl"]))
+        return line
+
+    async def _put_back(self, fields: dict[str, str]) -> bool:
+        """Whether what a removal took may be there again. One whose link died without a word goes on in the server, and a second one beside it
+        makes the two take more than was to go, which is not lost. Only where a query of ours removes: un-acked messages of others are theirs.
+        """
+        if fields.get(READER):
+            await (await self._remover(fields)).remove(0, 0)
+        return bool(fields.get(READER))
 
     async def _place(self, line: PlainLine, id: int) -> tuple[int, int] | None:
         """Position and id of the first message from ``id`` on; None when all that is stored is before it."""

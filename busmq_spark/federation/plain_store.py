@@ -29,7 +29,7 @@ from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreat
 from busmq_spark.federation.bulk_socket import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import Target
-from busmq_spark.federation.plain_append import PlainAppender
+from busmq_spark.federation.plain_append import AtLeastOnce
 from busmq_spark.federation.plain_line import PlainLine
 from busmq_spark.federation.plain_queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.store.position import Position, Range
@@ -55,7 +55,7 @@ class _Target(Target):
         return self.context
 
 
-class PlainStore:
+class PlainStore(AtLeastOnce):
     """A thread of its own runs the link, so that the server hears from us while nobody asks, and attached queues stay alive."""
 
     def __init__(self, address: FederationAddress) -> None:
@@ -81,7 +81,7 @@ class PlainStore:
 
     def discover(self, accept: Callable[[str], bool]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """The wire lists no queues."""
-        raise self._impossible("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
+        raise self.impossible("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
 
     def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
         return self._each(queues, lambda queue: queue.attach(creation))
@@ -161,9 +161,6 @@ class PlainStore:
         finally:
             coming.cancel()
 
-    def appender(self) -> PlainAppender:
-        return PlainAppender(self)
-
     def push(self, queue: str, left: list[str]) -> int:
         """As PlainQueue.push. What was under way when the link broke is pushed again."""
 
@@ -173,14 +170,6 @@ class PlainStore:
                 return await asked.push(left)
 
         return self._patiently(push)
-
-    def truncate(self, queues: Sequence[str]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
-        """Not without deleting what comes meanwhile."""
-        raise self.once()
-
-    def once(self) -> ConfigError:
-        """Why nothing is written exactly once."""
-        return self._impossible("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
 
     def bells(self, rung: threading.Event) -> list[Any]:  # noqa: ARG002  # as the protocol has it
         """Nothing wakes a reader: pushes are found by asking."""
@@ -195,6 +184,10 @@ class PlainStore:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def impossible(self, reason: str) -> ConfigError:
+        """The error for what the wire has not."""
+        return ConfigError(reason=f"the federation server at {self.address.url} speaks busmq's own protocol only, as npm's does: {reason}")
 
     # -- in the thread --------------------------------------------------------------------------------------------------------------------
 
@@ -263,7 +256,4 @@ class PlainStore:
             raise self._no_subscriptions()
 
     def _no_subscriptions(self) -> ConfigError:
-        return self._impossible("it keeps no subscriptions; leave option 'subscription' out, and read each of its queues with one query")
-
-    def _impossible(self, reason: str) -> ConfigError:
-        return ConfigError(reason=f"the federation server at {self.address.url} speaks busmq's own protocol only, as npm's does: {reason}")
+        return self.impossible("it keeps no subscriptions; leave option 'subscription' out, and read each of its queues with one query")

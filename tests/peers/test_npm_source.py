@@ -227,6 +227,16 @@ def test_messages_that_go_while_a_planned_batch_is_read_are_a_loss_or_skipped(qu
             assert gather(query, 20) == upto(30, 11)
 
 
+def test_a_queue_that_is_closed_and_filled_anew_before_a_planned_batch_is_read_is_told_by_its_life(queries: Queries, fresh: Fresh) -> None:
+    queries.fill(queue := fresh(), 1, 30)
+    query = queries.query(queue, onUnavailable="fail")
+    assert query.step("planned") is None
+    recreated(queries, queue)
+    queries.fill(queue, 13, 40)
+    with pytest.raises(QueueExpired):  # the new life has no name yet
+        query.step()
+
+
 def test_an_older_checkpoint_on_an_empty_queue_is_a_loss_since_the_ack_left_a_mark(queries: Queries, fresh: Fresh) -> None:
     queries.fill(queue := fresh(), 1, 10)
     query = queries.query(queue)
@@ -298,6 +308,35 @@ def test_a_removal_that_was_cut_short_or_took_too_much_removes_nothing_that_was_
         store.close()
     assert (queries.ids(queue, "toack"), queries.ids(queue)) == ([], upto(30, 21))
     assert gather(query, 10) == upto(30, 21)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_a_removal_took_that_nobody_heard_of_any_more_is_put_back_before_it_counts_as_lost(
+    queries: Queries, fresh: Fresh, planned: bool
+) -> None:
+    queries.fill(queue := fresh(), 1, 20)
+    query = queries.query(queue, onUnavailable="fail")
+    assert gather(query, 20) == upto(20)
+    settle(query, lambda: queries.ids(queue) == [])
+    queries.fill(queue, 21, 30)
+    if planned:
+        assert query.step("planned") is None
+    queries.server.peer.consume(queue, reliable=True, max=5)
+    queries.server.peer.received(queue, 5)
+    assert gather(query, 10) == upto(30, 21)
+    assert queries.ids(queue, "toack") == []
+
+
+def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_holds(queries: Queries, fresh: Fresh) -> None:
+    queries.fill(queue := fresh(), 1, 20)
+    query = queries.query(queue, ack="none")
+    assert gather(query, 20) == upto(20)
+    queries.fill(queue, 21, 30)
+    queries.server.peer.consume(queue, reliable=True, max=25)
+    queries.server.peer.received(queue, 25)
+    with pytest.raises(QueueFlushed):
+        query.step()
+    assert queries.ids(queue, "toack") == upto(25)
 
 
 def test_a_list_with_holes_is_found_through(queries: Queries, fresh: Fresh) -> None:
