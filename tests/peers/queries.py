@@ -87,3 +87,7 @@ def settle(query: Engine, done: Any) -> None:
         return bool(done())
 
     wait_until(so)
+
+
+def upto(last: int, first: int = 1) -> list[int]:
+    return list(range(first, last + 1))
