@@ -117,14 +117,14 @@ def three_servers() -> Iterator[DirectGroup]:
 @pytest.fixture(scope="session")
 def sentinel_group() -> Iterator[SentinelGroup]:
     """A master, a replica and three sentinels. Whoever makes them fail over starts a group of his own, or waits until all are well again."""
-    with SentinelGroup() as group:
+    with SentinelGroup(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
         yield group
 
 
 @pytest.fixture(scope="session")
 def cluster_group() -> Iterator[ClusterGroup]:
     """Six nodes, three of them masters. The same holds."""
-    with ClusterGroup() as group:
+    with ClusterGroup(node_timeout_ms=6_000) as group:
         yield group
 
 

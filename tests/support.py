@@ -7,12 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from busmq_spark.embedded import server
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
 
 
@@ -28,6 +30,16 @@ def wait_until(predicate: Callable[[], object], timeout_s: float = PATIENCE_S, w
         if time.monotonic() > deadline:
             raise AssertionError(f"{what or getattr(predicate, '__name__', predicate)}: not so within {timeout_s} s")
         pause.wait(0.01)
+
+
+def just_given(left_s: int, ttl_s: int) -> bool:
+    """Whether what Redis says is left of a life is one of ``ttl_s`` that has just begun; a busy machine may have asked seconds later."""
+    return ttl_s - 20 < left_s <= ttl_s
+
+
+def lasting_port() -> int:
+    """A free port of 127.0.0.1 that is free later, too: the system hands it out to nobody."""
+    return next(port for port in iter(server._any_port, 0) if server._is_free(port))
 
 
 def ps(column: str, pid: int) -> str:

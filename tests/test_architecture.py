@@ -25,12 +25,16 @@ PURE = {
     ("federation", "dnode"),
     ("federation", "bulk"),
     ("federation", "bulk_calls"),
+    ("federation", "creation"),
+    ("federation", "fault"),
     ("federation", "grants"),
     ("federation", "handshake"),
     ("federation", "limits"),
     ("federation", "token"),
     ("spark", "offsets"),
     ("spark", "plan"),
+    ("store", "position"),
+    ("store", "sources"),
 }
 IMPURE = {"asyncio", "socket", "selectors", "threading", "subprocess", "time", *HOME}
 

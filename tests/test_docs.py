@@ -24,7 +24,7 @@ PROGRAMS = [body for kind, body in BLOCKS if kind == "python"]
 COMMANDS = [line[2:].partition("    #")[0] for kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("program", PROGRAMS, ids=[f"program{i}" for i, _ in enumerate(PROGRAMS)])
 def test_a_program_in_the_readme_runs_as_it_stands(program: str, tmp_path: Path) -> None:
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf")}

@@ -85,6 +85,12 @@ def test_many_servers_at_once_have_ports_of_their_own() -> None:
             each.stop()
 
 
+def test_both_ports_of_a_cluster_node_are_below_those_of_outgoing_connections() -> None:
+    with RedisServer(settings={"cluster-enabled": "yes"}) as node:
+        assert node.port + server.CLUSTER_BUS in range(server.FIRST_PORT, server.LAST_PORT)
+    assert server.LAST_PORT <= 32_768  # where Linux begins to hand out ports; elsewhere that is higher
+
+
 def test_data_with_aof_survive_kill_and_restart_on_the_same_port() -> None:
     with RedisServer(aof=True) as redis:
         redis.command("SET", "key", "välue")

@@ -19,7 +19,7 @@ HEAVY = {"hiredis", "numpy", "pyarrow", "pyspark", "redis", *OPTIONAL}
 def loaded_after(statement: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded after a statement."""
     script = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout))
 

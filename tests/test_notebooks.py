@@ -26,7 +26,7 @@ import sys, nbformat
 from nbclient import NotebookClient
 
 notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
+NotebookClient(notebook, timeout=580, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
 print(*(output.text for cell in notebook.cells for output in cell.get("outputs", []) if output.output_type == "stream"))
 """
 
@@ -46,7 +46,7 @@ def run(path: Path, folder: Path, **more: str) -> str:
     variables = {name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"} | more
     variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-c", EXECUTE, str(path), str(folder)]
-    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=290, check=False)
+    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -58,7 +58,7 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.spark
 @pytest.mark.redis
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @each_notebook
 def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     printed = run(path, tmp_path)
@@ -67,7 +67,7 @@ def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.redis
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_without_node_the_peer_is_a_second_python(tmp_path: Path) -> None:
     (bare := tmp_path / "bin").mkdir()
     if redis_server := shutil.which("redis-server"):

@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
     out = tmp_path_factory.mktemp("wheel")
     # No isolation: hatchling is installed with the test tools, so this needs no network.
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = out.glob("*.whl")
     return ZipFile(path)

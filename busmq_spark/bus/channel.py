@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
+from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.bus.events import Emitter, Handler
 from busmq_spark.bus.inbox import Inbox
-from busmq_spark.bus.queue import TTL_S, Queue
+from busmq_spark.bus.queue import Queue
 from busmq_spark.core.channel import Kind, frame
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.core.message import Message, encode

@@ -11,14 +11,13 @@ Rule 4. A server that is away is waited for, however long; whoever is reliable s
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from busmq_spark.bus.buffered import Buffered
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
@@ -75,46 +74,24 @@ class ConsumeOptions:
             raise ConfigError(reason="last counts only with reliable=True")
 
 
-class Consumption:
-    """The messages of one queue, for one task: an asynchronous iterator. Begins with the first message asked for."""
+class Consumption(Buffered):
+    """The messages of one queue, for one task. Begins with the first message asked for."""
+
+    _queue: Queue
 
     def __init__(self, queue: Queue, options: ConsumeOptions) -> None:
-        self._queue, self._options = queue, options
-        self.prefetch = options.prefetch
-        """Most messages to take at once; whoever iterates may change it, to take no more than it has room for."""
-        self._left = None if options.max is None or options.max < 0 else options.max
+        super().__init__(options)
+        self._queue = queue
         self._record = queue.keys.toack if options.reliable else queue.keys.hand(new_token())
         self._token = queue.bus.token if options.reliable else ""
-        self._buffer: deque[Message] = deque()
         self._received = self._handed = self._failures = 0
         self._ttl_s = 0  # the queue's, also once it is detached: an end that failed may be tried again
         self._noted: bytes | None = None  # the notification heard last
-        self._wake = asyncio.Event()
-        self._taking = asyncio.Lock()
-        self._stopping = self._ended = False
         self._empty = False  # nothing to take, unless something is heard
         self._out = False  # the record may hold something
         self._doubt = False  # it may hold something that was not received
         self._leasing = False
         self._failed: BusError | None = None
-        self.follows: Consumption | None = None
-        """The consumption that this one ends by beginning."""
-        self.running = False
-        """Whether it has begun and not ended."""
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        message = self.next_stored()
-        if message is None:
-            await self.filled()
-            message = self.hand_over()
-        return message
-
-    def next_stored(self) -> Message | None:
-        """Hand over the next message of those taken already; None when Redis must be asked."""
-        return None if self._stopping or not self._buffer else self.hand_over()
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The messages in the lists they came in: cheaper where messages are small and many."""
@@ -128,28 +105,6 @@ class Consumption:
             self._handed = batch[-1].id
             self._queue.consumed += len(batch) - 1
             yield batch
-
-    async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
-        """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
-        async for message in self:
-            if handler is not None:
-                outcome = handler(message)
-                if inspect.isawaitable(outcome):
-                    await outcome
-            await self._queue._emit_in_turn("message", message)
-
-    async def stop(self) -> None:
-        """End; what was not handed over goes back to the head of the queue. The task that iterates sees the end.
-
-        Raises LinkLost when the server is away and does not come back soon; then it may be called again.
-        """
-        self._stopping = True
-        self._wake.set()
-        if self.follows is not None:
-            await self.follows.stop()
-            self.follows = None
-        async with self._taking:
-            await self._end()
 
     def lease_lost(self) -> None:
         """Somebody else has become the reliable consumer: this one was cut off for longer than its lease."""
@@ -171,11 +126,6 @@ class Consumption:
         if self.follows is not None:
             self.follows.look()
         self._wake.set()
-
-    @property
-    def active(self) -> bool:
-        """Whether this one runs, or one that it will end."""
-        return self.running or (self.follows is not None and self.follows.active)
 
     @property
     def kept(self) -> list[str]:
@@ -221,11 +171,6 @@ class Consumption:
                 return
             await self._step()
 
-    @property
-    def head(self) -> Message | None:
-        """The next message, not handed over yet; None when it has to be waited for."""
-        return self._buffer[0] if self._buffer else None
-
     def hand_over(self) -> Message:
         """The head: it leaves the buffer, and does not go back to the queue any more."""
         message = self._buffer.popleft()
@@ -245,7 +190,7 @@ class Consumption:
         elif self._empty:
             await self._wake.wait()
         self._wake.clear()
-        async with self._taking:
+        async with self._busy:
             if not self._stopping:
                 await self._take()
 

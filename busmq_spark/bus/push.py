@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.errors import BusError, LinkLost, QueueFull
@@ -17,13 +17,15 @@ from busmq_spark.errors import BusError, LinkLost, QueueFull
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
+V = TypeVar("V")
 
-class _Order:
+
+class Order(Generic[V]):
     """Values of one call of push or push_many; ``cut`` of them have been sent, ``ids`` are those stored."""
 
     __slots__ = ("cut", "future", "ids", "single", "values")
 
-    def __init__(self, values: Sequence[bytes], future: asyncio.Future[Any], *, single: bool) -> None:
+    def __init__(self, values: Sequence[V], future: asyncio.Future[Any], *, single: bool) -> None:
         self.values, self.future, self.single = values, future, single
         self.cut = 0
         self.ids: list[int] = []
@@ -55,8 +57,8 @@ class Pump:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._orders: deque[_Order] = deque()
-        self._chunk: list[tuple[_Order, int]] = []
+        self._orders: deque[Order[bytes]] = deque()
+        self._chunk: list[tuple[Order[bytes], int]] = []
         self._values: list[bytes] = []
         self._under_way = False
         self._idle: asyncio.Event | None = None
@@ -65,7 +67,10 @@ class Pump:
         """The id, or for ``single`` false the list of ids, once everything is stored."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._orders.append(_Order(values, future, single=single))
+        if not values:
+            future.set_result([])
+            return future
+        self._orders.append(Order(values, future, single=single))
         if not self._under_way:
             self._under_way = True
             loop.call_soon(self._next)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
+from busmq_spark.bus.any_queue import TTL_S, AnyQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
-from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.push import Pump
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import Message, encode
-from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
+from busmq_spark.core.message import encode
+from busmq_spark.errors import BusError, QueueMissing, StateError
 from busmq_spark.topology.place import new_token
 from busmq_spark.topology.translate import translate
 
@@ -23,52 +22,34 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.servers import Servers
 
-TTL_S = 30
 log = logging.getLogger("busmq_spark")
 
 
-class Queue(Emitter):
+class Queue(AnyQueue):
     """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,
     ``error(error)`` when the server is away while nobody waits for it (told once, until it is back).
     """
 
-    events = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
+    _consumption: Consumption | None
 
     def __init__(self, bus: Bus, name: str) -> None:
-        super().__init__(bus.spawn)
-        self.bus, self.name = bus, name
+        super().__init__(bus, name)
         self.keys = QueueKeys(name, bus.options.layout == "cluster")
-        self.ttl_s = 0
-        """Seconds the queue lives without anybody attached; 0 while this object is not."""
-        self.discoverable = False
         self.leased = False
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0
         """Index of the server that has the queue; known once attached."""
-        self.pushed = 0
-        """Messages pushed through this object."""
-        self.consumed = 0
-        """Messages handed over by this object."""
         self._wanted = (TTL_S, 0)
         self._servers: Servers | None = None
         self._away = False
         self._pump = Pump(self)
-        self._consumption: Consumption | None = None
-        self._busy = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self.attach()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.detach()
 
     async def attach(self, *, ttl_s: int = TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """Create the queue, or join the one that exists, which keeps its own ttl and maxsize. Whether it existed.
@@ -110,11 +91,6 @@ class Queue(Emitter):
         await self.run(flows.close(self.keys))
         self._emit("closed")
 
-    @property
-    def attached(self) -> bool:
-        """Whether this object is attached."""
-        return self.ttl_s > 0
-
     # -- pushing ----------------------------------------------------------------------------------------------------------------------------
 
     def push(self, value: object) -> asyncio.Future[int]:
@@ -132,12 +108,7 @@ class Queue(Emitter):
         The future fails with QueueFull when there is no room for the last ``details["left"]`` of them; those before are stored.
         """
         self._need_attached("push to")
-        encoded = [encode(value) for value in values]
-        if not encoded:
-            nothing: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-            nothing.set_result([])
-            return nothing
-        return self._pump.add(encoded, single=False)
+        return self._pump.add([encode(value) for value in values], single=False)
 
     def begin_push(self, values: Any) -> asyncio.Future[list[Any]] | None:
         """Send one chunk the quickest way; None when the link is down."""
@@ -176,23 +147,6 @@ class Queue(Emitter):
         self._consumption.follows = before
         return self._consumption
 
-    def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
-        """Consume with callbacks: ``handler`` (a function or coroutine function) and the event ``message`` get every message, one after the other.
-
-        The task ends when the consumption does, and fails with what the handler raises, which ends the bus' scope; options as for ``consume``.
-        """
-        return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
-
-    async def stop(self) -> None:
-        """End the consumption, if there is one; what was not handed over goes back to the head of the queue."""
-        if self._consumption is not None:
-            await self._consumption.stop()
-
-    @property
-    def consuming(self) -> bool:
-        """Whether a consumption has begun and not ended."""
-        return self._consumption is not None and self._consumption.active
-
     async def ack(self, last: int) -> None:
         """Acknowledge every message up to this id that the reliable consumption of this object has handed over.
 
@@ -200,8 +154,7 @@ class Queue(Emitter):
         """
         ttl_s = self._need_attached("ack on")
         if self._consumption is None or not self._consumption.reliable:
-            remedy = "Consume with reliable=True, or do not ack: the others are removed when they are taken"
-            raise StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)
+            raise self._not_reliable("Consume with reliable=True, or do not ack: the others are removed when they are taken")
         await self.run(flows.ack(self.keys, last, ttl_s=ttl_s))
 
     # -- asking -----------------------------------------------------------------------------------------------------------------------------
@@ -236,8 +189,7 @@ class Queue(Emitter):
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """Set metadata fields of your own; values are stored as text. The bus' own fields are refused."""
-        if taken := sorted({"ttl", "source", "discover", "maxsize", "born"} & set(fields)):
-            raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")
+        self._check_fields(fields)
         ttl_s = self._need_attached("set metadata of")
         await self.run(flows.describe(self.keys, {name: str(value) for name, value in fields.items()}, ttl_s))
 
@@ -286,11 +238,6 @@ class Queue(Emitter):
 
     async def _place(self) -> int:
         return self.server if self.attached else await self.bus.servers.locate(self.keys.metadata)
-
-    def _need_attached(self, what: str) -> int:
-        if not self.attached:
-            raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
-        return self.ttl_s
 
 
 def _number(text: str | None) -> int | None:

@@ -39,7 +39,7 @@ class Servers:
         """Without patience: consumers have more of it than any link."""
         self.ears = [Ear(endpoint, reply_s) for endpoint in ((AnyOf(address.servers),) if address.cluster else address.endpoints)]
         self.ready = [False] * len(self.commands)
-        self._on_change = on_change
+        self._on_change, self._reply_s = on_change, reply_s
         self._known: dict[str, tuple[int, float]] = {}
 
     def start(self, spawn: Callable[..., Any]) -> None:
@@ -105,11 +105,22 @@ class Servers:
         link = self.commands[index]
         while True:
             try:
-                await link.ping()
+                await self._ping(link)
                 self._set(index, None)
             except BusError as error:
                 self._set(index, error)
             await asyncio.sleep(PING_S)
+
+    async def _ping(self, link: AnyAsyncLink) -> None:
+        """Returns when the server answers. One that hung up is asked once more: it may be well, or refuse us and say so only to who connects."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            await link.ping()
+        except LinkLost:
+            if clock() - began >= self._reply_s:  # it did not hang up: it is silent
+                raise
+            await link.ping()
 
     def _set(self, index: int, error: BusError | None) -> None:
         if self.ready[index] != (error is None):

@@ -24,7 +24,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.persistable import PersistedDict
 from busmq_spark.errors import StateError
@@ -147,7 +146,7 @@ class Face:
 
     def _plain(self, found: Any) -> Any:
         """A result as the caller may use it."""
-        if isinstance(found, Consumption | AsyncIterator):
+        if isinstance(found, AsyncIterator):
             return _iterate(found, self._portal)
         if isinstance(found, asyncio.Task):
             return _Running(found, self._portal)

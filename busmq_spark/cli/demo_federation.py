@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
 BOTH_S, AWAY_S, AFTER_S = 4.0, 5.0, 2.0
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
+"""A laptop that does other things, too, needs a minute until the first batch of two data centres has flowed."""
 POLL_S = 0.1
 
 
@@ -92,6 +93,7 @@ class _Watch:
             if reached(self.last):
                 return self.last
             if time.monotonic() > deadline:
+                self._flow.keep_log()
                 remedy = f"This machine may be too busy; what Spark said is in {SPARK_LOG}"
                 raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PATIENCE_S:.0f} s", remedy=remedy)
             time.sleep(POLL_S)

@@ -7,7 +7,6 @@ import signal
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.target import named
 from busmq_spark.errors import ConfigError, LocalToolMissing
-from busmq_spark.federation.handshake import BULK, HEALTH, METRICS
+from busmq_spark.federation.handshake import BULK, HEALTH, METRICS, is_loopback
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.options import BusOptions, RedisOptions
@@ -159,14 +158,6 @@ def address(text: str) -> tuple[str, int]:
     if not found or not 0 <= port <= 65535:
         raise ConfigError(reason=f"--listen is {text!r}; expected HOST:PORT such as 127.0.0.1:{PORT}, 0.0.0.0:{PORT} or [::]:{PORT}")
     return found[1] or found[2], port
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -6,12 +6,17 @@ and npm clients neither read nor delete them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from busmq_spark.core.once import once
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks)$|:(?:lease|hand|stage):")
+"""Finds names that would make, behind a key's prefix, another key of a queue."""
+REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
+"""What :func:`reply_queue` puts behind the name of a service."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,7 @@ NOTIFICATIONS = "bus:notifications"
 
 def announced_name(key: str) -> str | None:
     """The queue whose metadata key, of whichever layout, was announced; None for any other key."""
-    base = key.removesuffix(METADATA_SUFFIX)
-    if base.startswith("{") and base.endswith("}"):
-        base = base[1:-1]
-    name = base.removeprefix(QUEUE_PREFIX)
-    return name if name and len(name) < len(base) < len(key) else None
+    return queue_name(key) or queue_name(key, cluster=True)
 
 
 def persisted_key(name: str) -> str:

@@ -10,6 +10,7 @@ Rule 3. Each chunk moves from a staged list to its queue together with the progr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,13 @@ STAGE_AGAIN = "Restart the query to stage them again"
 _GIVE_UP = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
 STAGE_TTL_S = 24 * 3600
 """How long staged rows of an attempt that never came to its commit stay in Redis."""
+ATTEMPT = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
+"""What :func:`attempt` makes. No other key of the bus ends like this."""
+
+
+def attempt(query: str, batch: str, partition: int, token: str) -> str:
+    """What a task calls its try of a partition: ``query`` is empty in a batch write, ``token`` is random."""
+    return f"{query or 'batch'}:{batch}:{partition}:{token}"
 
 
 @dataclass(frozen=True, slots=True)

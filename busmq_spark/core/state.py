@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
+UNTOLD = -1
+"""In the place of the id given last, of an empty queue where that cannot be known: the next message tells (federation/plain_queue.py)."""
 _STATE_ITEMS = 9
 
 
@@ -27,7 +29,7 @@ class QueueState:
     """Incarnation; empty when none of our parts has touched this life of the queue."""
     maxsize: int
     given: int
-    """The id given last."""
+    """The id given last, or UNTOLD."""
     oldest: int
     newest: int
     count: int

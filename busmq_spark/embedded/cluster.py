@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SLOTS = 16_384
 FORMED_S = 60.0
+ASK_S = 10.0
+"""For a question that is asked once; one that is asked again and again need not wait so long for a node that is away."""
 
 
 class ClusterGroup(Group):
@@ -44,7 +46,7 @@ class ClusterGroup(Group):
     @property
     def masters(self) -> list[RedisServer]:
         """The running nodes that own slots now, in the order of ``nodes``."""
-        owners = set(self._owners(self._any()).values())
+        owners = set(self._owners(self._any(), ASK_S).values())
         return [node for node in self.nodes if node.port in owners and node.running]
 
     @property
@@ -57,7 +59,7 @@ class ClusterGroup(Group):
         """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed."""
         asked = self._any()
         slot = asked.command("CLUSTER", "KEYSLOT", key)
-        for (first, last), port in self._owners(asked).items():
+        for (first, last), port in self._owners(asked, ASK_S).items():
             if isinstance(slot, int) and first <= slot <= last:
                 return next(node for node in self.nodes if node.port == port)
         raise LinkLost(url=f"redis://127.0.0.1:{asked.port}", reason=f"no node owns slot {slot} of key {key!r}")
@@ -114,9 +116,9 @@ class ClusterGroup(Group):
                 return False
         return True
 
-    def _owners(self, node: RedisServer, *, replicas: int = 0) -> dict[tuple[int, int], int]:
+    def _owners(self, node: RedisServer, timeout_s: float = 1.0, *, replicas: int = 0) -> dict[tuple[int, int], int]:
         """first..last slot -> port of the master, as this node sees it; only ranges with that many replicas."""
-        ranges = node.command("CLUSTER", "SLOTS", timeout_s=1.0)
+        ranges = node.command("CLUSTER", "SLOTS", timeout_s=timeout_s)
         found: dict[tuple[int, int], int] = {}
         for each in ranges if isinstance(ranges, list) else []:
             assert isinstance(each, list)

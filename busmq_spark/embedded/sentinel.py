@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from busmq_spark.embedded.resp import Reply
 
-HEALTHY_S = 30.0
+HEALTHY_S = 60.0
 
 
 class SentinelGroup(Group):

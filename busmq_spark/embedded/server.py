@@ -19,13 +19,14 @@ from busmq_spark.errors import ConfigError, LinkLost
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-START_S = 10.0
+START_S = 30.0
 LOAD_S = 300.0
 REBIND_S = 2.0
 STOP_S = 5.0
-# Below the range that Linux and macOS hand out to outgoing connections, so that the port is still free at a restart; a cluster node's
-# second port (+ 10000) still exists.
-FIRST_PORT, LAST_PORT = 20_000, 32_000
+# Below the range that Linux and macOS hand out to outgoing connections, so that the port is still free at a restart.
+FIRST_PORT, LAST_PORT = 22_000, 32_000
+CLUSTER_BUS = 10_000
+"""How far a cluster node's second port is above its first. It is the second one that is picked from the range: both are below the other then."""
 # Logged by a server, and by a sentinel, once its own socket listens and its data are loaded.
 READY = ("Ready to accept connections", "Sentinel ID is")
 TAKEN = "Address already in use"
@@ -186,7 +187,7 @@ class RedisServer:
         """Between looking for a free port and binding it somebody else may take it; then try another."""
         fixed = self._port
         for _ in range(1 if fixed else 50):
-            port = fixed or _any_port()
+            port = fixed or _any_port() - (CLUSTER_BUS if self._clustered else 0)
             if not all(_is_free(each) for each in self._ports(port)):
                 continue
             self._port = port
@@ -195,8 +196,12 @@ class RedisServer:
                 return
         raise _taken(fixed)
 
+    @property
+    def _clustered(self) -> bool:
+        return self._settings.get("cluster-enabled") == "yes"
+
     def _ports(self, port: int) -> list[int]:
-        return [port, port + 10_000] if self._settings.get("cluster-enabled") == "yes" else [port]
+        return [port, port + CLUSTER_BUS] if self._clustered else [port]
 
     def _run(self) -> bool:
         """False when the port was taken; an error when the server did not come up for another reason."""

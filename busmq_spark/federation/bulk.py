@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from busmq_spark.errors import WireError
 
-SUBPROTOCOL = "busmq.bulk.v1"
 VERSION = 1
 MAX_ID = 2**32 - 1
 MAX_WHOLE = 2**53

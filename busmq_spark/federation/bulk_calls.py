@@ -16,7 +16,7 @@ from typing import Any, Literal
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import AckResult, QueueState
-from busmq_spark.errors import BusError, RemoteError, WireError
+from busmq_spark.errors import BusError, RemoteError
 from busmq_spark.federation.bulk import MAX_WHOLE, wrong
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Traces
@@ -275,6 +275,3 @@ def _errors() -> dict[str, type[BusError]]:
         if cls.__module__ == BusError.__module__:
             found.setdefault(cls.code, cls)
     return found
-
-
-__all__ = ["OPERATIONS", "Hello", "Operation", "WireError", "decode_error", "encode_error"]

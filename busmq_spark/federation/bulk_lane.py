@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk_work import Identity, Work
+from busmq_spark.federation.bulk_work import Work
+from busmq_spark.federation.keyring import Identity
 from busmq_spark.store.position import Range
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 from busmq_spark.topology.address import Address
@@ -41,7 +42,7 @@ class Pool(ThreadPoolExecutor):
 class Lane:
     """A store, used by one thread at a time."""
 
-    def __init__(self, where: Address, pool: Pool, identity: Identity | None) -> None:
+    def __init__(self, where: Address, pool: Pool, identity: Identity) -> None:
         self.work = Work(RedisStore(where, PATIENCE_S, REPLY_BYTES), identity)
         self._pool = pool
         self._busy: Future[Any] | None = None
@@ -151,9 +152,9 @@ class Turns:
         self._most = most
         self._held: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
 
-    def of(self, identity: Identity | None, server: int) -> asyncio.Semaphore:
+    def of(self, identity: Identity, server: int) -> asyncio.Semaphore:
         """Those of a peer. Forgotten when nobody holds them."""
-        return self._held.setdefault(("" if identity is None else identity.name, server), asyncio.Semaphore(self._most))
+        return self._held.setdefault((identity.name, server), asyncio.Semaphore(self._most))
 
 
 class Places:

@@ -25,7 +25,8 @@ from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_answers import UNEXPECTED, Counts, refusal
 from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation
 from busmq_spark.federation.bulk_lane import Clients, Lane, Places, Pool, Reading, Turns
-from busmq_spark.federation.bulk_work import Identity, check
+from busmq_spark.federation.bulk_work import check
+from busmq_spark.federation.keyring import Identity
 from busmq_spark.federation.limits import Limits
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
@@ -81,7 +82,7 @@ class BulkServer:
             async with asyncio.timeout(self.limits.close_s):
                 await asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True)
 
-    async def serve(self, socket: ServerConnection, identity: Identity | None) -> None:
+    async def serve(self, socket: ServerConnection, identity: Identity) -> None:
         """Answer one connection until it ends."""
         session = _Session(self, socket, identity)
         try:
@@ -116,7 +117,7 @@ class BulkServer:
 class _Session:
     """One connection."""
 
-    def __init__(self, server: BulkServer, socket: ServerConnection, identity: Identity | None) -> None:
+    def __init__(self, server: BulkServer, socket: ServerConnection, identity: Identity) -> None:
         self._server = server
         self._limits = server.limits
         self._socket = socket
@@ -226,7 +227,7 @@ class _Session:
         name, operation = head["op"], OPERATIONS.get(head["op"])
         if operation is None:
             raise bulk.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
-        if self._identity is not None and self._identity.expires is not None and time.time() > self._identity.expires:
+        if self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
         arguments = operation.decode_arguments(head["args"])
         check(self._lane.work, name, operation, arguments)
@@ -253,7 +254,7 @@ class _Session:
         if len(name) > MAX_CLIENT:
             raise bulk.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
         if name and self._client is None:
-            self._client = ("" if self._identity is None else self._identity.name, name)
+            self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._lane, self._socket.transport.abort)
 
     # -- hearing of pushes ----------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI, parse_uri
 
 from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, TlsFailed, WireError
-from busmq_spark.federation.bulk import SUBPROTOCOL, wrong
+from busmq_spark.federation.bulk import wrong
+from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.quiet import WIRE_LOG
 from busmq_spark.topology.endpoint import PATIENCE_S
 
@@ -33,7 +34,6 @@ SEND_S = 20.0
 MOST_BYTES = 1536 * 1024 * 1024
 """Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
 _SMALL = 64 * 1024
-_NPM = " (so says a server of npm busmq, too: it has no bulk protocol, whatever the secret)"
 _TEMPORARY = (429, 502, 503, 504)
 
 
@@ -156,7 +156,7 @@ class BulkSocket:
     # -- opening --------------------------------------------------------------------------------------------------------------------------
 
     def _handshake(self, uri: WebSocketURI, secret: str) -> None:
-        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)], logger=WIRE_LOG)
+        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(BULK)], logger=WIRE_LOG)
         request = protocol.connect()
         if secret:
             request.headers["Authorization"] = f"Bearer {secret}"
@@ -186,12 +186,12 @@ class BulkSocket:
         if status in _TEMPORARY:
             raise self._lost(f"it answered the handshake with {status}")
         if status != 101:
-            why = {401: f"it does not know the secret, or the token has expired{_NPM}", 404: "it serves nothing at this path"}.get(
+            why = {401: "it does not know the secret, or the token has expired", 404: "it serves nothing at this path"}.get(
                 status, f"status {status}"
             )
             raise FederationRefused(url=self.url, reason=why, status=status)
-        if protocol.subprotocol != SUBPROTOCOL:
-            raise FederationRefused(url=self.url, reason=f"it does not speak {SUBPROTOCOL}{_NPM}", status=status)
+        if protocol.subprotocol != BULK:
+            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK}", status=status)
         if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
             raise self._lost(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
 

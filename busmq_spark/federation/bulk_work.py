@@ -9,38 +9,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any
 
+from busmq_spark.core.keys import LIKE_A_PART
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import Attached
-from busmq_spark.core.sink import Full, Staged
-from busmq_spark.errors import FederationRefused, WireError
+from busmq_spark.core.sink import ATTEMPT, Full, Staged
+from busmq_spark.errors import FederationRefused
 from busmq_spark.federation.bulk import unpack_values, wrong
 from busmq_spark.federation.bulk_calls import Operation
+from busmq_spark.federation.grants import Verb
+from busmq_spark.federation.keyring import Identity
 from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import RedisStore
 
-Verb = Literal["read", "write", "admin"]
-ATTEMPT = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
-"""What a task of a sink calls its attempt: query, batch, partition, and a random token. No other key of the bus ends like this."""
-_OWN_SUFFIX = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks)$|:(?:lease|hand|stage):|^:|[\x00-\x1f\x7f]")
+_ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 _SINK = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
-class Identity(Protocol):
-    """Who is at the other end; as keyring.Identity."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def expires(self) -> float | None: ...
-    def may(self, verb: Verb, kind: Any, name: str, /) -> bool: ...
-
-
 class Work:
-    """What one peer may ask of one store. ``identity`` None may do everything (a server without secrets, on loopback)."""
+    """What one peer may ask of one store."""
 
-    def __init__(self, store: RedisStore, identity: Identity | None) -> None:
+    def __init__(self, store: RedisStore, identity: Identity) -> None:
         self.store = store
         self._identity = identity
 
@@ -64,13 +54,12 @@ class Work:
 
     def may(self, verb: Verb, queue: str) -> bool:
         """Whether the peer may do this to the queue."""
-        return self._identity is None or self._identity.may(verb, "queue", queue)
+        return self._identity.may(verb, "queue", queue)
 
     def require(self, verb: Verb, queues: Iterable[str]) -> None:
         """Raises FederationRefused for the first queue the peer may not do this to."""
         for queue in queues:
             if not self.may(verb, queue):
-                assert self._identity is not None
                 raise FederationRefused(url="", reason=f"{self._identity.name!r} may not {verb} queue {queue!r}")
 
     def discover(self) -> list[str]:
@@ -168,12 +157,10 @@ def check(work: Work, name: str, operation: Operation, arguments: Sequence[Any])
         raise wrong("an empty queue name", "a name")
     if operation.needs != "any":
         work.require(operation.needs, queues)
-    if name in _SUBSCRIPTION_AT and _OWN_SUFFIX.search(arguments[_SUBSCRIPTION_AT[name]]):
+    subscription = arguments[_SUBSCRIPTION_AT[name]] if name in _SUBSCRIPTION_AT else ""
+    if LIKE_A_PART.search(subscription) or _ODD.search(subscription):
         raise wrong("a subscription whose name would be that of another key", "letters, digits and the like")
 
 
 def _queues(staged: Iterable[Staged]) -> list[str]:
     return list(dict.fromkeys(part.queue for part in staged))
-
-
-__all__ = ["Identity", "WireError", "Work", "check"]

@@ -6,19 +6,18 @@ none; everything else for itself. What ``deny`` names is refused, whatever else 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, Self
 
+from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import ConfigError
 
 Verb = Literal["read", "write", "admin"]
 VERBS: tuple[Verb, ...] = ("read", "write", "admin")
 KINDS = ("queue", "channel", "pubsub", "persistify", "service")
 DENY = "deny"
-_REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def inside_of(kind: str, name: str) -> list[tuple[str, str]]:
         return []
     if head == "channel":
         return [("channel", rest.partition(":")[2])]
-    return [("service", _REPLIES.sub("", rest))] if head == "service" else []
+    return [("service", REPLIES.sub("", rest))] if head == "service" else []
 
 
 def _patterns(given: Any, where: str, key: str) -> tuple[Pattern, ...]:

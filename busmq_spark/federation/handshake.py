@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.keyring import Identity, Keyring
+from busmq_spark.federation.keyring import ANYONE, Identity, Keyring
 
 OURS = "X-Busmq"
 """Header of an accepted handshake: by it clients of ours tell a server of ours from npm's."""
@@ -46,9 +47,12 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a server lets in. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any."""
+    """What a server lets in. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any.
 
-    keyring: Keyring
+    Without a keyring it is anyone, save browsers whose origin is not named.
+    """
+
+    keyring: Keyring | None
     path: str = "/bus"
     origins: tuple[str, ...] = ()
 
@@ -60,6 +64,14 @@ class Door:
                 raise ConfigError(reason=f"origin is {origin!r}; expected scheme, host and port only, such as https://app.example.com")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def page(target: str) -> str | None:
     """Which of the two pages for operators is asked for, if it is one: they need no secret and hold none."""
     path = split(target)[0]
@@ -69,13 +81,17 @@ def page(target: str) -> str | None:
 def decide(target: str, headers: Sequence[tuple[str, str]], door: Door) -> Accept | Refuse:
     """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
     path, query = split(target)
+    origins = _all(headers, "origin")
+    if door.keyring is None and origins and not door.origins:
+        return refuse(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
     if path != door.path:
         return refuse(404, "Not Found", "path", "there is nothing at this path\n")
-    origins = _all(headers, "origin")
     if door.origins and origins and (len(origins) > 1 or _origin(origins[0]) not in map(_origin, door.origins)):
         return refuse(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
     offered = [word.strip() for line in _all(headers, "sec-websocket-protocol") for word in line.split(",")]
     protocol: Literal["busmq", "busmq.bulk.v1"] = BULK if BULK in offered else "busmq"
+    if door.keyring is None:
+        return Accept(ANYONE, protocol)
     shown = _shown(headers, query, bulk=protocol == BULK)
     identity = None if shown is None else door.keyring.identify_either(shown)
     if identity is None:

@@ -58,6 +58,10 @@ class Identity:
         return all(grants.may(verb, *each) for grants in levels for each in objects)
 
 
+ANYONE = Identity("anyone", Grants.everything())
+"""Whoever connects to a server without secrets, which listens on this machine only."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class _Key:
     name: str

@@ -27,7 +27,7 @@ class Limits:
     )
     channels_per_socket: int = limit(1_000, "federated objects on one web socket; a further one is refused")
     callbacks_per_channel: int = limit(100_000, "functions of the peer that one object remembers; npm clients never free any")
-    name_bytes: int = limit(1_024, "longest name of an object, event or method")
+    name_bytes: int = limit(1_024, "longest name of an event that is listened to")
     depth: int = limit(64, "deepest nesting of an argument")
     connections: int = limit(2_000, "open connections in all, those still in their handshake included; a further one is closed at once")
     connections_per_address: int = limit(500, "open connections of one address (64 bits of an IPv6 one)")

@@ -9,7 +9,6 @@ Two protocols at one path, by subprotocol: busmq's own, and ``busmq.bulk.v1``. B
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import ssl
 import time
@@ -28,9 +27,8 @@ from websockets.typing import Subprotocol
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk_server import BulkServer
 from busmq_spark.federation.connection import Connection
-from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.handshake import BULK, HEALTH, OURS, Accept, Door, Refuse, decide, page, refuse
-from busmq_spark.federation.keyring import Identity, Keyring
+from busmq_spark.federation.handshake import BULK, HEALTH, OURS, REASONS, Door, Refuse, decide, is_loopback, page
+from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.listener import Listener, Socket
 from busmq_spark.federation.memory import Tide, give_back
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 TICK_S = 1.0
-ANYONE = Identity("anyone", Grants.everything())
-"""Whoever connects to a server without secrets, which listens on this machine only."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -69,9 +65,7 @@ class FederationServer:
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
         self._limits, self._metrics = limits or Limits(), metrics or Metrics()
-        # A keyring that nobody can match: without one, ``_decide`` asks for no secret.
-        self._guarded = keyring is not None
-        self._door = Door(keyring or Keyring.single("no secret is asked for"), path, tuple(origins))
+        self._door = Door(keyring, path, tuple(origins))
         self._counts = Counts(self._metrics)
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._connections: set[Connection] = set()
@@ -160,25 +154,12 @@ class FederationServer:
         if self._server is None:
             self._counts.refused.add(reason="busy")
             return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
-        decision = self._decide(request.path, list(request.headers.raw_items()))
+        decision = decide(request.path, list(request.headers.raw_items()), self._door)
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
         cast(Socket, socket).accepted = decision
         return None
-
-    def _decide(self, target: str, headers: list[tuple[str, str]]) -> Accept | Refuse:
-        if self._guarded:
-            return decide(target, headers, self._door)
-        if not self._door.origins and any(name.lower() == "origin" for name, _ in headers):
-            return refuse(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
-        shown = [(name, value) for name, value in headers if name.lower() != "authorization"]
-        path = target.partition("#")[0].partition("?")[0]
-        decision = decide(path, [*shown, ("Authorization", "Bearer none")], self._door)
-        if isinstance(decision, Refuse) and decision.why != "secret":
-            return decision
-        bulk = any(name.lower() == "sec-websocket-protocol" and BULK in map(str.strip, value.split(",")) for name, value in headers)
-        return Accept(ANYONE, BULK if bulk else "busmq")
 
     def _page(self, path: str) -> Response:
         if path == HEALTH:
@@ -250,7 +231,7 @@ class Counts:
 
     def __init__(self, metrics: Metrics) -> None:
         self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK))
-        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=("path", "origin", "secret", "busy"))
+        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REASONS)
         self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "expired", "flooded"))
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
@@ -262,14 +243,6 @@ def keep_less(socket: ServerConnection, size: int) -> None:
     below = socket.transport.get_extra_info("socket")
     for buffer in (SO_SNDBUF, SO_RCVBUF):
         below.setsockopt(SOL_SOCKET, buffer, size)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _signed(_: ServerConnection, __: Request, response: Response) -> None:

@@ -9,7 +9,6 @@ A queue's server is always 0: which Redis it is on there, the other side knows. 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from busmq_spark.core.message import chunks
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, encode_runs
 from busmq_spark.core.state import AckResult, QueueState
-from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, StagingLost
+from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, StagingLost
 from busmq_spark.federation.bulk_client import BulkLink
 from busmq_spark.federation.bulk_socket import FederationAddress
 from busmq_spark.store.position import Position, Range
@@ -48,6 +47,10 @@ class FederatedStore:
         address.check()
         self.address = address
         self._link = BulkLink(address)
+
+    def ready(self) -> None:
+        """Connect, unless that is done. Raises FederationRefused; ``details["status"]`` is the HTTP status."""
+        self._link.ready()
 
     def keys(self, queue: str) -> QueueKeys:
         """How the other side spells the keys; connects to find out, the first time."""
@@ -336,7 +339,12 @@ class FederatedBell:
                 log.debug("bell: %s", error)
                 self._stopped.wait(1.0)
             except BusError as error:
-                log.warning("pushes are not heard, new messages are found by polling only: %s", error)
+                # A server without bulk has no bells either; one that refuses more than these tells the store, too.
+                log.log(
+                    logging.DEBUG if isinstance(error, FederationRefused) else logging.WARNING,
+                    "pushes are not heard, new messages are found by polling only: %s",
+                    error,
+                )
                 return
         self._link.drop()
 
@@ -352,17 +360,3 @@ class FederatedBell:
 def open_federated(address: FederationAddress) -> FederatedStore:
     """A new store; nothing is connected yet. Raises ConfigError for a bad address."""
     return FederatedStore(address)
-
-
-_SHARED: dict[tuple[int, FederationAddress], FederatedStore] = {}
-
-
-def shared_federated(address: FederationAddress) -> FederatedStore:
-    """The store of this process for this address, as redis_store.shared_store."""
-    key = (os.getpid(), address)
-    if key not in _SHARED:
-        _SHARED[key] = open_federated(address)
-    return _SHARED[key]
-
-
-__all__ = ["FederatedStore", "FederationAddress", "open_federated", "shared_federated"]

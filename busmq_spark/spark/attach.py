@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.core.state import UNTOLD, AckResult, QueueState
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
@@ -160,6 +160,8 @@ class Attachment:
         start = self._first_start(queue, fresh)
         last = {"earliest": state.floor, "latest": state.given}.get(str(start), start)
         assert isinstance(last, int)
+        if state.given == UNTOLD:  # what comes next is new, and tells
+            return None if last == UNTOLD else Position(state.born, last, "", last)
         if last > state.given:
             raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.given}")
         skipped = max(0, state.floor - last)
@@ -179,7 +181,7 @@ class Attachment:
         if self._options.subscription:
             self.store.subscribe({queue: "earliest"}, self._options.subscription)  # positions of an ended life went with it
         state = self.store.states({queue: -1}).get(queue)
-        if state is None or not state.exists:
+        if state is None or not state.exists or state.floor == UNTOLD:
             return None
         return Position(state.born, state.floor, "", state.floor, at.lost + max(1, loss.ids))
 

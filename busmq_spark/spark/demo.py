@@ -111,10 +111,14 @@ class LocalSpark:
 
     def failure(self, what: str, error: Exception) -> SparkFailed:
         """The one line that matters of an exception of Spark; a BusError that came up through Spark keeps its text."""
-        shutil.copy(self._said, self._log)
+        self.keep_log()
         found = re.findall(r"\[BUSMQ_\w+\] .*|^[\w.]*(?:Error|Exception): .*", str(error), re.MULTILINE)
         reason = next((line for line in found if line.startswith("[")), found[-1] if found else str(error).strip().partition("\n")[0])
         return SparkFailed(what=what, reason=reason.rstrip(". "), remedy=f"What Spark said is in {self._log}")
+
+    def keep_log(self) -> None:
+        """What Spark has said outlives the block."""
+        shutil.copy(self._said, self._log)
 
     def _end(self, *, graceful: bool) -> None:
         if self._gateway is None:

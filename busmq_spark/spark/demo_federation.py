@@ -45,13 +45,7 @@ class Arrived:
 
     rows: int
     different: int
-    last: int
     misplaced: int
-
-    @property
-    def missing(self) -> int:
-        """Of those up to the last."""
-        return self.last - self.different
 
     @property
     def twice(self) -> int:
@@ -79,6 +73,10 @@ class Flow:
         if kind is None:  # else Spark as a whole is ended
             self._query.stop()
 
+    def keep_log(self) -> None:
+        """As LocalSpark.keep_log."""
+        self._spark.keep_log()
+
     def done(self) -> dict[str, int]:
         """The last message of each data centre that is in the sink. Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
@@ -94,7 +92,7 @@ def arrived(spark: LocalSpark, route: Route) -> dict[str, Arrived]:
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED).alias("row")).select("id", "row.*")
     placed = rows.withColumn("place", F.row_number().over(Window.partitionBy("source").orderBy("id")))
     misplaced = F.count_if(F.col("n") != F.col("place"))
-    totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), F.max("n"), misplaced)
+    totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), misplaced)
     try:
         return {row[0]: Arrived(*row[1:]) for row in totals.collect()}
     except PySparkException as error:

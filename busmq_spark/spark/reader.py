@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.state import QueueState
+from busmq_spark.core.state import UNTOLD, QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
@@ -79,6 +79,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._held: Mapping[str, Sequence[Rows]] = {}
         self._blind = False
         self._passed_over: frozenset[str] = frozenset()
+        self._untold: frozenset[str] = frozenset()  # empty when planning looked, and only the next message tells the last id: they enter with it
         self._rung: threading.Event | None = None
         self._next_poll = self._next_discovery = 0.0
 
@@ -120,7 +121,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         positions = self._plan(begin, attachment, known, unlimited=unlimited)
         if self._blind and attachment.store.away:
             return None  # a checkpoint that is not known may have positions of what is away, and they must not be missing in the next
-        self._planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *attachment.store.listed} - {""})
+        listed = {*attachment.store.listed, *(split(queue)[0] for queue in self._untold)}
+        self._planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *listed} - {""})
         return at if at is not None and not new and self._planned == at else self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -128,7 +130,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         if not self._known or self._attachment is None:
             return None
         away = self._attachment.store.away
-        report = offsets.nested({queue: {"last": state.given} for queue, state in self._known.items()}, away)
+        report = offsets.nested({queue: {"last": max(0, state.given)} for queue, state in self._known.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
         return report
@@ -206,9 +208,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         assert self._attachment is not None
         assert self._rung is not None
         queues, away = self._attachment.queues, self._attachment.store.away
-        if set(queues) != set(begin) - self._attachment.paused:
+        if set(queues) - self._untold != set(begin) - self._attachment.paused:
             return True
-        if any(self._reachable(queue) > begin[queue].last for queue in queues if not (away and split(queue)[0] in away)):
+        if any(self._reachable(queue) > begin[queue].last for queue in queues if queue in begin and not (away and split(queue)[0] in away)):
             return True
         if not self._rung.wait(max(0.0, min(WAIT_S, self._next_poll - time.monotonic()))) and time.monotonic() < self._next_poll:
             return False
@@ -226,6 +228,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         states = attachment.store.states({queue: begin[queue].last if queue in begin else -1 for queue in attachment.queues})
         paused = {queue for queue in begin if queue in attachment.paused or (queue in attachment.queues and queue not in states)}
         self._known, self._counters = {**{queue: self._known[queue] for queue in paused if queue in self._known}, **states}, counters
+        self._untold = frozenset(queue for queue, state in states.items() if state.given == UNTOLD)
         if self._ceiling is not None and not self._ceiling:
             self._ceiling = {queue: state.given for queue, state in states.items()}
         found = {queue: attachment.entry(queue, begin.get(queue), state, fresh=split(queue)[0] not in known) for queue, state in states.items()}

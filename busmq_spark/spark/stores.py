@@ -19,18 +19,17 @@ from busmq_spark.store.redis_store import RedisBells, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
 from busmq_spark.store.sources import by_source
+from busmq_spark.topology.endpoint import PATIENCE_S
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.bulk_socket import FederationAddress
-    from busmq_spark.federation.store import FederatedStore
+    from busmq_spark.federation.either_store import LinkStore
 
 
 PLANNING_PATIENCE_S = 1.0
 """How long a planner's link is tried before it counts as away: one that broke is opened again in less."""
-PATIENCE_S = 8.0
-"""How long a link is tried where its absence ends something."""
 DRIVER_PATIENCE_S = 30.0
-"""The same with onUnavailable=wait on the driver, where Spark cannot interrupt whoever waits: stopping a query would wait, too."""
+"""How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt whoever waits: stopping a query would wait, too."""
 
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
@@ -46,12 +45,12 @@ def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_
     return FederationAddress(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s)
 
 
-def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederatedStore:
+def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> LinkStore:
     """A new store behind a federation server; nothing is connected yet."""
     address = link_address(options, link, patience_s)
-    from busmq_spark.federation.store import open_federated
+    from busmq_spark.federation.either_store import open_either
 
-    return open_federated(address)
+    return open_either(address)
 
 
 def check_links(options: StoreOptions) -> None:

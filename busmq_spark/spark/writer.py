@@ -13,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from busmq_spark.core.sink import Staged
+from busmq_spark.core.sink import attempt as attempt_of
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueMissing, ServerRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
@@ -47,7 +48,7 @@ class TaskWriter:
         context = TaskContext.get()
         query = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
         batch = (context and context.getLocalProperty("streaming.sql.batchId")) or "0"
-        attempt = f"{query or 'batch'}:{batch}:{context.partitionId() if context else 0}:{new_token()}"
+        attempt = attempt_of(query, batch, context.partitionId() if context else 0, new_token())
         store = sink_store(self._options, task=True)
         appender = store.appender()
         full = _policy(self._options)

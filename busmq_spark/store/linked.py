@@ -5,6 +5,7 @@ Answers about many queues leave out those of a source that is away (see line.py)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -13,13 +14,15 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
-from busmq_spark.store.line import Away, DirectLine, Line
+from busmq_spark.store.line import BUDGET_S, Away, DirectLine, Line
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, ReadStore, Rows, Traces
 from busmq_spark.store.sources import by_source, spell, split
 
 T = TypeVar("T")
 V = TypeVar("V")
+FETCH_S = BUDGET_S / 2
+"""What a slow link has not brought by then is left to the tasks: it is there, only slow."""
 
 
 class LinkedStore:
@@ -106,7 +109,7 @@ class LinkedStore:
         return self._one(source, lambda store: store.bytes_until(own, first, last, budget), (first - 1, 0))
 
     def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[Rows] | None]:
-        """The rows of ranges of links; None for what is over ``most_bytes`` of a link. Queues of a link that is away are left out."""
+        """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of a link that is away are left out."""
         asked: dict[str, list[Range]] = {}
         for part in parts:
             source, queue = split(part.queue)
@@ -182,11 +185,12 @@ def within(rows: Sequence[Rows], part: Range) -> list[Rows]:
 
 def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[Rows] | None]:
     found: dict[str, list[Rows] | None] = dict.fromkeys((part.queue for part in parts), None)
+    until = time.monotonic() + FETCH_S
     for part in parts:
         rows: list[Rows] = []
         for piece in store.read(replace(part, server=store.locate([part.queue])[part.queue]), strict):
             most_bytes -= piece.values.nbytes
-            if most_bytes < 0:
+            if most_bytes < 0 or time.monotonic() > until:
                 return found
             rows.append(piece)
         found[part.queue] = rows

@@ -67,10 +67,6 @@ class RedisStore:
             self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
         return {queue: self._places[queue] for queue in queues}
 
-    def place(self, queue: str, server: int) -> None:
-        """Say where a queue is, as somebody else has found out."""
-        self._places[queue] = server
-
     def discover(self, accept: Callable[[str], bool]) -> list[str]:
         found = [(queue, server) for queue, server in discover(self._links) if accept(queue)]
         self._places.update(found)

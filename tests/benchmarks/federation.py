@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,11 @@ def our_client(url: str, mode: str, queue: str, count: int) -> list[str]:
     return [sys.executable, "-m", "tests.benchmarks.fed_client", url, SECRET, mode, queue, str(count)]
 
 
+def our_source(url: str, mode: str, queue: str, count: int) -> list[str]:
+    """The command that measures what Spark's source does at a server without bulk."""
+    return [sys.executable, "-m", "tests.benchmarks.fed_source", url, SECRET, mode, queue, str(count)]
+
+
 def npm_server(url: str) -> list[str]:
     """The command that serves with npm."""
     return [NODE, str(HERE / "fed_server.js"), url, SECRET]
@@ -54,6 +59,7 @@ class Scenario:
     client: Client
     server: str
     target: float
+    modes: Collection[str] = tuple(MODES)
 
 
 BASE = Scenario("npm client, npm server", npm_client, "npm", 1.0)
@@ -61,6 +67,7 @@ SCENARIOS = [
     Scenario("npm client at our server", npm_client, "ours", 1.0),
     Scenario("our client at npm's server", our_client, "npm", 1.0),
     Scenario("our client at our server", our_client, "ours", 1.0),
+    Scenario("what Spark's source does at npm's server (look, then remove)", our_source, "npm", 0.5, ("consume",)),
 ]
 
 
@@ -71,14 +78,15 @@ def run(runs: int = RUNS) -> Iterator[Row]:
     with redis() as (server, link), ExitStack() as stack:
         urls = {"npm": stack.enter_context(serving(npm_server(server.url))), "ours": stack.enter_context(serving(our_server(server.url)))}
         for mode, words in MODES.items():
-            found: dict[str, list[float]] = {scenario.what: [] for scenario in (BASE, *SCENARIOS)}
+            scenarios = [scenario for scenario in SCENARIOS if mode in scenario.modes]
+            found: dict[str, list[float]] = {scenario.what: [] for scenario in (BASE, *scenarios)}
             for turn in range(runs + 1):
-                for scenario in (BASE, *SCENARIOS):
+                for scenario in (BASE, *scenarios):
                     rate = measure(link, scenario.client, urls[scenario.server], mode)
                     if turn:
                         found[scenario.what].append(rate)
                         print(f"    {words}, {scenario.what} {turn}/{runs}: {rate:.0f} a second", file=sys.stderr, flush=True)
-            for scenario in SCENARIOS:
+            for scenario in scenarios:
                 yield compared(words, scenario, found[scenario.what], found[BASE.what])
 
 

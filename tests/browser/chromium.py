@@ -10,14 +10,14 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
 from websockets.sync.client import ClientConnection, connect
 
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # The last five: without them it looks for hosts of its maker at every start.
@@ -33,7 +33,7 @@ FLAGS = (
     "--disable-sync",
     "--disable-quic",
 )
-ANSWER_S = 30.0
+ANSWER_S = 90.0
 
 
 def found() -> str | None:
@@ -92,21 +92,27 @@ class Browser:
     def __exit__(self, *_: object) -> None:
         self._sockets.close()
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(PATIENCE_S)
 
     def open(self, url: str) -> Page:
         """A new tab that has loaded ``url``."""
         port_file = self._folder / "DevToolsActivePort"
-        wait_until(lambda: port_file.exists() and port_file.read_text().count("\n") == 1, 60, "Chromium says where it listens")
+        wait_until(lambda: port_file.exists() and port_file.read_text().count("\n") == 1, what="Chromium says where it listens")
         port, path = port_file.read_text().split("\n")
         browser = self._page(f"ws://127.0.0.1:{port}{path}")
         target = browser.ask("Target.createTarget", url=url)["targetId"]
         page = self._page(f"ws://127.0.0.1:{port}/devtools/page/{target}")
-        wait_until(lambda: page.run("return document.readyState === 'complete' && location.href === url", url=url), 30, f"{url} is loaded")
+
+        def loaded() -> bool:
+            with suppress(ScriptError):  # what was evaluated while the tab went from its empty page to this one
+                return bool(page.run("return document.readyState === 'complete' && location.href === url", url=url))
+            return False
+
+        wait_until(loaded, what=f"{url} is loaded")
         return page
 
     def _page(self, url: str) -> Page:
-        return Page(self._sockets.enter_context(connect(url, max_size=None, compression=None)))
+        return Page(self._sockets.enter_context(connect(url, max_size=None, compression=None, open_timeout=ANSWER_S)))
 
 
 def _variables(folder: Path) -> dict[str, str]:

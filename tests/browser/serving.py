@@ -33,12 +33,12 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=120)
 
     def refused(self) -> int:
         """How many handshakes it has refused for their secret."""
         address = re.sub(r"^ws(://[^/]*)/.*", r"http\1/metrics", self.url)
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        with urllib.request.urlopen(address, timeout=120) as answer:
             text = answer.read().decode()
         [found] = re.findall(r'^busmq_federation_refused_total\{reason="secret"\} (\d+)', text, re.MULTILINE)
         return int(found)

@@ -15,7 +15,7 @@ from tests.browser.serving import SECRET, Serving
 from tests.conftest import Fresh
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.redis, pytest.mark.peer, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.peer, pytest.mark.timeout(900)]
 TEXTS = ["plain", "żółć €", "😀", "", '{"n":1}', "line\nbreak", "x" * 20_000]
 
 

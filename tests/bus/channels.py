@@ -8,6 +8,7 @@ from typing import Any
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
 from busmq_spark.core.message import Message
+from tests.bus.tools import UNTIL_S
 
 TEXTS = ["plain", "", "héllo 世 😀", ":", ":1:", ":4:", "a:b:c", "line\nbreak\0 zero", '{"json": [1, null]}', "x" * 100_000]
 
@@ -33,7 +34,7 @@ class Seen:
 
     async def some(self, many: int = 1) -> list[Any]:
         """The next events, as many as asked for."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(UNTIL_S):
             while len(self.all) < many:
                 self._more.clear()
                 await self._more.wait()
@@ -42,7 +43,7 @@ class Seen:
 
     async def until(self, *events: Any) -> None:
         """Wait until these have come, in any order and with others between them; and forget everything up to now."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(UNTIL_S):
             while not all(self.all.count(event) >= events.count(event) for event in events):
                 self._more.clear()
                 await self._more.wait()

@@ -11,6 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
 from tests.peers.node import Peer, missing, need
+from tests.support import wait_until
 
 LAYOUTS = ["direct", "three", "sentinel", "cluster"]
 FAR = {"federated": "our_federation", "npm": "npm_federation"}
@@ -60,7 +61,7 @@ def npm_federation(redis_url: str) -> Iterator[str]:
     with Peer([redis_url]) as peer:
         port = peer.call("federateServe", urls=[redis_url], path="/bus", secret=SECRET)
         yield f"ws://127.0.0.1:{port}/bus"
-        assert peer.call("federateSockets") == 0
+        wait_until(lambda: peer.call("federateSockets") == 0, what="the server has noticed that the last bus has gone")
         assert peer.errors == []
 
 

@@ -184,9 +184,9 @@ async def test_a_queue_tells_once_that_its_server_is_away(fresh: Fresh) -> None:
             await queue.attach(ttl_s=1)
             queue.on("error", heard.append)
             server.kill()
-            await until(lambda: heard, 20)
+            await until(lambda: heard)
             server.restart()
-            await until(lambda: bus.online, 20)
+            await until(lambda: bus.online)
             await queue.push("x")
     assert [type(error) for error in heard] == [LinkLost]
 
@@ -202,7 +202,7 @@ async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_r
         by_server = {}
         while len(by_server) < 3:
             queue = bus.queue(fresh())
-            await queue.attach(ttl_s=5, discoverable=True)
+            await queue.attach(ttl_s=15, discoverable=True)
             by_server[queue.server] = queue
         seen: list[tuple[int, int]] = []
         for server, queue in by_server.items():
@@ -248,7 +248,7 @@ async def test_a_bus_opens_while_one_of_three_is_down(three: DirectGroup, caplog
 
 async def test_leaving_a_bus_whose_server_is_gone_does_not_take_long(fresh: Fresh) -> None:
     with RedisServer() as server:
-        async with Bus(server.url, reply_timeout_ms=500) as bus:
+        async with Bus(server.url, reply_timeout_ms=2000) as bus:
             for _ in range(3):
                 queue = bus.queue(fresh())
                 await queue.attach()
@@ -257,7 +257,7 @@ async def test_leaving_a_bus_whose_server_is_gone_does_not_take_long(fresh: Fres
             server.pause()
             for n in range(10):
                 queue.push(n)
-            async with asyncio.timeout(25):
+            async with asyncio.timeout(30):
                 await bus.__aexit__(None, None, None)
             server.resume()
             await bus.__aenter__()

@@ -21,6 +21,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, StateError
 from tests.bus.channels import Seen, pair
 from tests.bus.conftest import OpenBus, where
+from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,7 @@ async def unacked(bus: Bus, name: str, role: str) -> list[int]:
 
 
 async def next_texts(channel: Channel, many: int) -> list[str]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(UNTIL_S):
         return [(await anext(channel.messages())).text for _ in range(many)]
 
 
@@ -151,7 +152,7 @@ async def process(name: str, how: str, last: int, settings: dict[str, Any]) -> A
 
 async def lines(running: asyncio.subprocess.Process, many: int) -> list[str]:
     assert running.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(UNTIL_S):
         return [(await running.stdout.readline()).decode().strip() for _ in range(many)]
 
 
@@ -209,7 +210,7 @@ async def test_a_channel_goes_on_when_redis_was_killed_and_comes_back(kept: bool
             await asyncio.to_thread(server.restart)
             await bus.servers.commands[0].execute(command("PING"))  # the first push on a broken link fails: nobody knows whether it is stored
             sent = await one.send("after")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(UNTIL_S):
                 assert await seen.some() == [(sent, "after")]
             await two.ack(sent)
             keys = QueueKeys(channel_queue("remote", one.name))

@@ -343,7 +343,7 @@ async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_on
         await forget_lease(queue)
         bus.keeper.remove(queue)  # who would wake it in the end
         await queue.push("b")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(UNTIL_S):
             assert (await waiting).id == 2
 
 

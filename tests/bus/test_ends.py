@@ -12,7 +12,7 @@ from busmq_spark.bus.pubsub import Published
 from busmq_spark.core import queue as flows
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, QueueBusy, Unauthorized
-from tests.bus.tools import LONG_S, ids, stored, until
+from tests.bus.tools import LONG_S, UNTIL_S, ids, stored, until
 from tests.conftest import Fresh
 
 
@@ -56,7 +56,7 @@ async def test_a_take_that_is_cancelled_is_looked_into_by_the_next(redis_url: st
         await taken.wait()
         waiting.cancel()
         link.run = real
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(UNTIL_S):
             assert (await anext(consumption)).text == "x"
 
 
@@ -65,7 +65,7 @@ async def test_more_than_one_call_may_bring_can_be_prefetched(redis_url: str, fr
         queue = bus.queue(fresh())
         await queue.attach(ttl_s=LONG_S)
         await queue.push_many(range(3500))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(UNTIL_S):
             assert ids([message async for message in queue.consume(prefetch=5000, max=3500)]) == list(range(1, 3501))
 
 
@@ -80,7 +80,7 @@ async def test_a_lease_that_comes_while_its_consumer_is_stopped_is_given_up(redi
                 await beginning
                 assert not queue.leased
             await there.push("x")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(UNTIL_S):
                 assert (await anext(there.consume(reliable=True, wait=False))).text == "x"
 
 
@@ -97,13 +97,13 @@ async def test_a_channel_that_lost_its_lease_in_the_middle_of_messages_says_so(r
         connection = here._connection
         assert connection is not None
         connection.inbox._consumption.lease_lost()  # as the keeper does when it finds out
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(UNTIL_S):
             with pytest.raises(QueueBusy):
                 await anext(messages)
 
 
 async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: Fresh) -> None:
-    async with asyncio.timeout(30), Bus(redis_url) as bus:
+    async with asyncio.timeout(UNTIL_S), Bus(redis_url) as bus:
         pubsub, handling = bus.pubsub(fresh()), asyncio.Event()
 
         async def handle(_: Published) -> None:
@@ -122,7 +122,7 @@ async def test_who_may_not_listen_hears_so_and_does_not_wait_for_ever(fresh: Fre
     with RedisServer() as server:
         server.command("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
         with pytest.raises(Unauthorized):
-            async with asyncio.timeout(30), Bus(server.url, user="deaf", password="secret") as bus, bus.pubsub(fresh()):
+            async with asyncio.timeout(UNTIL_S), Bus(server.url, user="deaf", password="secret") as bus, bus.pubsub(fresh()):
                 pass
 
 
@@ -130,7 +130,7 @@ async def test_who_may_listen_to_some_channels_loses_nothing_by_asking_for_anoth
     name = fresh()
     with RedisServer() as server:
         server.command("ACL", "SETUSER", "half", "on", ">secret", "~*", "resetchannels", "&bus:queue:*", "+@all")
-        async with asyncio.timeout(60), Bus(server.url, user="half", password="secret") as bus, bus.queue(name) as queue:
+        async with asyncio.timeout(UNTIL_S), Bus(server.url, user="half", password="secret") as bus, bus.queue(name) as queue:
             waiting = asyncio.ensure_future(anext(queue.consume()))
             for _ in range(2):
                 with pytest.raises(Unauthorized, match="refused access"):
@@ -188,5 +188,5 @@ async def test_a_reliable_end_that_failed_does_not_lock_the_next_consumer_out(fr
             await until(lambda: bus.online)
             second = bus.queue(first.name)
             await second.attach()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(UNTIL_S):
                 assert ids([message async for message in second.consume(reliable=True, max=10)]) == list(range(1, 11))

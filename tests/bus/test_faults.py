@@ -20,8 +20,8 @@ from tests.support import wait_until
 
 pytestmark = pytest.mark.fault
 both = pytest.mark.parametrize("reliable", [False, True], ids=["unreliable", "reliable"])
-QUICK = 1000
-"""A reply that takes longer, in ms, means that the server is gone."""
+QUICK = 3000
+"""A reply that takes longer, in ms, means that the server is gone: less than usual, and more than a busy machine keeps anybody waiting."""
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,42 @@ async def test_slots_that_move_under_load_cost_nothing(cluster_group: ClusterGro
             await asyncio.to_thread(Move(cluster_group, traffic.producer.keys.metadata).whole)
             await traffic.flows()
         await traffic.finish()
+
+
+async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.port) as proxy:
+        changes: list[str] = []
+        bus = Bus(proxy.url)
+        for event in ("online", "offline"):
+            bus.on(event, lambda *_, event=event: changes.append(event))
+        async with bus:
+            for _ in range(2):
+                gate = proxy.hold(lambda command: command.name == "PING")
+                held = await asyncio.to_thread(gate.wait)
+                gate.open()
+                held.drop()
+                again = proxy.hold(lambda command: command.name == "PING")  # the next turn of who watches: it has decided on the last one
+                held = await asyncio.to_thread(again.wait)
+                again.open()
+                held.release()
+            assert changes == ["online"]
+
+
+async def test_rights_that_go_under_a_ping_are_the_reason_that_is_told(fresh: Fresh) -> None:
+    with RedisServer() as server, Proxy(server.port) as proxy:
+        server.command("ACL", "SETUSER", "app", "on", ">pass-of-app", "~*", "&*", "+@all")
+        offline: list[BusError | None] = []
+        bus = Bus(proxy.url, user="app", password="pass-of-app")
+        bus.on("offline", offline.append)
+        with pytest.raises(Unauthorized):  # noqa: PT012  # a scope ends with it
+            async with bus:
+                gate = proxy.hold(lambda command: command.name == "PING")
+                await asyncio.to_thread(gate.wait)
+                server.command("ACL", "SETUSER", "app", "off")
+                server.command("CLIENT", "KILL", "USER", "app")
+                gate.open()
+                await asyncio.Event().wait()
+        assert [type(error) for error in offline] == [Unauthorized]
 
 
 def kill_in_sync(master: RedisServer) -> RedisServer:

@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import QueueBusy
-from tests.bus.tools import redis, until
+from tests.bus.tools import UNTIL_S, redis, until
 from tests.conftest import Fresh
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ async def test_a_holder_outlives_the_process_that_started_it(redis_url: str, fre
         parent = await run(*ORPHAN, redis_url, queue.name)
         [orphan] = await lines(parent, 1)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(UNTIL_S):
                 while not await redis(queue, "LLEN", queue.keys.toack):  # noqa: ASYNC110  # until it has it
                     await asyncio.sleep(0.02)
             await parent.communicate(b"")
@@ -91,7 +91,7 @@ async def test_the_lease_is_renewed_while_the_consumer_lives(redis_url: str, fre
                     longest.append(left)
                 await asyncio.sleep(0.05)
 
-        await asyncio.wait_for(renewed(), 60)
+        await asyncio.wait_for(renewed(), UNTIL_S)
         await queue.stop()
         assert await redis(queue, "EXISTS", key) == 0
         await until(lambda: not queue.leased)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.queue import Queue
-from tests.bus.tools import forget_lease, redis, stored
+from tests.bus.tools import UNTIL_S, forget_lease, redis, stored
 from tests.conftest import Fresh
 
 
@@ -114,7 +114,7 @@ def test_consumers_that_compete_get_everything_once_but_what_died_with_its_proce
 
 async def compete(url: str, name: str, calls: Calls) -> None:
     model = Model()
-    async with AsyncExitStack() as stack, asyncio.timeout(20):
+    async with AsyncExitStack() as stack, asyncio.timeout(UNTIL_S):
         programs = [await stack.enter_async_context(Program(url, name, prefetch, reliable=False)) for prefetch in (1, 3, 8)]
         for what, who, how in calls:
             program = programs[who]
@@ -143,7 +143,7 @@ def test_a_reliable_consumer_loses_nothing_and_gets_again_what_it_did_not_ack(re
 async def rely(url: str, name: str, calls: Calls) -> None:
     """Whoever asks for a message becomes the one that consumes: the one before is stopped."""
     model, reader, consumed = Model(), None, set()
-    async with AsyncExitStack() as stack, asyncio.timeout(20):
+    async with AsyncExitStack() as stack, asyncio.timeout(UNTIL_S):
         programs = [await stack.enter_async_context(Program(url, name, prefetch, reliable=True)) for prefetch in (1, 3, 8)]
         for what, who, how in calls:
             program = programs[who]
@@ -198,7 +198,7 @@ async def stop_and_go(url: str, name: str, moments: list[int], prefetch: int, re
             seen.append(message.id)  # to be seen before the end
             await asyncio.sleep(0)
 
-    async with Bus(url) as bus, bus.queue(name) as queue, asyncio.timeout(20):
+    async with Bus(url) as bus, bus.queue(name) as queue, asyncio.timeout(UNTIL_S):
         await queue.push_many(range(60))
         for turns in moments:
             last = seen[-1] if seen and reliable else 0

@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.core import queue as flows
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
 from tests.bus.conftest import OpenBus
-from tests.bus.tools import gone, redis, stored, until
+from tests.bus.tools import LONG_S, UNTIL_S, gone, redis, renewed, stored, until
 from tests.conftest import Fresh
 
 
@@ -22,8 +22,10 @@ async def test_messages_come_in_the_order_of_the_pushes(open_bus: OpenBus, fresh
 
 
 async def test_a_message_of_a_new_life_is_heard_though_its_id_is_that_of_the_last_one_received(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.queue(fresh()) as queue, asyncio.timeout(20):  # less than it takes to look without having heard
-        messages, listening = queue.consume(), asyncio.Event()
+    async with open_bus() as bus, asyncio.timeout(UNTIL_S):
+        queue, listening = bus.queue(fresh()), asyncio.Event()
+        await queue.attach(ttl_s=LONG_S)
+        messages = queue.consume()
         queue.once("consuming", lambda _: listening.set())
         for life in range(3):
             coming = asyncio.ensure_future(anext(messages))
@@ -58,33 +60,29 @@ async def test_attaching_creates_the_queue_or_joins_it_as_it_is(open_bus: OpenBu
 async def test_an_attached_queue_lives_on_and_one_that_nobody_attaches_ends(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
         kept, left = bus.queue(fresh()), bus.queue(fresh())
-        await kept.attach(ttl_s=1)
+        await kept.attach(ttl_s=4)
         await left.attach(ttl_s=1)
         for queue in (kept, left):
             await queue.push("x")
         await left.detach()
+        await renewed(kept, kept.keys.metadata, kept.keys.messages, kept.keys.msgid)
         await gone(left)
-        assert await stored(kept) == [1]
         consumption = kept.consume(reliable=True)
         assert (await anext(consumption)).id == 1
-        await left.attach(ttl_s=1)
-        await left.detach()
-        await gone(left)
-        assert await kept.exists()
+        await renewed(kept, kept.keys.metadata, kept.keys.msgid, kept.keys.toack)
         assert await redis(kept, "LLEN", kept.keys.toack) == 2
 
 
 async def test_what_a_consumer_holds_lives_as_long_as_the_queue(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
-        kept, left = bus.queue(fresh()), bus.queue(fresh())
-        await kept.attach(ttl_s=1)
+        kept = bus.queue(fresh())
+        await kept.attach(ttl_s=4)
         await kept.push_many("abc")
         consumption = kept.consume()
         assert (await anext(consumption)).id == 1
-        for _ in range(2):  # longer than the record would live
-            await left.attach(ttl_s=1)
-            await left.detach()
-            await gone(left)
+        [record] = kept.kept
+        for _ in range(2):
+            await renewed(kept, kept.keys.metadata, kept.keys.msgid, record)
         await kept.stop()
         assert await stored(kept) == [2, 3]
 
@@ -92,7 +90,7 @@ async def test_what_a_consumer_holds_lives_as_long_as_the_queue(open_bus: OpenBu
 async def test_a_queue_that_vanished_is_made_anew_by_whoever_is_attached(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, open_bus() as other:
         queue, there = bus.queue(fresh()), other.queue(fresh())
-        await queue.attach(ttl_s=1, maxsize=5)
+        await queue.attach(ttl_s=3, maxsize=5)
         await queue.push("x")
         there = other.queue(queue.name)
         closed: list[str] = []

@@ -11,6 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError, QueueFull, StateError
 from tests.bus.conftest import where
+from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 
 
@@ -74,7 +75,7 @@ def test_handlers_may_call_the_bus(redis_url: str, fresh: Fresh) -> None:
         running = queue.each(max=1)
         assert running.result() is None
         assert running.done()
-        assert heard.get(timeout=30) == ("x", 0)
+        assert heard.get(timeout=UNTIL_S) == ("x", 0)
 
 
 def test_a_handler_that_is_taken_off_hears_nothing(redis_url: str, fresh: Fresh) -> None:

@@ -46,6 +46,20 @@ async def forget_lease(queue: Queue) -> None:
     await redis(queue, "DEL", queue.keys.lease(""))
 
 
+async def renewed(queue: Queue, *keys: str) -> None:
+    """Returns when each of these keys has been given a longer life than it had left. They must be there all the time."""
+    left = dict.fromkeys(keys, 0)
+    async with asyncio.timeout(UNTIL_S):
+        while left:
+            for key, before in list(left.items()):
+                now = await redis(queue, "PTTL", key)
+                assert now > 0, f"{key} is gone, or has no end"
+                left[key] = now
+                if before and now > before:
+                    del left[key]
+            await asyncio.sleep(0.02)
+
+
 async def gone(queue: Queue) -> None:
     """Returns when the queue has expired."""
     async with asyncio.timeout(UNTIL_S):

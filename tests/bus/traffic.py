@@ -44,14 +44,14 @@ class Traffic:
     async def flows(self, many: int = 30) -> None:
         """Returns when so many more have arrived."""
         wanted = len(self.seen) + many
-        await until(lambda: len(self.seen) >= wanted, 60)
+        await until(lambda: len(self.seen) >= wanted)
 
     async def finish(self, since: int = 0) -> None:
         """Everything that was stored, of numbers above ``since``, has come once and in order, and nothing else."""
         self._done = True
         await self._producing
         wanted = {number for number in self.stored if number > since}
-        await until(lambda: wanted <= set(self.seen), 60)
+        await until(lambda: wanted <= set(self.seen))
         assert self.seen == sorted(set(self.seen))
         assert set(self.seen) <= set(self.stored) | self.doubtful
 

@@ -83,7 +83,7 @@ def line_of(process: subprocess.Popen[bytes]) -> bytes:
 @pytest.fixture
 def busmq(redis_url: str) -> Busmq:
     def run(*arguments: str, stdin: bytes = b"", url: str | None = redis_url) -> Done:
-        done = subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, env=environment(url), timeout=60, check=False)
+        done = subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, env=environment(url), timeout=120, check=False)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout, done.stderr.decode())
 

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from tests.cli.conftest import COMMAND, Busmq, environment
 from tests.conftest import link_to
 from tests.support import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 ROWS = 20_000
 
 
@@ -41,7 +43,7 @@ def departures() -> Any:
 
 
 def run(folder: Path, *arguments: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, "demo", *arguments], cwd=folder, env=environment(url), capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run([*COMMAND, "demo", *arguments], cwd=folder, env=environment(url), capture_output=True, text=True, timeout=580, check=False)
 
 
 def test_messages_are_the_flights_in_the_order_of_departure() -> None:
@@ -97,26 +99,32 @@ BEGUN = [sys.executable, "-c", "from busmq_spark.cli import main; print('begun',
 # What the demo has last said, and how many seconds later it is interrupted: loading, replaying, Java starts, the first batch, a later one.
 @pytest.mark.parametrize(("said", "later_s"), [("begun", 0.2), ("redis", 0.3), ("replay", 0.3), ("replay", 2.5), ("replay", 7.0)])
 def test_ctrl_c_ends_everything_at_any_moment(tmp_path: Path, said: str, later_s: float) -> None:
+    with interrupted(tmp_path, "demo", "--rows", "100000") as (pid, has_said):
+        wait_until(lambda: has_said(said), what=f"the demo says {said!r}")
+        # Later also by the demo's own clock: on a busy machine it may not have run at all since.
+        moment, worked_s = time.monotonic() + later_s, worked(pid) + 0.02
+        wait_until(lambda: has_said(said) and time.monotonic() > moment and worked(pid) > worked_s)
+
+
+@contextmanager
+def interrupted(tmp_path: Path, *arguments: str) -> Iterator[tuple[int, Callable[[str], bool]]]:
+    """A command under way: its id, and whether it has said something. At the end of the block it is interrupted, and nothing of it is left."""
     home, temporary = tmp_path / "home", tmp_path / "tmp"
     home.mkdir()
     temporary.mkdir()
     started: dict[int, psutil.Process] = {}
     variables = environment(None) | {"TMPDIR": str(temporary)}
-    line = [*BEGUN, "demo", "--rows", "100000"]
     with (
         (tmp_path / "out").open("wb") as out,
         (tmp_path / "err").open("wb") as err,
-        subprocess.Popen(line, cwd=home, env=variables, stdout=out, stderr=err, start_new_session=True) as demo,
+        subprocess.Popen([*BEGUN, *arguments], cwd=home, env=variables, stdout=out, stderr=err, start_new_session=True) as demo,
     ):
 
-        def watched() -> bool:
+        def has_said(word: str) -> bool:
             started.update({child.pid: child for child in psutil.Process(demo.pid).children(recursive=True)})
-            return said in (tmp_path / "out").read_text()
+            return word in (tmp_path / "out").read_text()
 
-        wait_until(watched, what=f"the demo says {said!r}")
-        # Later also by the demo's own clock: on a busy machine it may not have run at all since.
-        moment, worked_s = time.monotonic() + later_s, worked(demo.pid) + 0.02
-        wait_until(lambda: watched() and time.monotonic() > moment and worked(demo.pid) > worked_s)
+        yield demo.pid, has_said
         os.killpg(demo.pid, signal.SIGINT)
         assert demo.wait(PATIENCE_S) == 130
     assert (tmp_path / "err").read_text() == ""
@@ -156,7 +164,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
             env=environment(None) | {"PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=580,
             check=False,
         )
         assert '{"carrier":"UA","' in shown.stdout, shown.stderr

@@ -162,7 +162,7 @@ def test_a_reliable_tail_that_is_interrupted_loses_nothing(busmq: Busmq, start: 
 def test_messages_are_not_taken_from_under_a_running_query(busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink) -> None:
     keys = fresh_keys()
     busmq("push", keys.name, "1")
-    link.run(lease([keys], "", "a reader|of another machine|1|2", 30_000, [""]))
+    link.run(lease([keys], "", "a reader|of another machine|1|2", 600_000, [""]))
     done = busmq("tail", keys.name, "--consume", "--no-follow", "--json")
     assert (done.code, done.error["code"]) == (1, "BUSMQ_QUEUE_BUSY")
     assert busmq("queues", keys.name, "--json").records[0]["readers"][0]["subscription"] is None

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.cli.serve import address, is_loopback, limits_with
+from busmq_spark.cli.serve import address, limits_with
 from busmq_spark.errors import ConfigError
+from busmq_spark.federation.handshake import is_loopback
 from busmq_spark.federation.keyring import Keyring
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh
 from tests.federation.raw import CLOSE, Object, Raw
+from tests.support import PATIENCE_S
 from tests.tls import Authority
 
 pytestmark = pytest.mark.redis
@@ -55,7 +57,7 @@ def test_it_serves_the_bus_and_leaves_when_told(start: Start, fresh: Fresh, secr
             return last[1]
 
         assert asyncio.run(talk(port, number))[:2] == (1001).to_bytes(2, "big")
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out, b"Traceback" in err) == (code, b"", False)
         assert SECRET not in err.decode()
 
@@ -81,7 +83,7 @@ def test_without_secrets_one_is_made_for_the_run_and_told_on_stderr_only(start: 
 
         asyncio.run(tried(port, secret))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert len({*secrets}) == 2
     assert min(map(len, secrets)) >= 32
 

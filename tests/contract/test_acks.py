@@ -17,6 +17,7 @@ from busmq_spark.topology.links import Link
 from busmq_spark.topology.wire import calls_of
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
+from tests.support import just_given
 
 OK = AckResult("ok", "0")
 
@@ -251,7 +252,7 @@ def test_positions_outlive_a_queue_with_a_short_ttl(run: Run, born: Born, redis:
     keys, there = born(ttl_s=5)
     run(queue.push(keys, b"x"))
     run(state.subscribe([keys], "s", ["earliest"]))
-    assert redis("TTL", keys.acks) == LONG_TTL_S
+    assert just_given(redis("TTL", keys.acks), LONG_TTL_S)
     redis("EXPIRE", keys.acks, 5)
     ack(run, keys, 1, there.born, subscription="s")
-    assert redis("TTL", keys.acks) == LONG_TTL_S
+    assert just_given(redis("TTL", keys.acks), LONG_TTL_S)

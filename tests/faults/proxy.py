@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from busmq_spark.core.scripts import load
+from tests.support import PATIENCE_S
 
 SCRIPTS = ("ack_to", "attach", "commit", "lease", "probe", "push", "record", "stage", "state", "touch")
 
@@ -93,7 +94,7 @@ class Gate:
             self._let_go()
         return held.wait()
 
-    def wait(self, timeout_s: float = 60.0) -> Held:
+    def wait(self, timeout_s: float = PATIENCE_S) -> Held:
         """The next command that stands at the gate."""
         held = self.poll(timeout_s)
         assert held is not None, f"no command came to the gate within {timeout_s} s"

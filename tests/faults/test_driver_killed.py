@@ -13,7 +13,7 @@ from tests.faults.process import Garage
 from tests.faults.proxy import Command, Held, Proxy
 from tests.faults.scene import Bus, Pipeline
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 
 BATCH = 2500
 """Rows of a batch: two tasks of 1250, which are staged and appended as 1000, 250, 1000, 250."""

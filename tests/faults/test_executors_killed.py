@@ -11,7 +11,7 @@ from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 
 BATCH = 3000
 

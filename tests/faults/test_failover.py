@@ -17,7 +17,7 @@ from tests.faults.scene import Bus, Pipeline
 from tests.moves import Move
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROWS = 6000
 STEP = "600"

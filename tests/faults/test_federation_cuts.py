@@ -17,7 +17,7 @@ from tests.federation.bulk_site import SECRET, site
 from tests.federation.cutting import Cutter, cutter
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 ROWS, BACKLOG = 35_000, 25_000
 """A backlog is read by tasks, over the links that are cut; what comes after it is few enough to be fetched with the planning."""
 

@@ -19,7 +19,7 @@ from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 
 DONE, LEFT = 30, 10
 """Messages that the query has read, and that are stored but not yet read, when something happens to the queue."""

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.redis,
     pytest.mark.peer,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(missing()) and os.environ.get("CI") != "true", reason=missing()),
 ]
 

@@ -81,12 +81,12 @@ class Served:
 
 
 @contextmanager
-def serve_process(redis_url: str, folder: Path) -> Iterator[Served]:
+def serve_process(redis_url: str, folder: Path, send_s: int = 8) -> Iterator[Served]:
     """Runs it, and fails if it ended, or met what it did not expect."""
     secrets = folder / "secrets.toml"
     secrets.touch(0o600)
     secrets.write_text(f'[all]\nsecret = "{SECRET}"\nread = ["*"]\nwrite = ["*"]\nadmin = ["*"]\n')
-    limits = {"connections_per_address": 1000, "handshake_s": 3, "send_s": 8, "close_s": 2, "kernel_bytes": 32_768, "in_flight_bytes": 131_072}
+    limits = {"connections_per_address": 1000, "handshake_s": 3, "send_s": send_s, "close_s": 2, "kernel_bytes": 32_768, "in_flight_bytes": 131_072}
     arguments = ["serve", "--listen", "127.0.0.1:0", "--secrets", str(secrets), "--json", *(f"--limit={name}={n}" for name, n in limits.items())]
     log = Path(secrets.parent / "log")
     with log.open("wb") as err, subprocess.Popen([*COMMAND, *arguments], env=environment(redis_url), stdout=subprocess.PIPE, stderr=err) as process:
@@ -105,20 +105,22 @@ async def honest(port: int, name: str) -> Object:
     return await Object(raw).create("queue", list(METHODS["queue"]), name)
 
 
-async def median_s(peer: Object, below: float = 0.0, windows: int = 6) -> float:
-    """The best of a few medians of the time that a call takes; of fewer, once one is ``below``."""
-    medians: list[float] = []
+async def times_slower(peer: Object, calm: Object, below: float, windows: int = 20) -> float:
+    """How many times longer a call of ``peer`` takes than one of ``calm``: medians of calls by turns, so that whatever else the machine does slows
+    both. The best of several windows; of fewer, once one is ``below``."""
+    found: list[float] = []
     for _ in range(windows):
-        times = []
+        taken: dict[Object, list[float]] = {peer: [], calm: []}
         for _ in range(50):
-            begun = time.perf_counter()
-            assert await peer.call("exists") == [None, False]
-            times.append(time.perf_counter() - begun)
-        medians.append(statistics.median(times))
-        if medians[-1] < below:
+            for each, times in taken.items():
+                begun = time.perf_counter()
+                assert await each.call("exists") == [None, False]
+                times.append(time.perf_counter() - begun)
+        found.append(statistics.median(taken[peer]) / statistics.median(taken[calm]))
+        if found[-1] < below:
             break
         await asyncio.sleep(0.1)  # what else the machine does comes and goes
-    return min(medians)
+    return min(found)
 
 
 async def works(served: Served, fresh: Fresh) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from busmq_spark.federation.bulk import SUBPROTOCOL
 from busmq_spark.federation.bulk_server import BulkServer
 from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.quiet import WIRE_LOG
 from busmq_spark.options import RedisOptions
+from tests.support import PATIENCE_S
 
 SECRET = "a-secret-of-the-tests"
 
@@ -46,12 +47,12 @@ class Site:
 
     def start(self) -> Site:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(PATIENCE_S)
         return self
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         self._loop.close()
 
@@ -61,7 +62,7 @@ class Site:
         async def now() -> Any:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(now(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(now(), self._loop).result(PATIENCE_S)
 
     async def _run(self) -> None:
         self._end = asyncio.Event()
@@ -85,7 +86,7 @@ class Site:
                     self.connections.discard(socket)
 
             options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1, "logger": WIRE_LOG}
-            async with serve(answer, "127.0.0.1", self.port, subprotocols=[SUBPROTOCOL], process_request=knock, **options) as server:  # type: ignore[list-item]
+            async with serve(answer, "127.0.0.1", self.port, subprotocols=[BULK], process_request=knock, **options) as server:  # type: ignore[list-item]
                 self.port = server.sockets[0].getsockname()[1]
                 self._ready.set()
                 await self._end.wait()

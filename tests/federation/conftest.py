@@ -1,4 +1,4 @@
-"""A running federation server, and a peer that is nothing but bytes."""
+"""A running federation server, and what stands on both sides of one for bulk (bulk_site.py: each test file has its own, ``here``)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.store import FederatedStore, open_federated
+from busmq_spark.options import RedisOptions
+from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.federation.abused import Served, serve_process
+from tests.federation.bulk_site import Site
+from tests.federation.cutting import Cutter, cutter
 from tests.federation.tools import SECRET
 
 Serve = Callable[..., AbstractAsyncContextManager[tuple[Bus, FederationServer]]]
@@ -34,3 +40,24 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A server in a process of its own, which survives what is done to it."""
     with serve_process(redis_url, tmp_path_factory.mktemp("served")) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def wire(redis_server: RedisServer) -> Iterator[Cutter]:
+    """Between the federation server and its Redis."""
+    with cutter(int(redis_server.url.rpartition(":")[2].split("/")[0])) as made:
+        yield made
+
+
+@pytest.fixture
+def direct(redis_url: str) -> Iterator[RedisStore]:
+    made = open_store(RedisOptions(url=redis_url))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(here: Site) -> Iterator[FederatedStore]:
+    made = open_federated(here.address())
+    yield made
+    made.close()

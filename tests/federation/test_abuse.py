@@ -140,7 +140,7 @@ async def test_malformed_sequences_end_their_channel_or_socket_only(served: Serv
             writing = asyncio.create_task(push_through(raw, sent + frame(MARK + b"1" + creation("pubsub", "mark").encode())))
             with suppress(asyncio.IncompleteReadError):
                 while True:
-                    opcode, payload = await asyncio.wait_for(raw.message(), 30)
+                    opcode, payload = await asyncio.wait_for(raw.message(), 60)
                     if opcode == BINARY:
                         answered.add(payload[:16])
                     if payload.startswith(MARK + b"1ready"):

@@ -131,7 +131,7 @@ def test_the_shares_add_up() -> None:
     assert sum(share for *_, share in CODECS) == pytest.approx(1)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("read", "samples", "share"), CODECS, ids=lambda value: getattr(value, "__name__", ""))
 def test_nothing_but_a_protocol_error_comes_out(read: Callable[[bytes], None], samples: list[bytes], share: float) -> None:
     refused, count = 0, round(IN_ALL * share)

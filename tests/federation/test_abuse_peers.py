@@ -1,13 +1,14 @@
 """Peers that cling to a live server: it stays up, others hardly notice, and its memory comes back.
 
-What is compared is measured in the same run: an honest peer's median while the others are there, and before they came and after they went; the
-best of several windows of each, so that a busy machine fails nobody.
+What is compared is measured at the same time: calls of an honest peer of this server, and by turns those of another at a server that nobody besets,
+so that a busy machine fails nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.server import FederationServer
 from tests.conftest import Fresh
-from tests.federation.abused import MIB, ROOM, SECRET, Served, honest, ignorant, loris, median_s
+from tests.federation.abused import MIB, ROOM, SECRET, Served, honest, ignorant, loris, serve_process, times_slower
 from tests.federation.raw import CHANNEL, Raw, frame
 from tests.support import wait_until
 from tests.tls import Authority
@@ -27,29 +28,41 @@ LORISES = IGNORANT = 300
 CUT_OFF = re.escape('busmq_federation_cut_off_total{reason="slow"}')
 
 
-async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served: Served, fresh: Fresh, redis_url: str) -> None:
-    full, peer = fresh("full"), await honest(served.port, fresh())
+@pytest.fixture(scope="module")
+def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Who never reads is cut off later here than elsewhere: all of them shall be there while it is measured what they cost."""
+    with serve_process(redis_url, tmp_path_factory.mktemp("served"), send_s=20) as made:
+        yield made
+
+
+@pytest.fixture
+def undisturbed(redis_url: str, tmp_path: Path) -> Iterator[Served]:
+    with serve_process(redis_url, tmp_path) as made:
+        yield made
+
+
+async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served: Served, undisturbed: Served, fresh: Fresh, redis_url: str) -> None:
+    full, peer, calm = fresh("full"), await honest(served.port, fresh()), await honest(undisturbed.port, fresh())
     async with Bus(redis_url) as bus, bus.queue(full) as queue:
         await queue.push_many(["x" * 16_000] * 500)
-        alone, before, cut_before = await median_s(peer), served.memory, await served.metric(CUT_OFF)
+        alone, before, cut_before = await times_slower(peer, calm, 1.2), served.memory, await served.metric(CUT_OFF)
         clingers = [*await asyncio.gather(*(loris(served.port) for _ in range(LORISES)))]
         clingers += await asyncio.gather(*(ignorant(served.port, full) for _ in range(IGNORANT)))
         filled = await served.steady("busmq_federation_waiting_bytes", IGNORANT * 120_000)
-        beset, peak = await median_s(peer, 1.5 * alone, 20), served.memory
+        beset, peak = await times_slower(peer, calm, 1.5), served.memory
         assert await served.metric("busmq_federation_sockets") >= IGNORANT
         await queue.flush()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while await served.metric("busmq_federation_sockets") > 2:  # noqa: ASYNC110  # it is another process's
                 await asyncio.sleep(0.1)
         cut_off = await served.metric(CUT_OFF) - cut_before
-        after = await median_s(peer)
     await asyncio.gather(*(each.close() for each in clingers))
-    await peer.raw.close()
-    print(f"honest median {alone * 1e6:.0f} µs alone, {beset * 1e6:.0f} beset, {after * 1e6:.0f} after; {cut_off:.0f} cut off")
-    wait_until(lambda: served.memory < before + 2 * ROOM, 60, "memory comes back")
+    await asyncio.gather(peer.raw.close(), calm.raw.close())
+    print(f"a call took {alone:.2f} times as long as at the undisturbed server before, {beset:.2f} times beset; {cut_off:.0f} cut off")
+    wait_until(lambda: served.memory < before + 2 * ROOM, what="memory comes back")
     print(f"memory {before / MIB:.0f} MiB before, {peak / MIB:.0f} beset, {served.memory / MIB:.0f} after; {filled / MIB:.0f} waited")
     assert cut_off == IGNORANT
-    assert beset < 2 * max(alone, after)
+    assert beset < 2
     assert peak < before + IGNORANT * 2 * MIB
 
 
@@ -79,7 +92,7 @@ async def test_whoever_never_begins_to_speak_tls_is_cut_off(redis_url: str, tmp_
     tls, limits = Authority.in_(tmp_path).server_context("localhost"), Limits(handshake_s=0.3)
     async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
         silent = [await Raw.dial(server.port) for _ in range(20)]
-        async with asyncio.timeout(20):  # a minute by default
+        async with asyncio.timeout(45):  # a minute by default
             assert [await raw.drained() for raw in silent] == [b""] * 20
         for raw in silent:
             await raw.close()

@@ -18,7 +18,7 @@ from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
-from tests.federation.tools import SECRET, Thing, Wire
+from tests.federation.tools import SECRET, WAIT_S, Thing, Wire
 
 
 def ring(**lists: list[str]) -> Keyring:
@@ -147,7 +147,7 @@ async def ask(server: FederationServer, *lines: str) -> bytes:
     """What a plain request gets."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write("\r\n".join([*lines, "Host: x", "", ""]).encode())
-    answer = await asyncio.wait_for(reader.read(), 20)
+    answer = await asyncio.wait_for(reader.read(), WAIT_S)
     writer.close()
     return answer
 

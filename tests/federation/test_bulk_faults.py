@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-import time
+import select
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,17 +14,16 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation import bulk_server, bulk_socket
 from busmq_spark.federation.store import FederatedStore, open_federated
-from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation, FullPolicy
-from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.store.protocol import FullPolicy
+from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, filled, read
 from tests.federation.bulk_site import Site, site
 from tests.federation.cutting import Cutter, cutter
-from tests.support import wait_until
+from tests.support import PATIENCE_S, lasting_port, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
-HOUR = Creation(allowed=True, ttl_s=3600)
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +43,6 @@ def store(here: Site, proxy: Cutter) -> Iterator[FederatedStore]:
     made = open_federated(here.address(port=proxy.port))
     yield made
     made.close()
-
-
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
-
-
-def filled(direct: RedisStore, queue: str, values: list[bytes]) -> Range:
-    there = direct.attach([queue], HOUR)[queue]
-    direct.appender().push(queue, values, FullPolicy(0))
-    return Range(queue, there.born, 1, len(values))
-
-
-def read(store: FederatedStore | RedisStore, part: Range) -> list[tuple[int, bytes]]:
-    return [(piece.first + i, value) for piece in store.read(part, True) for i, value in enumerate(piece.values.to_pylist())]
 
 
 def staged_key(store: FederatedStore, queue: str) -> str:
@@ -112,7 +94,7 @@ def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: Federated
     queue = fresh()
     part = filled(direct, queue, [b"0"])
     store.keys(queue)
-    proxy.up, proxy.down = iter(lambda: random.randrange(600_000), None), iter(lambda: random.randrange(200, 1_000), None)
+    proxy.up, proxy.down = iter(lambda: random.randrange(300_000), None), iter(lambda: random.randrange(200, 1_000), None)
     proxy.cut()
     store.appender().push(queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullPolicy(0))
     given = direct.states({queue: -1})[queue].given
@@ -132,7 +114,7 @@ def test_a_slow_link_only_takes_longer(store: FederatedStore, direct: RedisStore
 def test_a_link_that_goes_silent_is_noticed_and_replaced(
     store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_socket, "SILENCE_S", 0.2)
+    monkeypatch.setattr(bulk_socket, "SILENCE_S", 1.0)
     values = [b"%d" % i + b"x" * 1000 for i in range(20_000)]
     part = filled(direct, fresh(), values)
     rows = store.read(part, True)
@@ -147,7 +129,7 @@ def test_a_link_that_goes_silent_is_noticed_and_replaced(
 
 def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again(redis_server: RedisServer, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"%d" % i + b"x" * 1000 for i in range(30_000)])
-    first = Site(redis_server.url).start()
+    first = Site(redis_server.url, port=lasting_port()).start()
     store = open_federated(first.address())
     rows = store.read(part, True)
     found = [next(rows).first]
@@ -176,7 +158,9 @@ def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(sto
     queue = fresh()
     store.attach([queue], HOUR)
     proxy.cut()
-    time.sleep(0.05)  # the end of the link travels; sooner, the push below would be repeated, which at least once allows
+    assert store._link._socket is not None
+    arrived, _, _ = select.select([store._link._socket._socket], [], [], PATIENCE_S)  # before it has, the push below might be repeated
+    assert arrived
     store.appender().push(queue, [b"1"], FullPolicy(0))
     assert store.states({queue: -1})[queue].given == 1
 
@@ -190,7 +174,7 @@ def test_a_read_ends_at_the_server_when_the_client_goes_away(
     next(rows)
     [ours] = here.call(lambda: here.connections - before)
     proxy.cut()
-    wait_until(lambda: here.call(lambda: ours not in here.connections), 60, "the server has given it up")
+    wait_until(lambda: here.call(lambda: ours not in here.connections), what="the server has given it up")
     assert sum(len(piece.values) for piece in rows) > 0  # and the client goes on, on a new one
 
 

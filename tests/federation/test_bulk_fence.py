@@ -9,40 +9,25 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
+from busmq_spark.federation import bulk_lane
 from busmq_spark.federation.bulk_client import BulkLink
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR
 from tests.federation.bulk_site import Site, site
-from tests.federation.cutting import Cutter, cutter
-from tests.support import wait_until
+from tests.federation.cutting import Cutter
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
-HOUR = Creation(allowed=True, ttl_s=3600)
-
-
-@pytest.fixture(scope="module")
-def wire(redis_server: RedisServer) -> Iterator[Cutter]:
-    """Between the federation server and its Redis."""
-    with cutter(int(redis_server.url.rpartition(":")[2].split("/")[0])) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
 def here(wire: Cutter) -> Iterator[Site]:
     with site(f"redis://127.0.0.1:{wire.port}") as made:
         yield made
-
-
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -69,7 +54,7 @@ class Held:
         if values != [b"old"]:
             return self._push(store, queue, values)
         self.under_way.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(PATIENCE_S)
         try:
             return self._push(store, queue, values)
         finally:
@@ -90,16 +75,19 @@ def stored(direct: RedisStore, queue: str) -> int:
 def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(here: Site, direct: RedisStore, queue: str, held: Held) -> None:
     link = BulkLink(here.address())
     link.post("push", queue, values=[b"old"])
-    assert held.under_way.wait(10)
+    assert held.under_way.wait(PATIENCE_S)
     link.drop()
-    wait_until(lambda: not here.call(lambda: here.connections), 60, "the server knows that the client is gone")
+    wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
     held.go_on.set()
-    assert held.ended.wait(10)
-    wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), 60, "the lane is forgotten")
+    assert held.ended.wait(PATIENCE_S)
+    wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), what="the lane is forgotten")
     assert stored(direct, queue) == 0
 
 
-def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(here: Site, wire: Cutter, direct: RedisStore, queue: str) -> None:
+def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
+    here: Site, wire: Cutter, direct: RedisStore, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_lane, "PATIENCE_S", 2 * PATIENCE_S)
     link = BulkLink(here.address())
     link.call("counters", (queue,))
     before = wire.connections
@@ -107,9 +95,9 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(her
     try:
         wire.cut()
         link.post("push", queue, values=[b"old"])
-        wait_until(lambda: here.call(lambda: any(not lane.idle for lane, _ in here.bulk.clients._lanes.values())), 60, "the server tries")
+        wait_until(lambda: here.call(lambda: any(not lane.idle for lane, _ in here.bulk.clients._lanes.values())), what="the server tries")
         link.drop()
-        wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), 5, "it gives up, long before its patience is over")
+        wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), PATIENCE_S, "it gives up, long before its patience is over")
     finally:
         wire.target = target
     assert wire.connections == before
@@ -122,11 +110,11 @@ def test_a_client_that_comes_back_is_answered_once_its_old_call_has_ended(
 ) -> None:
     link = BulkLink(here.address())
     link.post("push", queue, values=[b"old"])
-    assert held.under_way.wait(10)
+    assert held.under_way.wait(PATIENCE_S)
     socket = link._socket
     if known:
         link.drop()
-        wait_until(lambda: not here.call(lambda: here.connections), 60, "the server knows that the client is gone")
+        wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
     link._inbox.clear()
     link._socket = None
     answered = threading.Event()
@@ -134,7 +122,7 @@ def test_a_client_that_comes_back_is_answered_once_its_old_call_has_ended(
     again.start()
     assert not answered.wait(0.3)
     held.go_on.set()
-    again.join(10)
+    again.join(PATIENCE_S)
     assert answered.is_set()
     assert held.ended.is_set()
     assert [value for piece in direct.read(piece_of(direct, queue), True) for value in piece.values.to_pylist()] == [b"new"]
@@ -151,7 +139,7 @@ def piece_of(direct: RedisStore, queue: str) -> Range:
 def test_clients_of_the_same_secret_do_not_wait_for_each_other(here: Site, queue: str, held: Held) -> None:
     one, other = BulkLink(here.address()), BulkLink(here.address())
     one.post("push", queue, values=[b"old"])
-    assert held.under_way.wait(10)
+    assert held.under_way.wait(PATIENCE_S)
     assert other.call("push", queue, values=[b"new"]) == (1, 0)
     held.go_on.set()
     one.drop()

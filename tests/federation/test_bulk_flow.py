@@ -19,23 +19,23 @@ from busmq_spark.federation import bulk
 from busmq_spark.federation.bulk import Frame, Kind
 from busmq_spark.federation.bulk_calls import OPERATIONS
 from busmq_spark.federation.bulk_server import CALLS
-from busmq_spark.federation.bulk_socket import BulkSocket
+from busmq_spark.federation.bulk_socket import BulkSocket, FederationAddress
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.store import FederatedStore, FederationAddress, open_federated
+from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.link import SyncLink
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.conftest import Serve
 from tests.federation.cutting import cutter
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 from tests.tls import Authority, TlsProxy
 
 pytestmark = pytest.mark.redis
-HOUR = Creation(allowed=True, ttl_s=3600)
 MIB = 1024 * 1024
 LIMITS = Limits(message_bytes=MIB)
 ENOUGH = 2**40
@@ -55,20 +55,6 @@ def strict(redis_server: RedisServer) -> Iterator[Site]:
 
 
 @pytest.fixture
-def store(here: Site) -> Iterator[FederatedStore]:
-    made = open_federated(here.address())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def peer(here: Site) -> Iterator[Peer]:
     made = Peer(here)
     yield made
@@ -81,7 +67,7 @@ class Peer:
     def __init__(self, here: Site) -> None:
         before = here.call(lambda: set(here.connections))
         self.socket = BulkSocket(here.address())
-        wait_until(lambda: here.call(lambda: here.connections - before), 60, "the server has the connection")
+        wait_until(lambda: here.call(lambda: here.connections - before), what="the server has the connection")
         [self.at_server] = here.call(lambda: here.connections - before)
 
     def call(self, id: int, name: str, *arguments: Any) -> None:
@@ -104,12 +90,6 @@ class Line(asyncio.Semaphore):
     async def acquire(self) -> Any:
         self.asked += 1
         return await super().acquire()
-
-
-def filled(direct: RedisStore, queue: str, values: list[bytes]) -> Range:
-    there = direct.attach([queue], HOUR)[queue]
-    direct.push(queue, values)
-    return Range(queue, there.born, 1, len(values))
 
 
 def count(store: RedisStore | FederatedStore, part: Range) -> int:
@@ -157,14 +137,14 @@ def test_reads_at_once_are_counted(peer: Peer, direct: RedisStore, fresh: Fresh)
 def test_a_peer_that_holds_a_read_up_is_cut_off(strict: Site, direct: RedisStore, fresh: Fresh, credit: int) -> None:
     part, peer = filled(direct, fresh(), [b"x" * 10_000] * 3_000), Peer(strict)
     peer.call(1, "read", part, True, credit)
-    wait_until(lambda: strict.call(lambda: peer.at_server not in strict.connections), 60, "it is cut off")
+    wait_until(lambda: strict.call(lambda: peer.at_server not in strict.connections), what="it is cut off")
     peer.socket.close()
 
 
-def test_a_peer_that_reads_slowly_is_not(strict: Site, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_peer_that_reads_slowly_is_not(redis_url: str, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"x" * 10_000] * 1_000)
-    with cutter(strict.port) as proxy:
-        proxy.bytes_per_s = 8e6
+    with site(redis_url, limits=Limits(send_s=2.0)) as strict, cutter(strict.port) as proxy:
+        proxy.bytes_per_s = 2.5e6  # so that the read takes twice as long as a peer may stand still
         slow = open_federated(strict.address(port=proxy.port))
         assert count(slow, part) == 1_000
         assert proxy.connections == 1
@@ -177,7 +157,7 @@ def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(strict
     found: list[bytes] = []
     for piece in store.read(part, True):
         if not found:
-            wait_until(lambda: strict.call(lambda: strict.connections <= before), 60, "it is cut off")
+            wait_until(lambda: strict.call(lambda: strict.connections <= before), what="it is cut off")
         found += [value.rstrip(b"x") for value in piece.values.to_pylist()]
     assert found == [b"%d" % i for i in range(5_000)]
     store.close()
@@ -194,10 +174,10 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     waiting = threading.Thread(target=lambda: done.append(count(store, part)))
     done: list[int] = []
     waiting.start()
-    wait_until(lambda: line.asked == 2, 60, "it stands in line")
+    wait_until(lambda: line.asked == 2, what="it stands in line")
     assert not done
     peer.send(Frame(Kind.CANCEL, 1))
-    waiting.join(20)
+    waiting.join(PATIENCE_S)
     assert done == [20_000]
     peer.socket.close()
 
@@ -217,7 +197,7 @@ def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_
     def clients() -> int:
         return int(link.execute(command("INFO", "clients")).split(b"connected_clients:")[1].split()[0])
 
-    wait_until(lambda: clients() <= before, 60, "its connections to Redis are closed")
+    wait_until(lambda: clients() <= before, what="its connections to Redis are closed")
 
 
 def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
@@ -292,10 +272,10 @@ def test_a_bell_is_heard_again_after_its_link_broke(here: Site, direct: RedisSto
         [bell] = open_federated(here.address(port=proxy.port)).bells(rung)
         bell.listen([queue])
         for _ in range(2):
-            wait_until(rung.is_set, 60, "it listens")
+            wait_until(rung.is_set, what="it listens")
             rung.clear()
             direct.push(queue, [b"2"])
-            wait_until(rung.is_set, 60, "it rings")
+            wait_until(rung.is_set, what="it rings")
             time.sleep(0.01)  # the same push may ring twice
             rung.clear()
             proxy.cut()

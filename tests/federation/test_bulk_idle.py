@@ -35,7 +35,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
     with site(redis_url) as there:
         query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue})
         query.drain()
-        wait_until(lambda: query.step() is None and asked["wait"], 30, "the bell waits")
+        wait_until(lambda: query.step() is None and asked["wait"], what="the bell waits")
         for _ in range(100):  # 10 ms and more each, as Spark does
             assert query.step() is None
         before = asked.copy()
@@ -53,6 +53,6 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
 def next_value(query: Engine) -> bytes:
     """The value of the next row that comes."""
     rows: list[Any] = []
-    wait_until(lambda: rows.extend(query.step() or []) or rows, 30, "a row")
+    wait_until(lambda: rows.extend(query.step() or []) or rows, what="a row")
     found: bytes = rows[0][2]
     return found

@@ -23,20 +23,20 @@ from busmq_spark.federation.bulk_server import READS, READS_IN_ALL, SMALL_HEAD
 from busmq_spark.federation.bulk_socket import BulkSocket
 from busmq_spark.federation.bulk_work import Work
 from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.keyring import ANYONE, Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.address import address
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR
 from tests.federation.bulk_site import Site, site
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.redis
-HOUR = Creation(allowed=True, ttl_s=3600)
 MIB = 1024 * 1024
 
 
@@ -44,13 +44,6 @@ MIB = 1024 * 1024
 def here(redis_server: RedisServer) -> Iterator[Site]:
     with site(redis_server.url, limits=Limits(message_bytes=8 * MIB)) as made:
         yield made
-
-
-@pytest.fixture
-def store(here: Site) -> Iterator[FederatedStore]:
-    made = open_federated(here.address())
-    yield made
-    made.close()
 
 
 def call(id: int, name: str, *arguments: Any) -> bytes:
@@ -196,16 +189,16 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    lanes = [Lane(where, pool, None) for _ in range(6)]
+    lanes = [Lane(where, pool, ANYONE) for _ in range(6)]
     for lane in lanes:
         with pytest.raises(LinkLost):
             await lane.run(away)
-    waiting = [asyncio.create_task(lane.run(silent.wait, 20)) for lane in lanes]
+    waiting = [asyncio.create_task(lane.run(silent.wait, 2 * PATIENCE_S)) for lane in lanes]
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await Lane(where, pool, None).run(lambda: 7) == 7
+            assert await Lane(where, pool, ANYONE).run(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
@@ -248,7 +241,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
     def read(self: RedisStore, part: Range, strict: bool) -> Any:
         if part.queue == stuck.queue:
             under_way.append(1)
-            ended.append(silent.wait(10))
+            ended.append(silent.wait(PATIENCE_S))
         yield from plain(self, part, strict)
 
     monkeypatch.setattr(RedisStore, "read", read)
@@ -256,7 +249,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
         store, sockets = open_federated(there.address()), [BulkSocket(there.address()) for _ in range(READS_IN_ALL)]
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
-        wait_until(lambda: under_way, 60, "some are under way")
+        wait_until(lambda: under_way, what="some are under way")
         for _ in range(2):
             assert [rows.values.to_pylist() for rows in store.read(sound, True)] == [[b"1"]]
             monkeypatch.setattr(RedisStore, "locate", lambda *_: pytest.fail("all are asked again where the queue is"))

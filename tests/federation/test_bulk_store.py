@@ -15,16 +15,14 @@ from busmq_spark.errors import DataLoss, QueueFull, QueueMissing, QueueRecreated
 from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Bells, Creation, FullPolicy
+from busmq_spark.store.protocol import Bells, Creation
 from busmq_spark.store.redis_store import RedisBells, RedisStore, open_store
 from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read
 from tests.federation.bulk_site import Site, site
 from tests.support import wait_until
 
 pytestmark = pytest.mark.redis
-HOUR = Creation(allowed=True, ttl_s=3600)
-NEVER = FullPolicy(0)
-Store = RedisStore | FederatedStore
 
 
 @pytest.fixture(scope="module")
@@ -33,29 +31,11 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
         yield made
 
 
-@pytest.fixture
-def direct(redis_url: str) -> Iterator[RedisStore]:
-    made = open_store(RedisOptions(url=redis_url))
-    yield made
-    made.close()
-
-
 @pytest.fixture(params=["redis", "federated"])
 def store(request: pytest.FixtureRequest, redis_url: str, here: Site) -> Iterator[Store]:
     made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else open_federated(here.address())
     yield made
     made.close()
-
-
-def filled(store: Store, queue: str, values: list[bytes], creation: Creation = HOUR) -> Range:
-    """A queue with these values, and the range of all of them."""
-    there = store.attach([queue], creation)[queue]
-    store.appender().push(queue, values, NEVER)
-    return Range(queue, there.born, 1, len(values))
-
-
-def read(store: Store, part: Range, *, strict: bool = True) -> list[tuple[int, bytes]]:
-    return [(piece.first + i, value) for piece in store.read(part, strict) for i, value in enumerate(piece.values.to_pylist())]
 
 
 def attempt(query: str = "batch", batch: int = 0) -> str:
@@ -212,11 +192,11 @@ def test_a_push_rings_the_bell_of_an_idle_reader(store: Store, direct: RedisStor
     queue, other, rung = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
     bell: Bells = store.bells(rung)[0] if isinstance(store, FederatedStore) else RedisBells(store, rung)
     bell.listen([queue])
-    wait_until(rung.is_set, 60, "the bell listens")
+    wait_until(rung.is_set, what="the bell listens")
     for _ in range(3):
         rung.clear()
         direct.push(queue, [b"1"])
-        wait_until(rung.is_set, 60, "the bell rings")
+        wait_until(rung.is_set, what="the bell rings")
     rung.clear()
     direct.push(other, [b"1"])
     assert not rung.wait(0.2)

@@ -167,7 +167,7 @@ def test_queries_are_decoded_exactly_as_node_does() -> None:
         "const url = require('url'); const all = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
         "console.log(JSON.stringify(all.map((t) => [].concat(url.parse(t, true).query.secret ?? []))))"
     )
-    done = subprocess.run(["node", "-e", script], input=json.dumps(targets).encode(), capture_output=True, check=True, timeout=60)
+    done = subprocess.run(["node", "-e", script], input=json.dumps(targets).encode(), capture_output=True, check=True, timeout=120)
     ours = [parameters(split(target)[1], "secret") for target in targets]
     assert [pair for pair in zip(targets, ours, json.loads(done.stdout), strict=True) if pair[1] != pair[2]] == []
 

@@ -17,7 +17,7 @@ from busmq_spark.federation.dnode import Line, Remote, methods_line
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.server import FederationServer
-from tests.bus.tools import until
+from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.tools import SECRET, Wire
@@ -362,7 +362,7 @@ async def test_what_is_called_while_redis_is_away_is_answered_and_consuming_goes
 
 async def test_a_server_leaves_although_redis_is_away(fresh: Fresh) -> None:
     with RedisServer() as redis:
-        async with Bus(redis.url) as bus, asyncio.timeout(25):
+        async with Bus(redis.url) as bus, asyncio.timeout(UNTIL_S):
             async with FederationServer(bus, Keyring.single(SECRET), limits=Limits(close_s=0.3)) as server, Wire(server) as wire:
                 queue = await wire.open("queue", fresh())
                 await queue.listen("consuming")

@@ -15,7 +15,7 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.session import Session
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
-from tests.federation.tools import Wire
+from tests.federation.tools import Wire, most_in_work
 
 LINES = 20_000
 ASK = b'{"method":"isAttached","arguments":[{"0":"[Function]"}],"callbacks":{"0":["0","0"]}}\n'
@@ -64,21 +64,14 @@ async def test_calls_in_one_packet_are_no_more_in_work_than_allowed_and_are_done
     async with federation(limits=Limits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         [connection] = server._connections
-        most, began = 0, connection.began
-
-        def counted(size: int) -> None:
-            nonlocal most
-            began(size)
-            most = max(most, connection._messages)
-
-        connection.began = counted  # type: ignore[method-assign]  # looks over its shoulder
+        most = most_in_work(connection)
         push = b'{"method":"push","arguments":[{"0":"x","1":"[Function]"}],"callbacks":{"0":["0","1"]}}\n'
         count = b'{"method":"count","arguments":[{"0":"[Function]"}],"callbacks":{"1":["0","0"]}}\n'
         await wire.send(queue.channel, b'{"method":"attach","arguments":[{}]}\n' + (push + count) * 100)
         answers = [json.loads(await wire.next(queue.channel) or b"") for _ in range(200)]
         assert [answer["arguments"][1] for answer in answers if answer["method"] == 0] == list(range(1, 101))
         assert [answer["arguments"][1] for answer in answers if answer["method"] == 1] == list(range(1, 101))
-        assert most == 5
+        assert most() == 5
         assert connection._messages == connection._bytes == 0
 
 

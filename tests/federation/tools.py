@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.creation import METHODS, Type, creation
 from busmq_spark.federation.dnode import Functions, Line, Remote, pack_call
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.server import FederationServer
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 SECRET = "correct-horse-battery"  # a test's
 
 
@@ -118,3 +120,16 @@ class Thing:
 
     def _keeper(self, event: str) -> Any:
         return lambda *values: self.heard.append((event, list(values)))
+
+
+def most_in_work(connection: Connection) -> Callable[[], int]:
+    """Look over a connection's shoulder: what this gives tells how many calls have been in work at once."""
+    most, began = 0, connection.began
+
+    def counted(size: int) -> None:
+        nonlocal most
+        began(size)
+        most = max(most, connection._messages)
+
+    connection.began = counted  # type: ignore[method-assign]
+    return lambda: most

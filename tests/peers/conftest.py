@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.spark import lease, reader, stores
+from busmq_spark.store import line
 from tests.bus.conftest import where
+from tests.federation.far import quick
 from tests.peers.node import Peer, missing, need
+from tests.peers.npm import Npm
+from tests.peers.queries import SECRET as QUERIES_SECRET
+from tests.peers.queries import Queries
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +49,26 @@ def node(npm: None, layout: str, place: dict[str, Any]) -> Iterator[Peer]:
     with Peer(place["url"].split(","), **options) as made:
         yield made
         assert made.errors == []
+
+
+@pytest.fixture(scope="module")
+def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
+    """A federation server of npm's that the tests of a file share; whoever kills one starts one of his own."""
+    made = Npm(redis_url, QUERIES_SECRET)
+    yield made
+    assert made.peer.call("federateSockets") is not None, "it lives"
+    assert made.peer.errors == []
+    made.peer.kill()
+
+
+@pytest.fixture
+def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
+    """Streaming queries on it, with pauses as short as a test wants them."""
+    monkeypatch.setattr(line, "PROBE_S", (0.02, 0.1))
+    monkeypatch.setattr(lease, "GRACE_S", 0.5)
+    monkeypatch.setattr(reader, "LINK_POLL_S", 0.02)
+    monkeypatch.setattr(stores, "_SHARED", {})
+    quick(monkeypatch)
+    made = Queries(npm_server)
+    yield made
+    made.close()

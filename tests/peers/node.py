@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 
 FOLDER = Path(__file__).parent
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def missing() -> str:

@@ -15,6 +15,7 @@ from busmq_spark.federation.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.peers.node import Peer, PeerError
+from tests.support import lasting_port
 
 SECRET = "correct-horse-battery"  # a test's
 
@@ -235,9 +236,9 @@ async def test_two_node_clients_share_a_queue_and_each_message_goes_to_one(npm: 
 
 
 async def test_after_a_drop_node_comes_back_to_a_server_restarted_at_its_port(npm: None, redis_url: str, fresh: Fresh) -> None:
-    name = fresh()
-    async with serving(redis_url) as (_, first):
-        port, url = first.port, first.url
+    name, port = fresh(), lasting_port()
+    async with serving(redis_url, port=port) as (_, first):
+        url = first.url
         peer = await asyncio.to_thread(Peer, [], federate={"urls": [url], "secret": SECRET, "poolSize": 2, "replaceDelay": 100})
         node = Client(peer, url)
         await node.queue("q", name, ttl=60)

@@ -159,7 +159,7 @@ async def test_node_times_out_when_we_are_silent_and_ignores_what_comes_late(nod
     async with Bus(**place) as bus, bus.service(asker) as service:
         await service.serve(handler)
         await away(node.call, "serviceConnect", tag=asker, name=asker)
-        await node_asks(node, asker, 1, reqTimeout=300)
+        await node_asks(node, asker, 1, reqTimeout=SOON_MS)
         assert (await away(node.event, asker, "reply"))[::2] == ["timeout", False]
         await begun.wait()
         await node_asks(node, asker, 2)

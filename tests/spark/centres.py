@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from busmq_spark.embedded import RedisServer
+from tests.support import lasting_port
 
 ROOT = Path(__file__).parents[2]
 SECRET = "the-secret-of-all-queues"
@@ -36,7 +37,7 @@ class DataCentre:
         folder.mkdir()
         self.redis = RedisServer()
         self._secrets, self._log = folder / "secrets.toml", folder / "serve.log"
-        self._listen = f"{host}:0"
+        self._listen = f"{host}:{lasting_port()}"
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -64,7 +65,6 @@ class DataCentre:
         line = self._process.stdout.readline()
         assert line, self._log.read_text()
         self.url: str = json.loads(line)["url"]
-        self._listen = self.url.partition("//")[2].partition("/")[0]
 
     def kill(self) -> None:
         """SIGKILL, unless it is gone; the Redis stays."""

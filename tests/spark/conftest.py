@@ -72,7 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.streaming.stopTimeout": "90s",
         "spark.sql.session.timeZone": "UTC",
     }
     for name, value in settings.items():
@@ -224,7 +224,7 @@ def drain(stream: Stream) -> Stream:
 
     def run(options: dict[str, Any], *, checkpoint: str = "c", schema: str = "", trigger: dict[str, Any] | None = None) -> Query:
         found = stream(options, checkpoint=checkpoint, schema=schema, trigger=trigger or {"availableNow": True})
-        assert found.query.awaitTermination(int(PATIENCE_S))
+        assert found.query.awaitTermination(int(2 * PATIENCE_S))
         return found
 
     return run
@@ -246,7 +246,7 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
         query = (writer.trigger(availableNow=True) if wait else writer).start()
         started.append(query)
         if wait:
-            assert query.awaitTermination(int(PATIENCE_S))
+            assert query.awaitTermination(int(2 * PATIENCE_S))
         return query
 
     yield start
@@ -284,6 +284,7 @@ def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPa
     made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
     monkeypatch.setattr(stores, "open_link", leading_to(made))
     monkeypatch.setattr(stores, "_SHARED", {})
+    monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)  # none of them is slow
     monkeypatch.setattr(line, "PROBE_S", (0.002, 0.01))
     monkeypatch.setattr(lease, "GRACE_S", 0.0)
     monkeypatch.setattr(reader, "DISCOVERY_S", 0.0)

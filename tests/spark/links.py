@@ -93,5 +93,5 @@ def gather(query: Engine, wanted: dict[str, int]) -> list[Any]:
         rows.extend(query.step() or [])
         return all(len(ids(rows, source)) >= many for source, many in wanted.items())
 
-    wait_until(enough, 60.0, f"rows {wanted}")
+    wait_until(enough, what=f"rows {wanted}")
     return rows

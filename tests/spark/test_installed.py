@@ -21,7 +21,7 @@ from busmq_spark.spark.java import ensure_java
 from tests.spark.conftest import PATIENCE_S, ROOT, Bus
 from tests.support import QUICK_JAVA, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JOB = Path(__file__).with_name("installed_job.py")
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 EXPECTED = {"batch": [[1, "1"], [2, "2"]], "sql": ["1", "2"], "ended": True, "stream": ["1", "2"]}
@@ -46,7 +46,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str], environment: Any, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=dict(environment), cwd=cwd)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580, env=dict(environment), cwd=cwd)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -144,7 +144,7 @@ def test_workers_that_lack_a_dependency_are_named_with_what_they_lack(bus: Bus, 
     environment = {**clean(str(installed)), "PYSPARK_PYTHON": str(python)}
     del environment["PYSPARK_DRIVER_PYTHON"]
     done = subprocess.run(
-        [sys.executable, JOB.name, bus.url, queue], capture_output=True, text=True, check=False, timeout=280, env=environment, cwd=elsewhere
+        [sys.executable, JOB.name, bus.url, queue], capture_output=True, text=True, check=False, timeout=580, env=environment, cwd=elsewhere
     )
     assert done.returncode
     assert "[BUSMQ_TOOL_MISSING] Python package" in done.stderr, done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.store import line as lines
 from busmq_spark.store.line import Away, PausingLine
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 
 class Nothing:
@@ -20,19 +20,19 @@ class Nothing:
 
 
 def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "BUDGET_S", 0.2)
+    monkeypatch.setattr(lines, "BUDGET_S", 1.0)
     made: Any = Nothing
     line = PausingLine("far", made)
     go_on = threading.Event()
-    for doubled in (0.4, 0.8):
+    for doubled in (2.0, 4.0):
         go_on.clear()
-        answer = line.start(lambda _: go_on.wait(20))
+        answer = line.start(lambda _: go_on.wait(PATIENCE_S))
         with pytest.raises(Away):
             answer()
         go_on.set()
-        wait_until(lambda: not line.away, 10, "the late answer came")
+        wait_until(lambda: not line.away, what="the late answer came")
         assert line._budget_s == doubled
     for _ in range(30):
         assert line.start(lambda _: 1)() == 1
-    wait_until(lambda: line._budget_s == 0.2, 10, "the budget is what it was")
+    wait_until(lambda: line._budget_s == 1.0, what="the budget is what it was")
     line.close()

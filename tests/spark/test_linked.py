@@ -193,7 +193,7 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
 def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "BUDGET_S", 3.0)
+    monkeypatch.setattr(line, "BUDGET_S", 5.0)
     for bus in buses.values():
         bus.fill(queue, 1)
     query = linked(queue)
@@ -203,7 +203,7 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     began = time.monotonic()
     for _ in range(5):
         assert query.step() is None
-    assert time.monotonic() - began < 3.0, "five idle plannings together wait less than one budget"
+    assert time.monotonic() - began < 5.0, "five idle plannings together wait less than one budget"
     buses[""].fill(queue, 1, first=2)
     gather(query, {"": 1})
     centres["us"].awake.set()

@@ -47,7 +47,7 @@ def far(bus_of: MakeBus) -> Iterator[Far]:
 @pytest.fixture
 def query(far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Over the far queue and one of the same name here."""
-    monkeypatch.setattr(line, "BUDGET_S", 0.5)
+    monkeypatch.setattr(line, "BUDGET_S", 3.0)
     monkeypatch.setattr(line, "PROBE_S", (0.01, 0.1))
     monkeypatch.setattr(lease, "GRACE_S", 0.0)
     shared: dict[Any, Any] = {}

@@ -64,9 +64,8 @@ def query(bus: Bus, engine: MakeEngine, queue: str) -> Iterator[Engine]:
 
 def until_error(query: Engine) -> list[Row]:
     """Rows up to the error, which a running query meets at its next polls."""
-    for _ in range(100):
-        query.step()
-    raise AssertionError("no error within 100 polls")
+    wait_until(lambda: query.step() and False, PATIENCE_S, "the query fails")
+    raise AssertionError
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import hiredis
 
+from busmq_spark.errors import LinkLost
 from busmq_spark.topology.urls import Server
+from tests.support import wait_until
 
 CLOSE = b"CLOSE"
 """Instead of an answer, or at its end: the connection is closed."""
@@ -81,6 +84,19 @@ class FakeRedis:
             return b"+OK\r\n"
         self.seen.append(words)
         return self._answer(len(self.seen), words)
+
+
+def answered(ask: Callable[[], object]) -> object:
+    """What a server of an impatient link answers: on a busy machine it may need longer than that at first."""
+    answers: list[object] = []
+
+    def asked() -> bool:
+        with suppress(LinkLost):
+            answers.append(ask())
+        return bool(answers)
+
+    wait_until(asked)
+    return answers[0]
 
 
 def says(*answers: bytes) -> Callable[[int, Words], bytes]:

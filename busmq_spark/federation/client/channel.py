@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
 
-END_S = 1.5
 TOLD = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
 log = logging.getLogger("busmq_spark")
 
@@ -276,14 +275,8 @@ class RemoteChannel(Emitter):
             if not self.connected:
                 return
             await self._pushes.flushed()
-            if (line := self._wire.line) is not None:
-                done = line.expect("disconnect")
-                line.call(method)
-                try:
-                    async with asyncio.timeout(END_S):
-                        await done
-                except (TimeoutError, FederationLost) as error:
-                    log.debug("channel %r: no word that it is left: %s", self.name, error)
+            if self._wire.line is not None:
+                await self._wire.finish(method, "disconnect")
             elif method == "end":
                 failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the peer was not told that the channel ends")
             told = not self.connected  # with the server's event

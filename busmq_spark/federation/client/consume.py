@@ -10,13 +10,12 @@ Rule 3. On a new line the server knows nothing: reliable messages that were not 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from busmq_spark.bus.buffered import Buffered
 from busmq_spark.bus.consume import ConsumeOptions
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
@@ -33,44 +32,23 @@ MOST_UNRELIABLE = 100_000
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteConsumption:
-    """The messages of one queue, for one task: what Consumption is at home."""
+class RemoteConsumption(Buffered):
+    """What Consumption is at home."""
+
+    _queue: RemoteQueue
 
     def __init__(self, queue: RemoteQueue, options: ConsumeOptions) -> None:
-        self._queue, self._options = queue, options
-        self.prefetch = options.prefetch
-        """Most messages to take at once, when not reliable."""
+        super().__init__(options)
+        self._queue = queue
         self._takes = options.remove and not options.reliable
-        self._left = None if options.max is None or options.max < 0 else options.max
         self._position = options.index
-        self._buffer: deque[Message] = deque()
         self._received = 0
         self._line: Line | None = None
         self._there = False  # the server consumes for us, or was told to
         self._pausing = self._skipping = self._probing = False
         self._from = 0  # acked by the server when it began
-        self._wake, self._begun = asyncio.Event(), asyncio.Event()
-        self._ending = asyncio.Lock()
-        self._stopping = self._ended = False
+        self._begun = asyncio.Event()
         self._failed: BusError | None = None
-        self.follows: RemoteConsumption | None = None
-        """The consumption that this one ends by beginning."""
-        self.running = False
-        """Whether it has begun and not ended."""
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        message = self.next_stored()
-        if message is None:
-            await self.filled()
-            message = self.hand_over()
-        return message
-
-    def next_stored(self) -> Message | None:
-        """Hand over the next message of those that are here; None when it has to be waited for."""
-        return None if self._stopping or not self._buffer else self.hand_over()
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The messages in lists of those that were here together."""
@@ -82,30 +60,6 @@ class RemoteConsumption:
             while (message := self.next_stored()) is not None:
                 batch.append(message)
             yield batch
-
-    async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
-        """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
-        async for message in self:
-            if handler is not None:
-                outcome = handler(message)
-                if inspect.isawaitable(outcome):
-                    await outcome
-            await self._queue._emit_in_turn("message", message)
-
-    async def stop(self) -> None:
-        """End. The task that iterates sees the end."""
-        self._stopping = True
-        self._wake.set()
-        if self.follows is not None:
-            await self.follows.stop()
-            self.follows = None
-        async with self._ending:
-            await self._end()
-
-    @property
-    def active(self) -> bool:
-        """Whether this one runs, or one that it will end."""
-        return self.running or (self.follows is not None and self.follows.active)
 
     # -- piece by piece ---------------------------------------------------------------------------------------------------------------------
 
@@ -150,11 +104,6 @@ class RemoteConsumption:
             self._wake.clear()
             self._ask()
             await self._wake.wait()
-
-    @property
-    def head(self) -> Message | None:
-        """The next message, not handed over yet; None when it has to be waited for."""
-        return self._buffer[0] if self._buffer else None
 
     def hand_over(self) -> Message:
         """The head."""
@@ -232,7 +181,7 @@ class RemoteConsumption:
             before.follows = None
         if not (self._takes and before._takes and before.running):
             return False
-        async with before._ending:
+        async with before._busy:
             self._line, self._there, before._there = before._line, before._there, False
             if self._there and before._begun.is_set():
                 self._begun.set()

@@ -42,15 +42,7 @@ class Pool:
 
     async def line(self, creation: Creation, on_lost: Callable[[Line, BusError], None]) -> Line:
         """A line for an object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
-        self.start()
-        while True:
-            open_ = [socket for socket in self.sockets if socket.open]
-            if open_:
-                break
-            if isinstance(why := self.why, FederationRefused):
-                raise why
-            self._change.clear()
-            await self._change.wait()
+        open_ = await self.open()
         self._turn += 1
         line = Line(open_[self._turn % len(open_)], creation, on_lost)
         try:
@@ -59,6 +51,16 @@ class Pool:
             line.close()
             raise
         return line
+
+    async def open(self) -> list[Socket]:
+        """Those that are open; waits for the first. Raises FederationRefused."""
+        self.start()
+        while not (found := [socket for socket in self.sockets if socket.open]):
+            if isinstance(why := self.why, FederationRefused):
+                raise why
+            self._change.clear()
+            await self._change.wait()
+        return found
 
     def _changed(self) -> None:
         self._change.set()

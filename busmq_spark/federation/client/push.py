@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.bus.push import Order
 from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull
 from busmq_spark.federation import fault
 
@@ -23,29 +24,13 @@ UNDER_WAY = 1000
 UNDER_WAY_BYTES = 4 * 1024 * 1024
 
 
-class _Order:
-    """The values of one call; ``cut`` of them were sent, ``ids`` are those stored."""
-
-    __slots__ = ("cut", "future", "ids", "single", "values")
-
-    def __init__(self, values: Sequence[str], future: asyncio.Future[Any], *, single: bool) -> None:
-        self.values, self.future, self.single = values, future, single
-        self.cut = 0
-        self.ids: list[int] = []
-
-    def failed(self, error: BusError) -> None:
-        self.cut = len(self.values)
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
 class Pushes:
     """What one object has to push, with ``method``. ``stored`` is called for each message that is."""
 
     def __init__(self, wire: Wire, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
         self.maxsize = 0
         self._wire, self._method, self._name, self._spawn, self._stored = wire, method, name, spawn, stored
-        self._orders: deque[_Order] = deque()
+        self._orders: deque[Order[str]] = deque()
         self._under_way = self._bytes = 0
         self._begun = self._waking = False
         self._idle: asyncio.Event | None = None
@@ -53,7 +38,10 @@ class Pushes:
     def add(self, values: Sequence[str], *, single: bool) -> asyncio.Future[Any]:
         """The id, or for ``single`` false the list of ids, once everything is stored."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._orders.append(_Order(values, future, single=single))
+        if not values:
+            future.set_result([])
+            return future
+        self._orders.append(Order(values, future, single=single))
         self._next()
         return future
 
@@ -93,7 +81,7 @@ class Pushes:
             line.push(self._method, text, partial(self._answered, order, len(text)))
         self._rest()
 
-    def _answered(self, order: _Order, size: int, found: list[Any] | BusError) -> None:
+    def _answered(self, order: Order[str], size: int, found: list[Any] | BusError) -> None:
         self._under_way -= 1
         self._bytes -= size
         if isinstance(found, BusError):
@@ -104,16 +92,11 @@ class Pushes:
             left = len(order.values) - len(order.ids)
             order.failed(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
         else:
-            self._one_stored(order, int(found[1]))
+            self._stored()
+            order.stored(int(found[1]), 1)
         if not self._begun:  # a line that breaks answers all of them: the first must not send before the last has failed
             self._begun = True
             asyncio.get_running_loop().call_soon(self.go_on)
-
-    def _one_stored(self, order: _Order, id: int) -> None:
-        self._stored()
-        order.ids.append(id)
-        if len(order.ids) == len(order.values) and not order.future.done():
-            order.future.set_result(id if order.single else order.ids)
 
     def go_on(self) -> None:
         """Send what waits, if there is a line."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
+from busmq_spark.bus.any_queue import TTL_S, AnyQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
-from busmq_spark.bus.events import Emitter
-from busmq_spark.bus.queue import TTL_S, Queue
 from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
 
-END_S = 1.5
-"""How long the server may take to say that the queue is detached; closing the channel detaches it anyhow."""
 ENDS = (QueueBusy, MessageRefused, FederationRefused)
 """What a server of ours reports when it consumes for us no longer."""
 log = logging.getLogger("busmq_spark")
@@ -38,25 +34,18 @@ class _Wanted(NamedTuple):
     discoverable: bool
 
 
-class RemoteQueue(Emitter):
+class RemoteQueue(AnyQueue):
     """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``. While the server is away calls wait 8 s and then raise FederationLost; a queue that
     is attached comes back, consuming where it was. Values must be text: bytes that are no UTF-8 are refused.
     """
 
-    events = (*Queue.events, "reconnecting", "reconnected")
+    events = (*AnyQueue.events, "reconnecting", "reconnected")
+    _consumption: RemoteConsumption | None
 
     def __init__(self, bus: Bus, name: str, pool: Pool) -> None:
-        super().__init__(bus.spawn)
-        self.bus, self.name = bus, name
-        self.ttl_s = 0
-        """Seconds the queue lives without anybody attached; 0 while this object is not."""
-        self.discoverable = False
-        self.pushed = 0
-        """Messages pushed through this object."""
-        self.consumed = 0
-        """Messages handed over by this object."""
+        super().__init__(bus, name)
         self.acked = 0
         """The highest id that was acked through this object since it was attached."""
         self.taken: list[Message] = []
@@ -66,24 +55,15 @@ class RemoteQueue(Emitter):
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
         self._pushes = Pushes(self.wire, "push", name, bus.spawn, self._one_pushed)
-        self._consumption: RemoteConsumption | None = None
         self.current: RemoteConsumption | None = None
         """The consumption that has begun last: what the server says is for it."""
         self.reliable_on: Line | None = None
         """The line on which a reliable consumption has begun: acks are understood there."""
-        self._busy = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"RemoteQueue({self.name!r}, {self.wire.url!r})"
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self.attach()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.detach()
 
     async def attach(self, *, ttl_s: int = TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """As Queue.attach. Raises FederationLost when the server is away for too long."""
@@ -116,7 +96,7 @@ class RemoteQueue(Emitter):
             try:
                 await self.stop()
                 await self._pushes.flushed()
-                await self._say("detach", "detached")
+                await self.wire.finish("detach", "detached")
             finally:
                 self._leave()
         self._emit("detached")
@@ -131,16 +111,11 @@ class RemoteQueue(Emitter):
                 await self.stop()
                 await self._pushes.flushed()
                 await self.wire.up()
-                await self._say("close", "closed")
+                await self.wire.finish("close", "closed")
             finally:
                 self._leave()
         self._emit("detached")
         self._emit("closed")
-
-    @property
-    def attached(self) -> bool:
-        """Whether this object is attached, be the link up or down."""
-        return self.ttl_s > 0
 
     # -- pushing ----------------------------------------------------------------------------------------------------------------------------
 
@@ -152,12 +127,7 @@ class RemoteQueue(Emitter):
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """As Queue.push_many: one call each, many under way."""
         self._need_attached("push to")
-        texts = [as_text(encode(value)) for value in values]
-        if not texts:
-            nothing: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-            nothing.set_result([])
-            return nothing
-        return self._pushes.add(texts, single=False)
+        return self._pushes.add([as_text(encode(value)) for value in values], single=False)
 
     # -- consuming --------------------------------------------------------------------------------------------------------------------------
 
@@ -174,27 +144,12 @@ class RemoteQueue(Emitter):
         self._consumption.follows = before
         return self._consumption
 
-    def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
-        """As Queue.each."""
-        return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
-
-    async def stop(self) -> None:
-        """End the consumption, if there is one."""
-        if self._consumption is not None:
-            await self._consumption.stop()
-
-    @property
-    def consuming(self) -> bool:
-        """Whether a consumption has begun and not ended."""
-        return self._consumption is not None and self._consumption.active
-
     async def ack(self, last: int) -> None:
         """As Queue.ack, for what a reliable consumption of this object has handed over. Returns when the server has executed it."""
         check_id(last)
         self._need_attached("ack on")
         if self.reliable_on is None:
-            remedy = "Consume with reliable=True first; its option last acks what an earlier consumer had"
-            raise StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)
+            raise self._not_reliable("Consume with reliable=True first; its option last acks what an earlier consumer had")
         self.acked = max(self.acked, last)
         while True:
             line = await self.wire.up()
@@ -242,8 +197,7 @@ class RemoteQueue(Emitter):
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As Queue.set_metadata."""
-        if taken := sorted({"ttl", "source", "discover", "maxsize", "born"} & set(fields)):
-            raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")
+        self._check_fields(fields)
         self._need_attached("set metadata of")
         if fields:
             await self.wire.ask("metadata", {name: str(value) for name, value in fields.items()})
@@ -302,19 +256,6 @@ class RemoteQueue(Emitter):
         else:
             self._report(error)
 
-    async def _say(self, method: str, event: str) -> None:
-        """Call what ends the object, and wait for the event that says so."""
-        line = self.wire.line
-        if line is None:
-            return
-        done = line.expect(event)
-        line.call(method)
-        try:
-            async with asyncio.timeout(END_S):
-                await done
-        except (TimeoutError, FederationLost) as error:
-            log.debug("queue %r: no word that it is %s: %s", self.name, event, error)
-
     def _leave(self) -> None:
         if self.taken:
             log.warning("queue %r: %d messages were taken and not handed over, and federation has no way back", self.name, len(self.taken))
@@ -325,11 +266,6 @@ class RemoteQueue(Emitter):
 
     def _one_pushed(self) -> None:
         self.pushed += 1
-
-    def _need_attached(self, what: str) -> int:
-        if not self.attached:
-            raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
-        return self.ttl_s
 
 
 def _whole(found: list[Any]) -> int | None:

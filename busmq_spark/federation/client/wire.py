@@ -7,6 +7,7 @@ Rule 2. An object that is ``wanted`` comes back however long it takes; any other
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
@@ -16,11 +17,13 @@ from busmq_spark.federation.client.line import Line
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.socket import pause_s
 from busmq_spark.federation.creation import Creation
+from busmq_spark.topology.endpoint import PATIENCE_S  # how long a call waits for a server that is away, as long as for Redis
 
-PATIENCE_S = 8.0
-"""How long a call waits for a server that is away, as long as for Redis."""
+END_S = 1.5
+"""How long the server may take to say that an object has ended."""
 IDLE_S = 30.0
 """How long an object that is not wanted keeps a line that nobody uses."""
+log = logging.getLogger("busmq_spark")
 
 
 class Owner(Protocol):
@@ -92,6 +95,18 @@ class Wire:
             except FederationLost:
                 if not again or asyncio.get_running_loop().time() > until:
                     raise
+
+    async def finish(self, method: str, event: str) -> None:
+        """Call what ends the object, and wait for the event that says so, if there is a line: closing that ends the object anyhow."""
+        if (line := self.line) is None:
+            return
+        done = line.expect(event)
+        line.call(method)
+        try:
+            async with asyncio.timeout(END_S):
+                await done
+        except (TimeoutError, FederationLost) as error:
+            log.debug("%r: no word that it is %s: %s", self._owner, event, error)
 
     def close(self) -> None:
         """Let go of the line; the server detaches the object. A later call opens another."""

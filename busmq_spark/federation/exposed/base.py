@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.dnode import HALF_A_PAIR, Remote
-from busmq_spark.federation.grants import Verb
+from busmq_spark.federation.grants import VERBS, Verb
 
 if TYPE_CHECKING:
     from busmq_spark.federation.creation import Creation
     from busmq_spark.federation.session import Session
 
 Need = Literal["nothing", "any", "read", "write", "both", "admin"]
-TTL_S, LONGEST_TTL_S = 30, 10 * 365 * 86_400
+LONGEST_TTL_S = 10 * 365 * 86_400
 LISTENERS, ALL_LISTENERS = 10_000, 100_000
 """Most listeners of one object, and of all those of a connection, whatever the limits: each is remembered."""
 T = TypeVar("T")
@@ -35,6 +36,10 @@ class Call:
         if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
             raise ConfigError(reason=f"{what} is {type(found).__name__}; expected {kind.__name__}")
         return found
+
+    def number(self, place: int, name: str, default: int) -> int:
+        """The whole number at a place, as of an option called ``name``."""
+        return number({name: self.values[place]} if place < len(self.values) else {}, name, default)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -87,12 +92,11 @@ class Exposed:
         return known
 
     def _has(self, need: Need) -> bool:
-        verbs: tuple[Verb, ...] = get_args(Verb)
         if need == "any":
-            return any(self.may(verb) for verb in verbs)
+            return any(self.may(verb) for verb in VERBS)
         if need == "both":
             return self.may("read") and self.may("write")
-        return need in verbs and self.may(need)
+        return need in VERBS and self.may(need)
 
     def may(self, verb: Verb) -> bool:
         """Whether a verb is granted on this object."""

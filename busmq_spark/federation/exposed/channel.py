@@ -120,7 +120,7 @@ class ExposedChannel(Exposed):
 
     async def ack(self, call: Call) -> None:
         """Answered only when it fails, as for a queue."""
-        await self._channel.ack(number({"id": call.values[0] if call.values else None}, "id", -1))
+        await self._channel.ack(call.number(0, "id", -1))
 
     def _read(self) -> None:
         self.session.spawn(self._reading(), f"reading channel {self.name} for a peer")

@@ -8,11 +8,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.core.keys import NOTIFICATIONS
+from busmq_spark.core.keys import NOTIFICATIONS, announced_name
 from busmq_spark.errors import MessageRefused, MessagesMissed
 from busmq_spark.federation import fault
 from busmq_spark.federation.dnode import Remote
 from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, storable
+from busmq_spark.federation.grants import VERBS
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Published
@@ -110,12 +111,8 @@ class ExposedPubsub(Exposed):
             key = json.loads(text)["key"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return False
-        if not isinstance(key, str):
-            return False
-        key = key.removesuffix(":metadata")
-        name = (key[1:-1] if key.startswith("{") else key).removeprefix("bus:queue:")
-        identity = self.session.identity
-        return any((identity.may("read", "queue", name), identity.may("write", "queue", name), identity.may("admin", "queue", name)))
+        name = announced_name(key) if isinstance(key, str) else None
+        return name is not None and any(self.session.identity.may(verb, "queue", name) for verb in VERBS)
 
     methods: ClassVar[dict[str, Method]] = {
         **EVENTS,

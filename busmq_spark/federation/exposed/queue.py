@@ -13,11 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
 from busmq_spark.federation.dnode import Remote, message_line, result_line
-from busmq_spark.federation.exposed.base import EVENTS, TTL_S, Call, Exposed, Method, Need, number, storable, ttl_of
+from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, number, storable, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -229,7 +230,7 @@ class ExposedQueue(Exposed):
 
     async def ack(self, call: Call) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""
-        await self._queue.ack(number({"id": call.values[0] if call.values else None}, "id", -1))
+        await self._queue.ack(call.number(0, "id", -1))
 
     # -- asking ---------------------------------------------------------------------------------------------------------------------------------
 

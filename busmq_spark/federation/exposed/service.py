@@ -7,13 +7,13 @@ A requester calls ``request(data, options, callback)`` and gets ``callback(error
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.provider import ServeKeywords
 from busmq_spark.bus.request import Request
+from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
 from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, number, ttl_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from busmq_spark.federation.session import Session
 
 TIMEOUT_MS = 1000
-REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
 CONCURRENCY = 100
 """Most requests that one provider may have at once."""
 MOST_PARTS = 1000
@@ -72,8 +71,7 @@ class ExposedService(Exposed):
         self.answer(call)
 
     async def disconnect(self, call: Call) -> None:
-        grace = call.values[0] if call.values else 0
-        await self._service.disconnect(grace_ms=max(0, number({"grace": grace}, "grace", 0)))
+        await self._service.disconnect(grace_ms=max(0, call.number(0, "grace", 0)))
 
     def request(self, call: Call) -> None:
         """Others may follow before it is answered."""

@@ -1,0 +1,95 @@
+"""What a queue of this bus and one of another (``federation/client/queue.py``) have in common: being attached, and having one consumption."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from busmq_spark.bus.events import Emitter
+from busmq_spark.errors import ConfigError, StateError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.buffered import Buffered
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.consume import ConsumeKeywords
+    from busmq_spark.core.message import Message
+
+TTL_S = 30
+OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born"})
+"""Metadata that belong to the bus."""
+
+
+class AnyQueue(Emitter):
+    """``async with`` attaches and detaches."""
+
+    events: tuple[str, ...] = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
+    _consumption: Buffered | None
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        super().__init__(bus.spawn)
+        self.bus, self.name = bus, name
+        self.ttl_s = 0
+        """Seconds the queue lives without anybody attached; 0 while this object is not."""
+        self.discoverable = False
+        self.pushed = 0
+        """Messages pushed through this object."""
+        self.consumed = 0
+        """Messages handed over by this object."""
+        self._consumption = None
+        self._busy = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self.attach()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    async def attach(self, *, ttl_s: int = TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+        """Whether the queue existed."""
+        raise NotImplementedError
+
+    async def detach(self) -> None:
+        """No error when not attached."""
+        raise NotImplementedError
+
+    @property
+    def attached(self) -> bool:
+        """Whether this object is attached; a server that is away does not change that."""
+        return self.ttl_s > 0
+
+    def consume(self, **options: Unpack[ConsumeKeywords]) -> Buffered:
+        """The messages, oldest first."""
+        raise NotImplementedError
+
+    def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
+        """Consume with callbacks: ``handler`` (a function or coroutine function) and the event ``message`` get every message, one after the other.
+
+        The task ends when the consumption does, and fails with what the handler raises, which ends the bus' scope; options as for ``consume``.
+        """
+        return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
+
+    async def stop(self) -> None:
+        """End the consumption, if there is one."""
+        if self._consumption is not None:
+            await self._consumption.stop()
+
+    @property
+    def consuming(self) -> bool:
+        """Whether a consumption has begun and not ended."""
+        return self._consumption is not None and self._consumption.active
+
+    def _need_attached(self, what: str) -> int:
+        if not self.attached:
+            raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
+        return self.ttl_s
+
+    def _not_reliable(self, remedy: str) -> StateError:
+        return StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)
+
+    @staticmethod
+    def _check_fields(names: Collection[str]) -> None:
+        if taken := sorted(OWN_FIELDS & set(names)):
+            raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")

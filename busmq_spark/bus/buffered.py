@@ -1,0 +1,91 @@
+"""Handing over messages that wait in memory: what a consumption of this bus and one of another have in common. How they come is for each to say."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.consume import ConsumeOptions
+    from busmq_spark.bus.events import Emitter
+    from busmq_spark.core.message import Message
+
+
+class Buffered:
+    """The messages of one queue, for one task: an asynchronous iterator."""
+
+    _queue: Emitter
+
+    def __init__(self, options: ConsumeOptions) -> None:
+        self._options = options
+        self.prefetch = options.prefetch
+        """Most messages to take at once; whoever iterates may change it, to take no more than it has room for."""
+        self._left = None if options.max is None or options.max < 0 else options.max
+        self._buffer: deque[Message] = deque()
+        self._wake = asyncio.Event()
+        self._busy = asyncio.Lock()  # ending waits for what is under way
+        self._stopping = self._ended = False
+        self.follows: Self | None = None
+        """The consumption that this one ends by beginning."""
+        self.running = False
+        """Whether it has begun and not ended."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        message = self.next_stored()
+        if message is None:
+            await self.filled()
+            message = self.hand_over()
+        return message
+
+    def next_stored(self) -> Message | None:
+        """Hand over the next message of those that are here; None when it has to be waited for."""
+        return None if self._stopping or not self._buffer else self.hand_over()
+
+    async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
+        """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
+        async for message in self:
+            if handler is not None:
+                outcome = handler(message)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            await self._queue._emit_in_turn("message", message)
+
+    async def filled(self) -> None:
+        """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
+        raise NotImplementedError
+
+    @property
+    def head(self) -> Message | None:
+        """The next message, not handed over yet; None when it has to be waited for."""
+        return self._buffer[0] if self._buffer else None
+
+    def hand_over(self) -> Message:
+        """The head: it leaves the buffer."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """End. The task that iterates sees the end. What was not handed over goes back to the head of the queue, or on to the next consumption.
+
+        Raises LinkLost when the server is away and does not come back soon; then it may be called again.
+        """
+        self._stopping = True
+        self._wake.set()
+        if self.follows is not None:
+            await self.follows.stop()
+            self.follows = None
+        async with self._busy:
+            await self._end()
+
+    async def _end(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def active(self) -> bool:
+        """Whether this one runs, or one that it will end."""
+        return self.running or (self.follows is not None and self.follows.active)

@@ -1,0 +1,79 @@
+"""The store behind a federation server of either kind: over bulk where the server speaks it, else over busmq's own protocol."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from typing import Any, Protocol, cast
+
+from busmq_spark.errors import FederationRefused
+from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.federation.plain_store import PlainStore
+from busmq_spark.federation.store import FederatedBell, FederatedStore
+from busmq_spark.store.protocol import Bells, ReadStore, WriteStore
+
+NO_BULK = (401, 101)
+"""What npm's server answers to a bulk handshake: it looks for the secret in the URL only, and knows no subprotocols."""
+log = logging.getLogger("busmq_spark")
+
+
+class LinkStore(ReadStore, WriteStore, Protocol):
+    """What stands behind a link."""
+
+    def bells(self, rung: threading.Event) -> list[Bells]:
+        """What wakes an idle reader, not started."""
+        ...
+
+
+class EitherStore:
+    """Which it is is found out with the first question, and stays. Satisfies LinkStore: by what it finds, so the type checker has to be told."""
+
+    def __init__(self, address: FederationAddress) -> None:
+        self.address = address
+        self._bulk = FederatedStore(address)
+        self._found: FederatedStore | PlainStore | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._known(), name)
+
+    def bells(self, rung: threading.Event) -> list[FederatedBell]:
+        """As of the store; nothing is connected yet."""
+        return self._bulk.bells(rung)
+
+    def close(self) -> None:
+        """What is open."""
+        (self._found or self._bulk).close()
+
+    def _known(self) -> FederatedStore | PlainStore:
+        if self._found is None:
+            try:
+                self._bulk.ready()
+                self._found = self._bulk
+            except FederationRefused as refused:
+                if refused.details.get("status") not in NO_BULK:
+                    raise
+                self._found = self._plain(refused)
+        return self._found
+
+    def _plain(self, refused: FederationRefused) -> PlainStore:
+        """Raises ``refused`` when the server does not know the secret in this protocol either, or is one of ours."""
+        plain = PlainStore(self.address)
+        with ExitStack() as undo:
+            undo.callback(plain.close)
+            try:
+                ours = plain.connect()
+            except FederationRefused:
+                raise refused from None
+            if ours:
+                raise refused
+            undo.pop_all()
+        log.info("the federation server at %s has no bulk protocol (npm busmq): it is read over busmq's own, which is slower", self.address.url)
+        return plain
+
+
+def open_either(address: FederationAddress) -> LinkStore:
+    """A new store; nothing is connected yet. Raises ConfigError for a bad address."""
+    return cast(LinkStore, EitherStore(address))

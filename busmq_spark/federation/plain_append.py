@@ -1,0 +1,77 @@
+"""What a task writes to a server that speaks busmq's own protocol only: at least once, in order, one push a message."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from busmq_spark.core.sink import Staged
+from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.store.protocol import FullPolicy
+
+
+class AtLeastOnce(ABC):
+    """The part of WriteStore that stages, of a store where nothing can be staged."""
+
+    @abstractmethod
+    def push(self, queue: str, left: list[str]) -> int:
+        """As PlainQueue.push."""
+
+    @abstractmethod
+    def impossible(self, reason: str) -> ConfigError:
+        """The error for what the wire has not."""
+
+    def appender(self) -> PlainAppender:
+        return PlainAppender(self)
+
+    def once(self, *_: Any) -> NoReturn:
+        """Raises ConfigError: nothing is written exactly once."""
+        raise self.impossible("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
+
+    record = commit = forget = truncate = once
+
+    def recorded(self, *_: Any) -> tuple[Staged, ...]:
+        return ()
+
+    def discard(self, *_: Any) -> None:  # noqa: B027  # there is nothing to do
+        """Nothing is staged."""
+
+
+class PlainAppender:
+    """Satisfies Appender."""
+
+    def __init__(self, store: AtLeastOnce) -> None:
+        self._store = store
+
+    def stage(self, queue: str, key: str, values: Sequence[bytes]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        """What exactly-once needs."""
+        self._store.once()
+
+    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
+        """Append values to the queue. Those under way when the link breaks are pushed again, since nobody knows whether they are stored."""
+        left = [_text(queue, value) for value in values]
+        while left:
+            maxsize = self._store.push(queue, left)
+            if left:
+                full.wait(queue, maxsize, len(left))
+
+    def settle(self) -> None:
+        """Nothing is under way between calls."""
+
+    def finish(self) -> list[Staged]:
+        return []
+
+    def discard(self) -> None:
+        """Nothing is staged."""
+
+    def abandon(self) -> None:
+        """Nothing is under way between calls."""
+
+
+def _text(queue: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        reason = f"a message for queue {queue!r} is no UTF-8 at byte {error.start}, and the protocol of npm busmq carries text only; encode it"
+        raise MessageRefused(reason=reason) from None

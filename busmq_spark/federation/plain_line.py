@@ -1,0 +1,208 @@
+"""One queue object on a server that speaks busmq's own protocol only: looking at messages, and removing them, in runs that end by themselves.
+
+Rule 1. npm's server dies of what it does not expect (protocol 5.10): ``error`` is listened to first, and nothing but ``exists`` is called before
+        attach, which happens once.
+Rule 2. One consumption at a time, the next when all that the last one asked of Redis is answered. A line on which that is not known is closed.
+Rule 3. What removes is reliable: what it took too much is put back (protocol 1.4, ACK with restore), whether it was cut short or overtook somebody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from busmq_spark.errors import BusError, FederationLost, LinkLost
+from busmq_spark.federation.client.line import Line
+from busmq_spark.federation.client.pool import Pool
+from busmq_spark.federation.creation import creation
+
+ANSWER_S = 10.0
+"""A server that owes an answer, or a message that is there, for so long is gone."""
+QUIET_S = 0.25
+"""After so long without an event it is asked whether more is to come: a consumption that finds nothing waits for pushes, and says nothing."""
+
+
+class PlainLine:
+    """Everything raises FederationLost when the line is lost, or the server tells of an error; then ``over`` is true, and it is of no more use."""
+
+    def __init__(self, url: str) -> None:
+        self.located = self.attached = False
+        """Whether ``exists`` was asked, after which fields may be read; whether messages may be, and fields be written."""
+        self.url = url
+        self._line: Line
+        self._why: FederationLost | None = None
+        self._happened = asyncio.Event()
+        self._existed: bool | None = None
+        self._consuming: bool | None = None
+        self._messages: list[tuple[int, str]] = []
+        self._steps = 0
+
+    @classmethod
+    async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> PlainLine:
+        """``texts``: whether to hear of messages; without, the server does not send those that are removed."""
+        made = cls(pool.target.url)
+        try:
+            async with asyncio.timeout(patience_s):
+                made._line = await pool.line(creation("queue", queue), lambda _, why: made._lost(str(why.details.get("reason", why))))
+        except TimeoutError:
+            raise pool.why if isinstance(pool.why, FederationLost) else FederationLost(url=made.url, reason="no connection in good time") from None
+        on = made._line.on
+        on("error", made._told)
+        on("attached", made._was_attached)
+        on("consuming", made._is_consuming)
+        if texts:
+            on("message", made._message)
+        return made
+
+    @property
+    def over(self) -> bool:
+        """Whether it is of no more use."""
+        return self._why is not None or self._line.over
+
+    def close(self) -> None:
+        """The server detaches the object."""
+        self._lost("the queue was let go of here")
+        self._line.close()
+
+    async def fields(self) -> dict[str, str]:
+        """The metadata; nothing where there is no such queue, or only a stub that says it is elsewhere (protocol 1.11)."""
+        if not self.located:
+            await self._ask("exists")
+            self.located = True
+        found = await self._ask("metadata")
+        return found if isinstance(found, dict) and found.get("ttl") else {}
+
+    async def attach(self, ttl_s: int, maxsize: int = 0) -> bool:
+        """Whether the queue existed; else it does now."""
+        self._line.call("attach", {"ttl": ttl_s, "maxsize": maxsize})
+        await self._ended(lambda: self._existed is not None, self._nothing)
+        self.located = self.attached = True
+        assert self._existed is not None
+        return self._existed
+
+    async def write(self, **fields: str) -> None:
+        """Set some metadata."""
+        await self._ask("metadata", fields)
+
+    async def count(self) -> int:
+        """How many messages are stored."""
+        return int(await self._ask("count"))
+
+    async def look(self, position: int, most: int = 1) -> list[tuple[int, str]]:
+        """Ids and texts of ``most`` messages from a position on, or of all that are left there. Nothing is removed."""
+        self._messages = []
+
+        async def at_end() -> bool:
+            return await self.count() <= position + len(self._messages)
+
+        await self._consume({"remove": False, "index": position, "max": most}, at_end)
+        return self._messages
+
+    async def remove(self, many: int, last: int) -> None:
+        """Remove ``many`` messages from the head, but none with an id above ``last``."""
+        left = many
+
+        async def at_end() -> bool:
+            nonlocal left
+            self._steps += (now := await self.count()) != left
+            left = now
+            return now == 0
+
+        if many:
+            await self._consume({"reliable": True, "last": last, "max": many}, at_end)
+        await self._consume({"reliable": True, "last": last, "max": 0}, self._nothing)
+        await self.count()  # goes the same way behind it: now it is done
+
+    async def push(self, text: str) -> int | None:
+        """Its id; None when the queue is full."""
+        found = await self._ask("push", text)
+        return None if found is None else int(found)
+
+    # -- inside ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, method: str, *args: Any) -> Any:
+        self._check()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                found = await self._line.ask(method, *args)
+        except TimeoutError:
+            raise self._broken(f"no answer to {method} within {ANSWER_S:g} s") from None
+        except LinkLost:
+            raise
+        except BusError as error:  # its Redis is away, or full
+            raise self._broken(f"{method}: {error}") from None
+        self._check()
+        return found[0] if found else None
+
+    async def _consume(self, options: dict[str, Any], stuck: Callable[[], Awaitable[bool]]) -> None:
+        """Until the server says that it has ended, or ``stuck`` says that nothing is left."""
+        self._check()
+        self._consuming = None
+        try:
+            self._line.call("consume", options)
+            if not await self._ended(lambda: self._consuming is False, stuck):
+                self._line.call("stop")
+                await self._ended(lambda: self._consuming is False, self._nothing)
+                await self.count()  # what it had asked of Redis is answered before this
+        except BaseException:
+            if not self.over:
+                self.close()
+            raise
+
+    async def _ended(self, done: Callable[[], bool], stuck: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether it came to its end."""
+        loop = asyncio.get_running_loop()
+        until, seen = loop.time() + ANSWER_S, self._steps
+        while True:
+            self._check()
+            if done():
+                return True
+            self._happened.clear()
+            try:
+                async with asyncio.timeout(QUIET_S):
+                    await self._happened.wait()
+            except TimeoutError:
+                if await stuck():
+                    return done()
+            if self._steps != seen:
+                until, seen = loop.time() + ANSWER_S, self._steps
+            elif loop.time() > until:
+                raise self._broken(f"nothing more within {ANSWER_S:g} s")
+
+    async def _nothing(self) -> bool:
+        return False
+
+    def _check(self) -> None:
+        if self._why is not None:
+            raise self._why
+
+    def _broken(self, reason: str) -> FederationLost:
+        self._lost(reason)
+        self._line.close()
+        assert self._why is not None
+        return self._why
+
+    def _lost(self, reason: str) -> None:
+        self._why = self._why or FederationLost(url=self.url, reason=reason)
+        self._happened.set()
+
+    def _told(self, *found: Any) -> None:
+        self._lost(f"it says: {str(found[0])[:300] if found else 'an error'}")
+        self._line.close()
+
+    def _was_attached(self, existed: bool) -> None:
+        self._existed = existed
+        self._step()
+
+    def _is_consuming(self, state: bool) -> None:
+        self._consuming = state
+        self._step()
+
+    def _message(self, text: str, id: int | str) -> None:
+        self._messages.append((int(id), text))
+        self._step()
+
+    def _step(self) -> None:
+        self._steps += 1
+        self._happened.set()

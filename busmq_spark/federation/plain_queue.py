@@ -1,0 +1,279 @@
+"""What a source must know and do about a queue, over busmq's own protocol. Satisfies the contract of store/protocol.py as far as that wire tells.
+
+Rule 1. The wire knows positions from the head, not ids. Nothing is believed of a position before the id that is found there.
+Rule 2. An empty queue does not say its last id. It is the id up to which a checkpoint has read (``wanted``), or the mark that an ack left in the
+        metadata, whichever is higher; where there is neither it is UNTOLD, and the next message tells.
+Rule 3. What is in the metadata is written without comparing: whoever writes looks again a moment later whether it stayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from hashlib import sha1
+
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.state import UNTOLD, AckResult, QueueState
+from busmq_spark.errors import FederationLost, QueueExpired, QueueMissing, QueueRecreated
+from busmq_spark.federation.plain_line import PlainLine
+from busmq_spark.store.loss import Loss, loss_error
+from busmq_spark.store.position import Position, Range
+from busmq_spark.store.protocol import Creation, Traces
+from busmq_spark.topology.holder import LEASE_MS
+from busmq_spark.topology.place import new_token
+
+LAST, READER = "busmq_spark:last", "busmq_spark:reader"
+"""Fields in a queue's metadata: the highest id acked, and who reads."""
+STAYED_S = 0.2
+"""Whoever writes at the same time has done so within this time."""
+TRIES = 5
+PUSHES = 500
+"""Under way at once."""
+NO_TRACES = Traces(None, 0, empty=False)
+MISSING = QueueState(0, "", 0, 0, 0, 0, 0, "", "")
+Message = tuple[int, str]
+log = logging.getLogger("busmq_spark")
+
+
+class PlainQueue:
+    """One queue. Two lines at most: one to look at messages, one that removes them and is not told of them."""
+
+    def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[PlainLine]]) -> None:
+        self.name = name
+        self.lock = asyncio.Lock()
+        """Whoever asks holds it: one question at a time."""
+        self._open = open_
+        self._lines: dict[bool, PlainLine] = {}
+        self._reader: tuple[str, float] = ("", 0.0)  # what READER was, and since when it has not changed
+
+    async def attach(self, creation: Creation) -> Attached:
+        """Create the queue, or adopt the one that is there, and name its life. Raises QueueMissing."""
+        line, fields = await self._looked()
+        existed = bool(fields)
+        if not fields:
+            if not creation.allowed:
+                raise QueueMissing(queue=self.name)
+            if line.attached:  # to one that was closed meanwhile
+                line.close()
+                line = await self._line(texts=True)
+            existed = await line.attach(creation.ttl_s, creation.maxsize)
+            fields = await line.fields()
+        if not fields.get("born"):
+            await line.write(born=new_token())
+            await asyncio.sleep(STAYED_S)
+            fields = await line.fields()
+        if not fields.get("born"):
+            raise QueueMissing(queue=self.name)
+        return Attached(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
+
+    async def state(self, wanted: int) -> QueueState:
+        """As core.state.states; ``given`` is UNTOLD where the wire cannot say it."""
+        back = False
+        for _ in range(TRIES):
+            line, fields = await self._looked()
+            if not fields:
+                return MISSING
+            known = (int(fields["ttl"]), fields.get("born") or "", int(fields.get("maxsize") or 0))
+            count = await line.count()
+            if not count:
+                return QueueState(*known, max(wanted, int(fields.get(LAST) or UNTOLD)), 0, 0, 0, "", "")
+            oldest, newest = await line.look(0), await line.look(count - 1)
+            if not oldest or not newest:
+                continue  # somebody else takes them away at this moment
+            (first, _), (last, text) = oldest[0], newest[0]
+            if 0 <= wanted < first - 1 and not back and (back := await self._put_back(fields)):
+                continue
+            mark = fingerprint(text) if wanted == last else await self.mark(wanted) if first <= wanted < last else ""
+            return QueueState(*known, last, first, last, count, mark, fingerprint(text))
+        raise FederationLost(url=line.url, reason=f"queue {self.name!r} changes faster than it can be looked at")
+
+    async def mark(self, id: int) -> str:
+        """The fingerprint of a message; empty when it is not stored."""
+        line, fields = await self._looked()
+        place = await self._place(line, id) if fields else None
+        if place is None or place[1] != id:
+            return ""
+        found = await line.look(place[0])
+        return fingerprint(found[0][1]) if found and found[0][0] == id else ""
+
+    async def newest(self) -> int:
+        """Something that changes with every push: the newest id as far as ids follow each other. 0 for an empty queue, -1 for none."""
+        line, fields = await self._looked()
+        count = await line.count() if fields else -1
+        oldest = await line.look(0) if count > 0 else []
+        return oldest[0][0] + count - 1 if oldest else min(count, 0)
+
+    async def rows(self, part: Range, need: int, most: int, strict: bool, at: int | None) -> tuple[list[Message], int]:
+        """The next messages of a range and the position behind them. Ids follow each other, and begin with ``need`` if ``strict``.
+
+        ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need`` should be. Raises DataLoss.
+        """
+        for attempt in range(TRIES):
+            line, fields = await self._looked()
+            _check_life(part, fields, need)
+            if at is None:
+                place = await self._place(line, need)
+                if place is None or place[1] != need:
+                    if attempt == 0 or (attempt == 1 and await self._put_back(fields)):
+                        continue  # what moves is not what is missing
+                    place = await self._skip(line, part, need, place, strict)
+                    if place is None:
+                        return [], 0
+                at, need = place
+            found = await line.look(at, min(most, part.last - need + 1))
+            _check_life(part, await line.fields(), need)  # lives do not come back: if it is this one still, it was so all the time
+            if run := [message for message, id in zip(found, itertools.count(need), strict=False) if message[0] == id]:
+                return run, at + len(run)
+            at = None
+        raise FederationLost(url=line.url, reason=f"queue {self.name!r} changes faster than it can be read")
+
+    async def ack(self, position: Position) -> AckResult:
+        """As core.state.ack_to, without subscriptions. What is removed was looked at before; what comes back is what nobody has read."""
+        line, fields = await self._looked()
+        if not fields:
+            return AckResult("missing", "")
+        if fields.get("born") != position.born:
+            return AckResult("recreated", fields.get("born") or "")
+        count = await line.count()
+        place = await self._place(line, position.last)
+        if count and place is None and (newest := await line.look(count - 1)) and newest[0][0] < position.last:
+            return AckResult("older", str(newest[0][0]))
+        exact = place is not None and place[1] == position.last
+        if exact and position.mark and (found := await self.mark(position.last)) not in ("", position.mark):
+            return AckResult("reissued", found)
+        await (await self._remover(fields)).remove(place[0] + exact if place else 0, position.last)
+        if int(fields.get(LAST) or 0) < position.last:
+            await line.write(**{LAST: str(position.last)})
+        return AckResult("ok", "")
+
+    async def lease(self, token: str, dead: str) -> str:
+        """Who reads afterwards. ``token`` only when it stayed so for a moment; a reader that does not renew it is replaced."""
+        line, fields = await self._looked()
+        if not fields:
+            return token  # planning finds that it is missing
+        held, since = fields.get(READER) or "", time.monotonic()
+        holder = held.rpartition("#")[0]
+        if holder not in ("", token, dead):
+            if held != self._reader[0]:
+                self._reader = (held, since)
+            if since - self._reader[1] < LEASE_MS / 1000:
+                return holder
+        await line.write(**{READER: f"{token}#{new_token()}"})
+        if holder != token:
+            await asyncio.sleep(STAYED_S)
+        return ((await line.fields()).get(READER) or "").rpartition("#")[0]
+
+    async def keep_alive(self, token: str) -> int:
+        """1 alive, 0 missing, -1 somebody else reads. An attached object keeps its queue alive; the lease is renewed here."""
+        line, fields = await self._looked()
+        if not fields or not token:
+            return int(bool(fields))
+        holder = (fields.get(READER) or "").rpartition("#")[0]
+        if holder not in ("", token):
+            return -1
+        await line.write(**{READER: f"{token}#{new_token()}"})
+        return 1
+
+    async def push(self, left: list[str]) -> int:
+        """Append texts in order, and take those that are stored from ``left``; the queue's maxsize, if it is full before that is empty.
+
+        Raises QueueMissing.
+        """
+        line, fields = await self._looked()
+        if not fields:
+            raise QueueMissing(queue=self.name)
+        maxsize = int(fields.get("maxsize") or 0)
+        while left:
+            # Where one may be refused for want of room, the next must not find some before it is tried again.
+            found = await asyncio.gather(*(line.push(text) for text in left[: 1 if maxsize else PUSHES]), return_exceptions=True)
+            stored = next((place for place, id in enumerate(found) if not isinstance(id, int)), len(found))
+            del left[:stored]
+            if stored < len(found):
+                if isinstance(failed := found[stored], BaseException):
+                    raise failed
+                break
+        return maxsize
+
+    # -- inside ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _line(self, *, texts: bool) -> PlainLine:
+        if (line := self._lines.get(texts)) is None or line.over:
+            line = self._lines[texts] = await self._open(self.name, texts)
+        return line
+
+    async def _looked(self) -> tuple[PlainLine, dict[str, str]]:
+        """The line and the metadata. Attached where there is such a queue, so that messages can be looked at."""
+        line = await self._line(texts=True)
+        fields = await line.fields()
+        if fields and not line.attached:
+            # Should it end just now, attach makes it anew, with a life that has no name: whoever knew the old one sees that.
+            await line.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
+            fields = await line.fields()
+        return line, fields
+
+    async def _remover(self, fields: dict[str, str]) -> PlainLine:
+        line = await self._line(texts=False)
+        if not line.attached:
+            await line.attach(int(fields["ttl"]))
+        return line
+
+    async def _put_back(self, fields: dict[str, str]) -> bool:
+        """Whether what a removal took may be there again. One whose link died without a word goes on in the server, and a second one beside it
+        makes the two take more than was to go, which is not lost. Only where a query of ours removes: un-acked messages of others are theirs.
+        """
+        if fields.get(READER):
+            await (await self._remover(fields)).remove(0, 0)
+        return bool(fields.get(READER))
+
+    async def _place(self, line: PlainLine, id: int) -> tuple[int, int] | None:
+        """Position and id of the first message from ``id`` on; None when all that is stored is before it."""
+        low, high, found = 0, await line.count(), None
+        guess = 0
+        while low < high:
+            at = min(max(guess, low), high - 1)
+            message = await line.look(at)
+            if not message:
+                high = at
+            elif (there := message[0][0]) == id:
+                return at, id
+            elif there < id:
+                low = at + 1
+            else:
+                high, found = at, (at, there)
+            # At first where it is if ids follow each other, as they do but for what consumers put back.
+            guess = id - message[0][0] if at == 0 and message else (low + high) // 2
+        return found
+
+    async def _skip(self, line: PlainLine, part: Range, need: int, place: tuple[int, int] | None, strict: bool) -> tuple[int, int] | None:
+        """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
+        if strict:
+            count = await line.count()
+            newest = await line.look(count - 1) if count and place is None else []
+            kind, found = ("rolled-back", f"last id {newest[0][0]}") if newest else ("removed", f"next stored id {place[1] if place else 'none'}")
+            raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_TRACES)
+        log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, place[1] - 1) if place else part.last)
+        return place if place and place[1] <= part.last else None
+
+
+def fingerprint(text: str) -> str:
+    """As include/mark.lua."""
+    value = encoded(text)
+    return sha1(b"%d:" % len(value) + value[:512] + value[-512:], usedforsecurity=False).hexdigest()[:12]
+
+
+def encoded(text: str) -> bytes:
+    """The bytes of a message. Node has put U+FFFD for what was no UTF-8 before it came here."""
+    return text.encode("utf-8", "replace")
+
+
+def _check_life(part: Range, fields: dict[str, str], need: int) -> None:
+    born = fields.get("born") or ""
+    if born == part.born:
+        return
+    expected = f"ids {need}..{part.last} of incarnation {part.born}"
+    if not born:
+        raise QueueExpired(queue=part.queue, expected=expected, found="no such queue, or one that no reader has named")
+    raise QueueRecreated(queue=part.queue, expected=expected, found=f"incarnation {born}")

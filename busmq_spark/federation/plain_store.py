@@ -1,0 +1,259 @@
+"""The source's store behind a federation server that speaks busmq's own protocol only, as npm's does: slower than bulk, and with what that wire has.
+
+It reads without removing, removes what is acknowledged, notices what is lost (see plain_queue.py), and keeps one reader of ours from another. It
+cannot list queues, keep subscriptions, or write exactly once. Who else consumes a queue it cannot see. Satisfies ReadStore, and as much of WriteStore
+as at-least-once needs; one thread may use one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Any, NoReturn, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
+from busmq_spark.federation.bulk_socket import CONNECT_S, FederationAddress
+from busmq_spark.federation.client.pool import Pool
+from busmq_spark.federation.client.target import Target
+from busmq_spark.federation.plain_append import AtLeastOnce
+from busmq_spark.federation.plain_line import PlainLine
+from busmq_spark.federation.plain_queue import NO_TRACES, Message, PlainQueue, encoded
+from busmq_spark.store.position import Position, Range
+from busmq_spark.store.protocol import Creation, Rows, Traces
+from busmq_spark.topology.endpoint import pause
+
+FIRST_ROWS, MOST_ROWS, PIECE_BYTES = 16, 2000, 1024 * 1024
+"""Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
+AT_ONCE = 100
+"""Queues that are asked about at the same time."""
+T = TypeVar("T")
+log = logging.getLogger("busmq_spark")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target(Target):
+    """The same address with what Spark's options say of TLS."""
+
+    context: SSLContext | None = None
+
+    @property
+    def trust(self) -> SSLContext | None:
+        return self.context
+
+
+class PlainStore(AtLeastOnce):
+    """A thread of its own runs the link, so that the server hears from us while nobody asks, and attached queues stay alive."""
+
+    def __init__(self, address: FederationAddress) -> None:
+        self.address = address
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="busmq-plain-link", daemon=True)
+        self._thread.start()
+        secure = address.parsed().secure
+        target = _Target(address.url, address.secret, None, address.context() if secure else None)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pool = Pool(target, 1, self._spawn)
+        self._queues: dict[str, PlainQueue] = {}
+
+    def connect(self) -> bool:
+        """Whether a server of ours is there, and not npm's. Raises FederationLost, and FederationRefused where the secret is not known."""
+        return self._patiently(self._connected)
+
+    def keys(self, queue: str) -> QueueKeys:
+        return QueueKeys(queue)
+
+    def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return dict.fromkeys(queues, 0)
+
+    def discover(self, accept: Callable[[str], bool]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        """The wire lists no queues."""
+        raise self.impossible("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
+
+    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
+        return self._each(queues, lambda queue: queue.attach(creation))
+
+    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
+        return self._each(list(wanted), lambda queue: queue.state(wanted[queue.name]))
+
+    def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
+        return self._each(list(ids), lambda queue: queue.mark(ids[queue.name]))
+
+    def counters(self, queues: Sequence[str]) -> Sequence[object]:
+        found = self._each(queues, lambda queue: queue.newest())
+        return [found[queue] for queue in queues]
+
+    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
+        self._check(subscription)
+        return self._each(list(positions), lambda queue: queue.ack(positions[queue.name]))
+
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        raise self._no_subscriptions()
+
+    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        return {queue: {} for queue in queues}
+
+    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
+        self._check(subscription)
+        return self._each(queues, lambda queue: queue.lease(token, dead.get(queue.name, "")))
+
+    def holders(self, queues: Sequence[str], subscription: str) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        """Asked only by a query that has a subscription."""
+        raise self._no_subscriptions()
+
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
+        return self._each(queues, lambda queue: queue.keep_alive(token))
+
+    def traces(self, queue: str) -> Traces:  # noqa: ARG002  # as the protocol has it
+        """The wire shows none: who removed messages cannot be told."""
+        return NO_TRACES
+
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
+        """Messages are fetched to be measured: the wire does not tell their sizes."""
+        reached, used = first - 1, 0
+        born = self.states({queue: -1})[queue].born
+        for rows in self.read(Range(queue, born, first, last), fail_on_data_loss=False):
+            for id, size in enumerate(pc.binary_length(rows.values).to_pylist(), rows.first):
+                if used + size > budget:
+                    return reached, used
+                reached, used = id, used + size
+        return last, used
+
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+        """While one piece is worked on the next is fetched."""
+        queue, need, most = self._queue(part.queue), part.first, FIRST_ROWS
+
+        async def rows(at: int | None = None) -> tuple[list[Message], int]:
+            async with queue.lock:
+                return await queue.rows(part, need, most, fail_on_data_loss, at)
+
+        coming = self._begin(rows())
+        try:
+            while True:
+                run, at = self._patiently(rows, coming)
+                if not run:
+                    return
+                values = [encoded(text) for _, text in run]
+                need = run[-1][0] + 1
+                most = max(1, min(MOST_ROWS, 4 * most, PIECE_BYTES * len(values) // max(1, sum(map(len, values)))))
+                if need <= part.last:
+                    coming = self._begin(rows(at))
+                yield Rows(part.queue, run[0][0], pa.array(values, pa.binary()))
+                if need > part.last:
+                    return
+        except (QueueExpired, QueueRecreated) as loss:
+            if fail_on_data_loss:
+                raise
+            log.warning("%s; skipped", loss)
+        finally:
+            coming.cancel()
+
+    def push(self, queue: str, left: list[str]) -> int:
+        """As PlainQueue.push. What was under way when the link broke is pushed again."""
+
+        async def push() -> int:
+            asked = self._queue(queue)
+            async with asked.lock:
+                return await asked.push(left)
+
+        return self._patiently(push)
+
+    def bells(self, rung: threading.Event) -> list[Any]:  # noqa: ARG002  # as the protocol has it
+        """Nothing wakes a reader: pushes are found by asking."""
+        return []
+
+    def close(self) -> None:
+        """Say good-bye, and end the thread."""
+        if self._loop.is_closed():
+            return
+        with suppress(TimeoutError):
+            self._begin(self._ended()).result(CONNECT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def impossible(self, reason: str) -> ConfigError:
+        """The error for what the wire has not."""
+        return ConfigError(reason=f"the federation server at {self.address.url} speaks busmq's own protocol only, as npm's does: {reason}")
+
+    # -- in the thread --------------------------------------------------------------------------------------------------------------------
+
+    async def _connected(self) -> bool:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return (await self._pool.open())[0].ours
+        except TimeoutError:
+            raise self._pool.why from None
+
+    async def _ended(self) -> None:
+        await self._pool.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _open(self, queue: str, texts: bool) -> PlainLine:
+        return await PlainLine.open(self._pool, queue, CONNECT_S, texts=texts)
+
+    async def _all(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> list[T]:
+        """All are waited for, also when one fails: on none of them may two questions be under way."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(queue: PlainQueue) -> T:
+            async with limit, queue.lock:
+                return await ask(queue)
+
+        found = await asyncio.gather(*(one(self._queue(name)) for name in queues), return_exceptions=True)
+        for error in found:
+            if isinstance(error, BaseException):
+                raise error
+        return found  # type: ignore[return-value]  # what is no error is an answer
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+        task = self._loop.create_task(coroutine, name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- from outside ---------------------------------------------------------------------------------------------------------------------
+
+    def _queue(self, name: str) -> PlainQueue:
+        if name not in self._queues:
+            self._queues[name] = PlainQueue(name, self._open)
+        return self._queues[name]
+
+    def _each(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> dict[str, T]:
+        return dict(zip(queues, self._patiently(lambda: self._all(queues, ask)), strict=True))
+
+    def _begin(self, asked: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(asked, self._loop)
+
+    def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None) -> T:
+        """The answer; asked again while the link breaks, with the patience of the address. Everything here is made for that."""
+        began = time.monotonic()
+        for attempt in itertools.count():
+            try:
+                return (coming or self._begin(ask())).result()
+            except LinkLost as error:
+                coming = None
+                time.sleep(pause(error, attempt, time.monotonic() - began, self.address.patience_s))
+        raise AssertionError
+
+    def _check(self, subscription: str) -> None:
+        if subscription:
+            raise self._no_subscriptions()
+
+    def _no_subscriptions(self) -> ConfigError:
+        return self.impossible("it keeps no subscriptions; leave option 'subscription' out, and read each of its queues with one query")

@@ -1,0 +1,38 @@
+"""A federation server of npm busmq 3.1.0, which dies of whatever it does not expect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from busmq_spark.bus.bus import Bus
+from tests.peers.node import Peer
+
+SECRET = "s3cret & more"
+
+
+class Npm:
+    """A Node process with a federation server, on a port that it keeps when it is started anew."""
+
+    def __init__(self, redis_url: str, secret: str = SECRET) -> None:
+        self.redis_url, self.secret, self.port = redis_url, secret, 0
+        self.start()
+
+    def start(self) -> None:
+        self.peer = Peer([self.redis_url])
+        self.port = self.peer.call("federateServe", urls=[self.redis_url], path="/bus", secret=self.secret, port=self.port)
+
+    def drop(self) -> None:
+        assert self.peer.call("federateDrop") > 0
+
+    def restart(self) -> None:
+        self.peer.kill()
+        self.start()
+
+    @asynccontextmanager
+    async def bus(self, secret: str = SECRET) -> AsyncIterator[tuple[Bus, Bus]]:
+        """A client's bus without Redis, and one on the server's Redis."""
+        async with Bus(federate=f"http://127.0.0.1:{self.port}/bus", federate_secret=secret) as bus, Bus(self.redis_url) as home:
+            yield bus, home
+        assert self.peer.call("federateSockets") is not None, "it lives"
+        assert self.peer.errors == []
