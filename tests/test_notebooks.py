@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.peers.node import missing
+from tests.jvm import module
+from tests.peers.node import missing, need
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WITH_PEER = ROOT / "notebooks" / "02_bus_and_peers.ipynb"
+WITH_JAR = ROOT / "notebooks" / "04_real_time.ipynb"
 NODE_IS_THERE, NODE_IS_NOT = "this is npm busmq 3.1.0", "No Node.js on PATH"
 PATHS = re.compile(r"(?<![\w:/])/(?:root|home|Users|tmp|var|opt|usr|mnt|private|work|workspace|builds?)/\w|[A-Z]:\\\\|site-packages|file://")
 # A process of its own: the kernel's client has threads and sockets that pytest should not have to judge.
@@ -61,6 +63,9 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.timeout(900)
 @each_notebook
 def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    if path == WITH_JAR:
+        need(module.missing())
+        module.built()
     printed = run(path, tmp_path)
     if path == WITH_PEER and (os.environ.get("CI") == "true" or not missing()):
         assert NODE_IS_THERE in printed, missing()

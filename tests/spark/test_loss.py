@@ -13,6 +13,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueMissing, QueueRecreated, RedisRolledBack
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.engine import Engine, Row
+from tests.support import PATIENCE_S, wait_until
 
 MakeEngine = Callable[..., Engine]
 Harm = Callable[[Bus, str], None]

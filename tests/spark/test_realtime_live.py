@@ -117,6 +117,22 @@ def test_nothing_is_acknowledged_before_its_batch_is_in_the_log_and_readers_do_n
     assert ids(query.rows(3)) == [7, 8, 9]
 
 
+def test_a_commit_after_the_stop_is_left_to_the_next_run(bus: Bus, live: MakeLive, queue: str) -> None:
+    bus.fill(queue, 6)
+    query = live(queue).begin()
+    query.rows(4)
+    query.end()
+    query.begin()
+    wait_until(lambda: bus.ids(queue) == [5, 6], PATIENCE_S)
+    query.rows(2)
+    query.end()
+    query.reader.stop()
+    query.reader.commit(query.log[-1])  # as async progress tracking does
+    query.restart()
+    query.begin()
+    wait_until(lambda: bus.ids(queue) == [], PATIENCE_S)
+
+
 def test_readers_share_queues_when_there_are_more_than_slots_and_starve_none(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
     queues = [fresh("q") for _ in range(7)]
     query = live(",".join(queues)).begin()

@@ -22,6 +22,7 @@ final class Acks implements AutoCloseable {
     private final Map<String, Position> acked = new HashMap<>();
     private final Map<String, AckResult> refused = new ConcurrentHashMap<>();
     private ExecutorService beside;
+    private boolean closed;
 
     Acks(ReadOptions options, Attachment attachment) {
         this.options = options;
@@ -36,8 +37,11 @@ final class Acks implements AutoCloseable {
         }
     }
 
-    /** The same in a thread of its own; {@link #raise} tells what was refused. */
+    /** The same in a thread of its own; {@link #raise} tells what was refused. Async progress tracking still commits when all is closed. */
     void later(Map<String, Position> positions) {
+        if (closed) {
+            return; // the next run begins with it
+        }
         Map<String, Position> fresh = fresh(positions);
         if (fresh.isEmpty()) {
             return;
@@ -84,6 +88,7 @@ final class Acks implements AutoCloseable {
 
     @Override
     public void close() {
+        closed = true;
         if (beside != null) {
             beside.shutdown(); // what is under way may end: it is in the commit log
         }
