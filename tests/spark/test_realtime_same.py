@@ -10,7 +10,27 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.jvm_engine import JvmEngine
-from tests.spark.test_limits import (  # noqa: F401  # they are the tests of this file
+from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this file
+    test_a_named_queue_that_does_not_exist_is_created_to_live_a_week,
+    test_a_pattern_must_match_the_whole_name_and_creates_nothing,
+    test_a_query_that_lost_its_lease_while_it_was_cut_off_stops,
+    test_a_queue_that_was_found_by_a_pattern_and_expired_is_missed_at_the_next_start,
+    test_a_queue_with_a_long_ttl_and_one_that_is_created_are_not_warned_about,
+    test_a_queue_with_a_ttl_of_a_second_outlives_it_while_a_query_idles,
+    test_a_reader_without_subscription_is_refused_where_others_have_one,
+    test_a_second_query_on_a_queue_is_refused,
+    test_a_second_query_that_removes_nothing_is_welcome,
+    test_a_subscription_is_refused_where_a_query_without_one_runs,
+    test_a_subscription_keeps_its_messages_while_its_query_is_down,
+    test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it,
+    test_an_existing_queue_keeps_its_own_ttl_and_a_short_one_is_warned_about,
+    test_queues_of_several_servers_are_found_and_read,
+    test_the_keep_alive_ends_with_the_reader,
+    test_two_subscriptions_each_read_everything_and_a_message_leaves_when_both_have_acked_it,
+    test_with_fail_on_data_loss_false_a_queue_of_a_pattern_may_come_and_go,
+    test_without_create_queue_a_missing_queue_is_an_error_and_stays_missing,
+)
+from tests.spark.test_limits import (  # noqa: F401  # as above
     test_a_large_message_waits_one_batch_at_most_while_other_queues_are_busy,
     test_a_message_larger_than_the_whole_budget_passes_alone,
     test_a_trigger_with_fewer_messages_than_queues_serves_all_of_them_in_turn,

@@ -14,6 +14,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
@@ -36,6 +37,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     private final List<Followed> queues = new ArrayList<>();
     private final ArrayDeque<Followed> looking = new ArrayDeque<>();
     private Followed current;
+    private final TaskContext task = TaskContext.get();
     private InternalRow row;
     private long nextPoll;
     private long nextCheck;
@@ -101,6 +103,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
                     return NONE;
                 }
             }
+        }
+        if (task != null && task.isInterrupted()) {
+            throw new InterruptedIOException("the task was ended"); // what came meanwhile belongs to whoever goes on
         }
         row = current.row(rows);
         return ROW;
