@@ -16,6 +16,8 @@ import pytest
 from busmq_spark import options
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.keyring import Keyring
+from tests.jvm import module
+from tests.peers.node import need
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -27,6 +29,9 @@ COMMANDS = [line[2:].partition("    #")[0] for kind, body in BLOCKS if kind == "
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("program", PROGRAMS, ids=[f"program{i}" for i, _ in enumerate(PROGRAMS)])
 def test_a_program_in_the_readme_runs_as_it_stands(program: str, tmp_path: Path) -> None:
+    if "busmq-realtime" in program:
+        need(module.missing())
+        module.built()
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf")}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
