@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.keyring import Keyring
     from busmq_spark.federation.server import FederationServer
     from busmq_spark.spark.columns import json_columns
-    from busmq_spark.spark.realtime import realtime
+    from busmq_spark.spark.realtime import realtime, realtime_foreach
     from busmq_spark.spark.source import BusmqDataSource, register
     from busmq_spark.spark.tune import tune
 
@@ -29,11 +29,24 @@ HOMES = {
     "Keyring": "federation.keyring",
     "json_columns": "spark.columns",
     "realtime": "spark.realtime",
+    "realtime_foreach": "spark.realtime",
     "register": "spark.source",
     "tune": "spark.tune",
 }
 
-__all__ = ["Bus", "BusError", "BusmqDataSource", "FederationServer", "Keyring", "__version__", "json_columns", "realtime", "register", "tune"]
+__all__ = [
+    "Bus",
+    "BusError",
+    "BusmqDataSource",
+    "FederationServer",
+    "Keyring",
+    "__version__",
+    "json_columns",
+    "realtime",
+    "realtime_foreach",
+    "register",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, overload
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark.jar import the_jar
 from busmq_spark.spark.tune import tune
 
@@ -53,6 +55,25 @@ def realtime(target: Any) -> Any:
     if tuple(int(part) for part in release.split(".")[:2]) < (4, 1):
         raise ConfigError(reason=f"real-time mode came with Spark 4.1, and this is Spark {release}; install pyspark 4.1 or later")
     return _session(target) if hasattr(target, "getOrCreate") else target.outputMode("update").options(**QUERY)
+
+
+def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) -> DataStreamWriter:
+    """Let a streaming query write its rows into queues through Spark's foreach, and return its writer.
+
+    Real-time mode takes that with no check of Spark turned off; a session needs the jar only. At least once, in order. The options and
+    columns are the sink's. Not over Spark Connect.
+
+        writer = rows.select("value").writeStream.option("checkpointLocation", "/data/c")
+        realtime_foreach(writer, {"queue": "out"}).trigger(realTime="60 seconds").start()
+    """
+    from pyspark import SparkContext
+
+    texts = {name: str(value) for name, value in options.items()}
+    parse(WriteOptions, texts)
+    _refuse_a_spark_without_it(str(the_jar()))
+    assert SparkContext._jvm is not None, "a writer comes from a session"
+    writer._jwrite.foreach(SparkContext._jvm.busmq.spark.BusmqForeachWriter(texts))
+    return writer.outputMode("update")
 
 
 def _session(builder: SparkSession.Builder) -> SparkSession.Builder:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from busmq_spark import realtime_foreach
 from busmq_spark.embedded import RedisServer
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
@@ -41,18 +42,16 @@ class Live:
 
     def start(self, sink: dict[str, str], batch: str = LONG) -> None:
         """Into the table ``busmq-realtime``."""
-        self.query = self._writer(batch).format("busmq-realtime").options(asyncProgressTrackingEnabled="false", **sink).start()
+        self.query = self._writer(batch).format("busmq-realtime").options(asyncProgressTrackingEnabled="false", **sink).outputMode("update").start()
 
     def start_foreach(self, sink: dict[str, str], batch: str = LONG) -> None:
         """Through the ForeachWriter."""
-        writer = self._writer(batch)
-        writer._jwrite.foreach(self._spark._jvm.busmq.spark.BusmqForeachWriter(sink))
-        self.query = writer.start()
+        self.query = realtime_foreach(self._writer(batch), sink).start()
 
     def _writer(self, batch: str) -> Any:
         options = {"redis.url": self._bus.url, "subscribe": self._source}
         rows = self._spark.readStream.format("busmq-realtime").options(**options).load().select("value")
-        return rows.writeStream.outputMode("update").option("checkpointLocation", self._checkpoint).trigger(realTime=batch)
+        return rows.writeStream.option("checkpointLocation", self._checkpoint).trigger(realTime=batch)
 
     def wait_for(self, true: Callable[[], object], what: str) -> None:
         """An error of the query comes up at once."""

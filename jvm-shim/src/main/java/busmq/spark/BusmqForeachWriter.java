@@ -29,7 +29,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         this.options = WriteOptions.parse(options);
         boolean asked = options.keySet().stream().anyMatch("delivery"::equalsIgnoreCase);
         if (asked && this.options.delivery().equals("exactly-once")) {
-            throw RealTime.notExactlyOnce("foreach");
+            throw RealTime.notExactlyOnce("foreach", "Leave the option out, or say at-least-once");
         }
     }
 

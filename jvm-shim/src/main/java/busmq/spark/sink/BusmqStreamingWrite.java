@@ -18,15 +18,17 @@ final class BusmqStreamingWrite implements StreamingWrite {
     private final SinkColumns columns;
     private final String query;
     private final boolean explicit;
+    private final boolean asynchronous;
     private boolean staging;
     private boolean told;
 
-    /** {@code explicit}: whether the user has asked for this delivery. */
-    BusmqStreamingWrite(WriteOptions options, SinkColumns columns, String query, boolean explicit) {
+    /** {@code explicit}: whether the user has asked for this delivery; {@code asynchronous}: whether batches go on before they are logged. */
+    BusmqStreamingWrite(WriteOptions options, SinkColumns columns, String query, boolean explicit, boolean asynchronous) {
         this.options = options;
         this.columns = columns;
         this.query = query;
         this.explicit = explicit;
+        this.asynchronous = asynchronous;
     }
 
     @Override
@@ -35,12 +37,15 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging && RealTime.isRunning()) {
             staging = false;
             if (explicit) {
-                throw RealTime.notExactlyOnce("trigger(realTime=…)");
+                throw RealTime.notExactlyOnce("trigger(realTime=…)", "Leave the option out, or say at-least-once");
             }
             if (!told) {
                 LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again", query);
                 told = true;
             }
+        }
+        if (staging && asynchronous) {
+            throw RealTime.notExactlyOnce("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
         }
         return new WriterFactory(options, columns, staging, query);
     }

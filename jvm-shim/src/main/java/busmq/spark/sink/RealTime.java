@@ -30,11 +30,11 @@ public final class RealTime {
     }
 
     /**
-     * In real-time mode a batch has no planned end: run again it holds other rows, the first time's record would stand for them, and rows
-     * would be missing.
+     * Where the end of a batch is not logged before it runs, it holds other rows when it is run again; the first time's record would stand for
+     * them, and rows would be missing.
      */
-    public static BusException notExactlyOnce(String where) {
+    public static BusException notExactlyOnce(String where, String remedy) {
         return BusException.config("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "
-                + "Leave the option out, or say at-least-once; rows since the last checkpoint then come again after a restart");
+                + remedy + "; rows since the last checkpoint then come again after a restart");
     }
 }

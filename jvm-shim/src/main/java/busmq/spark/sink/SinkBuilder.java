@@ -38,6 +38,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
             throw BusException.config("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
         }
         boolean explicit = info.options().containsKey("delivery");
+        boolean asynchronous = info.options().getBoolean("asyncProgressTrackingEnabled", false);
         String query = info.queryId();
         return new Write() {
             @Override
@@ -52,7 +53,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
 
             @Override
             public StreamingWrite toStreaming() {
-                return new BusmqStreamingWrite(options, columns, query, explicit);
+                return new BusmqStreamingWrite(options, columns, query, explicit, asynchronous);
             }
         };
     }
