@@ -1,6 +1,7 @@
-"""A Spark driver to be killed: ``python -m tests.faults.driver <master>``. Orders come as JSON lines on stdin, answers leave on stdout.
+"""A Spark driver to be killed: ``python -m tests.faults.driver <master> [live]``. Orders come as JSON lines on stdin, answers leave on stdout.
 
     {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ...}
+    {"do": "live", "checkpoint": ..., "source": {options}, "sink": {options}, "duration": ...}
     {"do": "stop"}        {"do": "status"}
 
 It has nothing of a test in it: what is killed is the product in a Spark like anybody's.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.spark.realtime import realtime
 from busmq_spark.spark.tune import tune
 from tests.support import QUICK_JAVA
 
@@ -52,7 +55,7 @@ CHANGES: dict[str, Callable[[Any, bytes], Any]] = {"plain": plain, "routed": rou
 class Driver:
     """One session, one query at a time."""
 
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, *, live: bool) -> None:
         ensure_java()
         ensure_python()
         from pyspark.sql import SparkSession
@@ -69,18 +72,33 @@ class Driver:
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         }.items():
             builder.config(name, value)
+        if live:
+            builder = realtime(builder.config("spark.sql.streaming.realTimeMode.minBatchDuration", "500ms"))
         self._spark = builder.getOrCreate()
-        self._spark.readStream.format("busmq").options(**{"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}).load()  # looks the source up
         self._query: Any = None
+        if live:
+            return
+        self._spark.readStream.format("busmq").options(**{"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}).load()  # looks the source up
 
     def start(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], change: str, mark: str) -> None:
         rows = CHANGES[change](self._spark.readStream.format("busmq").options(**source).load(), mark.encode())
         self._query = rows.writeStream.format("busmq").options(**sink).option("checkpointLocation", checkpoint).start()
 
+    def live(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], duration: str) -> None:
+        """The same in real-time mode."""
+        rows = self._spark.readStream.format("busmq-realtime").options(**source).load()
+        writer = rows.select("value").writeStream.format("busmq-realtime").options(delivery="at-least-once", **sink)
+        self._query = realtime(writer.option("checkpointLocation", checkpoint)).trigger(realTime=duration).start()
+
     def stop(self) -> None:
         if self._query is not None:
             self._query.stop()
             self._query = None
+            while self._tasks():  # stop waits for none, and a reader of real-time mode hands on what comes until it has ended
+                time.sleep(0.05)
+
+    def _tasks(self) -> int:
+        return sum(executor.numRunningTasks() for executor in self._spark._jsc.sc().statusTracker().getExecutorInfos())
 
     def status(self) -> dict[str, Any]:
         """Whether the query runs, and what ended it."""
@@ -91,7 +109,7 @@ class Driver:
 
 
 def main() -> None:
-    driver = Driver(sys.argv[1])
+    driver = Driver(sys.argv[1], live="live" in sys.argv[2:])
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         order = json.loads(line)

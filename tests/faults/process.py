@@ -25,12 +25,13 @@ START_S = 240.0
 class DriverProcess:
     """A Spark driver in a session of its own: the JVM and its Python workers share it, whatever process groups they make."""
 
-    def __init__(self, folder: Path, master: str = "local[2]") -> None:
+    def __init__(self, folder: Path, master: str = "local[2]", *, live: bool = False) -> None:
+        """``live``: its session is ready for real-time mode."""
         folder.mkdir(exist_ok=True)
         self.log = folder / "driver.log"
         self._answers: queue.Queue[str | None] = queue.Queue()
         environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(ROOT / "conf"), "SPARK_LOCAL_IP": "127.0.0.1"}
-        command = [sys.executable, "-m", "tests.faults.driver", master]
+        command = [sys.executable, "-m", "tests.faults.driver", master, *(["live"] if live else [])]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

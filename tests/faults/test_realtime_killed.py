@@ -1,0 +1,100 @@
+"""Real-time mode is at least once: whoever dies in the middle of a long batch, that batch is repeated, in order, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.process import DriverProcess
+from tests.faults.scene import Bus, Checkpoint
+from tests.jvm import module
+from tests.peers.node import need
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
+LONG = "1000 seconds"
+
+
+class Live:
+    """Queue ``in`` to queue ``out`` in real-time mode on one checkpoint."""
+
+    def __init__(self, bus: Bus, folder: Path) -> None:
+        self.bus, self.checkpoint = bus, Checkpoint(folder / "checkpoint")
+        self.pushed = 0
+        bus.create("in")
+
+    def start(self, driver: DriverProcess, duration: str) -> None:
+        where = {"redis.url": self.bus.server.url}
+        driver.ask(
+            "live", checkpoint=str(self.checkpoint.folder), source={**where, "subscribe": "in"}, sink={**where, "queue": "out"}, duration=duration
+        )
+
+    def feed(self, rows: int) -> None:
+        self.bus.push("in", [b"%07d" % seq for seq in range(self.pushed, self.pushed + rows)])
+        self.pushed += rows
+
+    def wait(self, driver: DriverProcess, rows: int) -> None:
+        def arrived() -> bool:
+            if not driver.active:
+                raise AssertionError(driver.error)
+            return self.bus.count("out") >= rows
+
+        wait_until(arrived, what=f"{rows} rows have arrived")
+
+    def wait_committed(self) -> None:
+        """Until what was pushed is in the commit log and, since that has come back to the source, acknowledged."""
+        wait_until(lambda: self.bus.count("in") == 0, what="everything is acknowledged")
+
+    def check(self, *parts: range) -> None:
+        """What has arrived, run by run."""
+        assert [int(value) for value in self.bus.values("out")] == [seq for part in parts for seq in part]
+
+
+@pytest.fixture
+def live(bus: Bus, tmp_path: Path) -> Live:
+    need(module.missing())
+    return Live(bus, tmp_path)
+
+
+def test_a_driver_killed_in_a_long_batch_repeats_what_came_since_the_checkpoint_and_no_more(live: Live, tmp_path: Path) -> None:
+    with DriverProcess(tmp_path / "1", live=True) as driver:
+        live.start(driver, "1 seconds")
+        live.feed(100)
+        live.wait(driver, 100)
+        live.wait_committed()
+        driver.stop()
+        live.start(driver, LONG)
+        live.feed(200)
+        live.wait(driver, 300)
+        before = live.checkpoint.committed
+        driver.kill()
+    assert live.checkpoint.committed == before
+    with DriverProcess(tmp_path / "2", live=True) as driver:
+        live.feed(50)
+        live.start(driver, "1 seconds")
+        live.wait(driver, 300 + 200 + 50)
+        live.wait_committed()
+    live.check(range(300), range(100, 350))  # 200 twice: those of the batch that never ended
+
+
+def test_an_executor_killed_in_a_long_batch_costs_its_task_a_second_try_from_the_beginning_of_the_batch(live: Live, tmp_path: Path) -> None:
+    with DriverProcess(tmp_path, master="local-cluster[1,1,1024]", live=True) as driver:
+        live.start(driver, LONG)
+        live.feed(100)
+        live.wait(driver, 100)
+        [executor] = [each for each in driver.processes() if is_executor(each)]
+        executor.kill()
+        live.feed(50)
+        live.wait(driver, 100 + 150)
+        live.check(range(100), range(150))
+        assert live.checkpoint.committed == -1
+
+
+def is_executor(process: psutil.Process) -> bool:
+    try:
+        words = " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+    return "CoarseGrainedExecutorBackend" in words and "SparkSubmit" not in words
