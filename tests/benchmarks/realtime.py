@@ -20,7 +20,7 @@ from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drai
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor
 
-SIZE, WARM_S, FLOOR_S = 100, 10.0, 10.0
+SIZE, WARM_S, FLOOR_S = 100, 20.0, 10.0
 RUNS, SECONDS = 3, 60.0
 BACKLOG = 1_000_000
 IDLE_S, IDLE_CORE, IDLE_COMMANDS = 30.0, 0.02, 25
@@ -124,7 +124,7 @@ def throughput() -> Row:
         fill(link, "bench", BACKLOG, SIZE)
         where = {"redis.url": server.url, "subscribe": "bench", "ack": "none", "minPartitions": "2"}
         python, java = (spark.readStream.format(name).options(**where).load() for name in ("busmq", "busmq-realtime"))
-        found = alternating(5, python=lambda: add_batch_s(drain(python)), java=lambda: add_batch_s(drain(java)))
+        found = alternating(RUNS, python=lambda: add_batch_s(drain(python)), java=lambda: add_batch_s(drain(java)))
     share = Spread.of(ratios(found["python"], found["java"]))
     rate = BACKLOG / Spread.of(found["java"]).median
     what = f"Drain {BACKLOG:,} × {SIZE} B into noop, two tasks: rate of the source in Java against the one in Python"
