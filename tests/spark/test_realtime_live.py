@@ -104,6 +104,19 @@ def test_a_driver_that_dies_in_a_batch_repeats_that_batch_and_nothing_else(bus: 
     assert ids(query.begin().rows(3)) == [4, 5, 6]
 
 
+def test_latest_means_what_was_newest_when_the_query_began_whenever_its_driver_dies(bus: Bus, live: MakeLive, queue: str) -> None:
+    bus.fill(queue, 5)
+    query = live(queue, startingOffsets="latest").begin()
+    bus.fill(queue, 1, first=6)
+    assert query.rows(1, patience_ms=100) == []  # the first batch only says where the query begins
+    query.end()
+    assert query.positions() == {queue: 5}
+    query.begin().rows(1)
+    query.restart()
+    bus.fill(queue, 1, first=7)
+    assert ids(query.begin().rows(2)) == [6, 7]
+
+
 def test_nothing_is_acknowledged_before_its_batch_is_in_the_log_and_readers_do_not_mind_when_it_is(bus: Bus, live: MakeLive, queue: str) -> None:
     bus.fill(queue, 6)
     query = live(queue).begin()

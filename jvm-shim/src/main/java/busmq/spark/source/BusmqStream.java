@@ -157,7 +157,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         boolean fresh = start.json().equals(OffsetJson.INITIAL);
         attach(begin, fresh);
         acks.raise();
-        return live.partitions(planner.entries(begin, fresh), begin, attachment.store.locate(attachment.queues()));
+        return live.partitions(planner.entries(begin, fresh), begin, attachment.store.locate(attachment.queues()), fresh);
     }
 
     @Override

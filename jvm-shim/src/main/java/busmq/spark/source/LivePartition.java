@@ -8,8 +8,9 @@ import org.apache.spark.sql.connector.read.InputPartition;
  * What one reader follows in a batch of real-time mode.
  *
  * @param pollMs how often it asks Redis while nothing rings
+ * @param pin whether the batch only says where the query begins, and ends at once
  */
-record LivePartition(List<Follow> queues, long pollMs) implements InputPartition {
+record LivePartition(List<Follow> queues, long pollMs, boolean pin) implements InputPartition {
     /**
      * One queue of it.
      *

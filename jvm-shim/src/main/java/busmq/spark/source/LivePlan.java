@@ -4,6 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.core.Plan;
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
+import busmq.spark.options.Starting;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -33,16 +34,22 @@ final class LivePlan {
         this.options = options;
     }
 
-    /** {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before has ended. */
-    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers) {
+    /**
+     * {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before has ended.
+     *
+     * <p>{@code fresh}: there was none. What {@code latest} means must then be in the log before anything is read: a driver that dies in its first
+     * batch would else begin behind what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
+     */
+    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean fresh) {
         this.entries = entries;
         List<List<String>> groups = Plan.readers(entries.keySet(), readers());
         long commands = options.redis().cluster() ? entries.size() : groups.size();
         long pollMs = Math.max(options.idlePollMs(), commands * MS_PER_S / POLLS_PER_S);
+        boolean pin = fresh && options.starting().has(Starting.LATEST);
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
             found.add(new LivePartition(group.stream().map(queue -> new LivePartition.Follow(
-                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue))).toList(), pollMs));
+                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue))).toList(), pollMs, pin));
         }
         return found.toArray(new InputPartition[0]);
     }

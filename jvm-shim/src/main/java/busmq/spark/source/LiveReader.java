@@ -34,6 +34,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     private final RowMaker rows;
     private final Bell bell;
     private final long pollNs;
+    private final boolean pin;
     private final List<Followed> queues = new ArrayList<>();
     private final ArrayDeque<Followed> looking = new ArrayDeque<>();
     private Followed current;
@@ -48,6 +49,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     LiveReader(ReadOptions options, RowMaker rows, LivePartition partition) {
         this.rows = rows;
         store = new ReadStore(options.redis());
+        pin = partition.pin();
         pollNs = TimeUnit.MILLISECONDS.toNanos(partition.pollMs());
         Map<String, Integer> places = new HashMap<>();
         for (LivePartition.Follow follow : partition.queues()) {
@@ -96,6 +98,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     @Override
     public RecordStatus nextWithTimeout(Long timeoutMs) throws InterruptedIOException {
         asked = true;
+        if (pin) {
+            return NONE;
+        }
         if (current == null || current.done()) {
             long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
             while (!refill()) {
