@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.process import freeze
@@ -54,8 +56,18 @@ class BusmqDataSource(DataSource):
         return BatchWriter(options, SinkColumns.of(schema, options.queue), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
+        _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
         return stream_writer(options, SinkColumns.of(schema, options.queue))
+
+
+def _refuse_unlogged_batches(given: Mapping[str, str]) -> None:
+    """Spark itself has our sink on no list for this, but that check can be overridden."""
+    if {name.lower(): text.lower() for name, text in given.items()}.get("asyncprogresstrackingenabled") == "true":
+        raise ConfigError(
+            reason='format("busmq") does not write with asyncProgressTrackingEnabled=true, where a batch runs before it is logged and may hold '
+            'other rows when it is run again; set it to false, or use format("busmq-realtime") with delivery=at-least-once'
+        )
 
 
 def _checked(options: Options) -> Options:

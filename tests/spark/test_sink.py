@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import DirectGroup, RedisServer
+from busmq_spark.errors import ConfigError
+from busmq_spark.spark.source import BusmqDataSource
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus, Sink
 from tests.support import wait_until
@@ -182,3 +185,11 @@ def test_two_queries_write_one_queue_each_exactly_once(bus: Bus, rows: Callable[
     sink(frame, options, checkpoint="a")
     sink(frame, options, checkpoint="b")
     assert number(bus.stored(queue)) == [1, 2, 3, 4, 5] * 2
+
+
+def test_batches_that_run_before_they_are_logged_are_refused() -> None:
+    """Run again such a batch holds other rows, the record of the first time would stand for them, and rows would be missing."""
+    schema = StructType([StructField("value", BinaryType())])
+    given = {"redis.url": "redis://127.0.0.1:1", "queue": "q", "asyncProgressTrackingEnabled": "True"}
+    with pytest.raises(ConfigError, match="a batch runs before it is logged"):
+        BusmqDataSource(given).streamWriter(schema, False)
