@@ -28,7 +28,7 @@ SESSION = {
     # The one state store that can write the second format.
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
-QUERY = {
+QUERY = {  # from Spark 4.3 on: those before refuse it together with this trigger
     # The logs of a batch are written beside the next one: else every batch begins with a pause of tens of milliseconds. A crash repeats what
     # was not yet logged, which this mode does anyway.
     "asyncProgressTrackingEnabled": "true",
@@ -52,9 +52,12 @@ def realtime(target: Any) -> Any:
         realtime(writer).trigger(realTime="60 seconds").start()
     """
     release = version("pyspark")
-    if tuple(int(part) for part in release.split(".")[:2]) < (4, 1):
+    major_minor = tuple(int(part) for part in release.split(".")[:2])
+    if major_minor < (4, 1):
         raise ConfigError(reason=f"real-time mode came with Spark 4.1, and this is Spark {release}; install pyspark 4.1 or later")
-    return _session(target) if hasattr(target, "getOrCreate") else target.outputMode("update").options(**QUERY)
+    if hasattr(target, "getOrCreate"):
+        return _session(target)
+    return target.outputMode("update").options(**QUERY if major_minor >= (4, 3) else {})
 
 
 def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) -> DataStreamWriter:

@@ -63,6 +63,25 @@ def test_spark_4_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         busmq_spark.realtime(SparkSession.Builder())
 
 
+@pytest.mark.parametrize(("release", "extra"), [("4.1.1", {}), ("4.2.0", {}), ("4.3.0", helper.QUERY)])
+def test_logs_are_written_later_only_where_spark_takes_that_in_real_time_mode(
+    monkeypatch: pytest.MonkeyPatch, release: str, extra: dict[str, str]
+) -> None:
+    class Writer:
+        def outputMode(self, mode: str) -> Writer:
+            self.mode = mode
+            return self
+
+        def options(self, **options: str) -> Writer:
+            self.given = options
+            return self
+
+    monkeypatch.setattr(helper, "version", lambda package: release)
+    writer: Any = Writer()
+    assert busmq_spark.realtime(writer) is writer
+    assert (writer.mode, writer.given) == ("update", extra)
+
+
 def test_session_and_query_of_the_helper_run_in_real_time(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path) -> None:
     """From queue to queue while the batch, an hour long, has only begun."""
     session = spark.newSession()
