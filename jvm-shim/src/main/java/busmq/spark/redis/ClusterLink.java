@@ -171,6 +171,11 @@ final class ClusterLink extends GuardedLink {
             } catch (JedisException error) {
                 drop(node);
                 throw Refusals.translate(error, cluster);
+            } catch (BusException known) {
+                throw known;
+            } catch (RuntimeException | Error unforeseen) {
+                drop(node); // as in runAll of the whole link
+                throw unforeseen;
             }
         }
 

@@ -1,5 +1,6 @@
 package busmq.spark.redis;
 
+import busmq.spark.BusException;
 import java.util.List;
 
 /** A link that knows whether a call is under way, so that it is never handed to somebody else meanwhile. */
@@ -20,6 +21,11 @@ abstract class GuardedLink implements Link {
         enter();
         try {
             return step(calls);
+        } catch (BusException known) {
+            throw known;
+        } catch (RuntimeException | Error unforeseen) {
+            close(); // in the middle of a reply, perhaps: the next call would be given what is left of it
+            throw unforeseen;
         } finally {
             leave();
         }
