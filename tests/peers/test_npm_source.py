@@ -16,6 +16,7 @@ from busmq_spark.errors import (
     QueueBusy,
     QueueFull,
 )
+from busmq_spark.federation import plain_line
 from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark import lease
 from busmq_spark.spark.sink_schema import SinkColumns
@@ -141,7 +142,7 @@ def test_links_that_are_cut_and_a_server_that_dies_lose_repeat_and_reorder_nothi
         with cutter(server.port) as link:
             own.port = link.port
             own.fill(queue := fresh(), 1, 2000)
-            link.down = iter([500 + 7919 * i % 30_000 for i in range(12)])
+            link.down = iter([500 + 7919 * i % 30_000 for i in range(8)])
             query = own.query(queue, maxMessagesPerTrigger="700")
             assert gather(query, 700) == upto(700)
             death = threading.Thread(target=server.restart)
@@ -153,6 +154,24 @@ def test_links_that_are_cut_and_a_server_that_dies_lose_repeat_and_reorder_nothi
     finally:
         own.close()
         server.peer.kill()
+
+
+def test_a_link_that_falls_silent_is_given_up_and_what_it_was_removing_is_neither_lost_nor_repeated(
+    queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_line, "ANSWER_S", 2.0)
+    with cutter(queries.server.port) as link:
+        queries.port = link.port
+        queries.fill(queue := fresh(), 1, 1000)
+        query = queries.query(queue, maxMessagesPerTrigger="400")
+        assert gather(query, 400) == upto(400)
+        link.hush()
+        assert gather(query, 400) == upto(800, 401)
+        silence = threading.Timer(0.05, link.hush)  # in the middle of the ack, perhaps
+        silence.start()
+        assert gather(query, 200) == upto(1000, 801)
+        silence.join()
+        settle(query, lambda: queries.ids(queue) == [] == queries.ids(queue, "toack"))
 
 
 def test_a_list_with_holes_is_found_through(queries: Queries, fresh: Fresh) -> None:
