@@ -17,8 +17,9 @@ from busmq_spark.errors import (
     QueueFull,
 )
 from busmq_spark.federation import plain_line
+from busmq_spark.federation.plain_store import PlainStore
 from busmq_spark.options import WriteOptions, parse
-from busmq_spark.spark import lease
+from busmq_spark.spark import lease, reader
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter
 from tests.conftest import Fresh
@@ -67,6 +68,22 @@ def test_a_queue_that_is_empty_does_not_say_its_last_id_and_enters_with_its_next
     assert gather(query, 2) == [8, 9]
     queries.fill(queue, 10, 11)
     assert gather(query, 2) == [10, 11]
+
+
+def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_other(
+    queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries.fill(queue := fresh(), 1, 1)
+    queries.take(queue, 1)
+    query = queries.query(queue)
+    assert query.step() == []
+    assert query.step() is None
+    monkeypatch.setattr(reader, "LINK_POLL_S", 1000.0)
+    assert [query.step() for _ in range(3)] == [None] * 3
+    asked: list[object] = []
+    monkeypatch.setattr(PlainStore, "states", lambda *args: asked.append(args))
+    assert [query.step() for _ in range(10)] == [None] * 10
+    assert asked == []
 
 
 def test_latest_leaves_out_what_is_stored(queries: Queries, fresh: Fresh) -> None:
