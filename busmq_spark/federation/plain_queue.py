@@ -58,9 +58,6 @@ class PlainQueue:
         if not fields:
             if not creation.allowed:
                 raise QueueMissing(queue=self.name)
-            if line.attached:  # to one that was closed meanwhile
-                line.close()
-                line = await self._line(texts=True)
             existed = await line.attach(creation.ttl_s, creation.maxsize)
             fields = await line.fields()
         if not fields.get("born"):
@@ -210,6 +207,11 @@ class PlainQueue:
         """The line and the metadata. Attached where there is such a queue, so that messages can be looked at."""
         line = await self._line(texts=True)
         fields = await line.fields()
+        if not fields and line.attached:  # to one that was closed: its ttl is not that of the next
+            for dead in self._lines.values():
+                dead.close()
+            line = await self._line(texts=True)
+            fields = await line.fields()
         if fields and not line.attached:
             # Should it end just now, attach makes it anew, with a life that has no name: whoever knew the old one sees that.
             await line.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
