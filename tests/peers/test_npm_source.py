@@ -118,14 +118,14 @@ def test_several_queues_several_tasks_and_caps(queries: Queries, fresh: Fresh) -
 
 
 def test_a_queue_lives_as_long_as_a_query_holds_it(queries: Queries, fresh: Fresh) -> None:
-    query = queries.query(queue := fresh(), ttl="2s")
+    query = queries.query(queue := fresh(), ttl="4s")
     assert query.step() == []
     left: list[int] = []
 
     def touched() -> bool:
         left.append(queries("PTTL", QueueKeys(queue).metadata))
         assert left[-1] > 0
-        return sum(after > before for before, after in pairwise(left)) >= 3
+        return sum(after > before for before, after in pairwise(left)) >= 2
 
     wait_until(touched)
     query.kill()
