@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Whoever runs this in the background of a script may have Ctrl-C ignored, and every process started here would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile the package anew
     # For every Spark that a test starts, also in a process of its own. The web page with its jobs costs seconds.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} -Dspark.ui.enabled=false")
     if worker := getattr(config, "workerinput", None):

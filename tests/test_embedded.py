@@ -6,8 +6,10 @@ import io
 import os
 import socket
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -204,10 +206,20 @@ def test_a_server_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPa
 
 def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with RedisServer(tmp_path, aof=True, fsync="everysec") as redis:
-        redis.command("EVAL", "for n = 1, 4000 do redis.call('SET', n, n) end", 0)
-    monkeypatch.setattr(server, "START_S", 1.0)  # by then it has its socket, on a busy machine too, and half of its data
-    with RedisServer(tmp_path, aof=True, settings={"key-load-delay": "500"}) as redis:
-        assert redis.command("DBSIZE") == 4000
+        redis.command("EVAL", "for n = 1, 10000 do redis.call('SET', n, n) end", 0)
+    asked: list[bool] = []
+    loads = RedisServer._loads
+    monkeypatch.setattr(RedisServer, "_loads", lambda self: asked.append(loads(self)) or asked[-1])
+
+    def monotonic() -> float:
+        """The time that a start may take has passed as soon as it begins to load."""
+        begun = (tmp_path / "redis.log").read_text().count("Server initialized") == 2
+        return time.monotonic() + (2 * server.START_S if begun else 0)
+
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
+    with RedisServer(tmp_path, aof=True, settings={"key-load-delay": "100"}) as redis:
+        assert redis.command("DBSIZE") == 10_000
+    assert asked == [True]
 
 
 @pytest.mark.parametrize("settings", [{"port": "6379"}, {"BIND": "0.0.0.0"}, {"hz": "10\nport 6379"}])

@@ -239,7 +239,7 @@ class RedisServer:
 
     def _loads(self) -> bool:
         try:
-            self.command("PING", timeout_s=1.0)
+            self.command("PING")  # it listens between a thousand commands of its file only
         except ErrorReply as refusal:
             return str(refusal).startswith("LOADING")
         except OSError:

@@ -26,10 +26,11 @@ QUIET_S = 0.25
 class PlainLine:
     """Everything raises FederationLost when the line is lost, or the server tells of an error; then ``over`` is true, and it is of no more use."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, pool: Pool) -> None:
         self.located = self.attached = False
         """Whether ``exists`` was asked, after which fields may be read; whether messages may be, and fields be written."""
-        self.url = url
+        self.url = pool.target.url
+        self._pool = pool
         self._line: Line
         self._why: FederationLost | None = None
         self._happened = asyncio.Event()
@@ -41,11 +42,12 @@ class PlainLine:
     @classmethod
     async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> PlainLine:
         """``texts``: whether to hear of messages; without, the server does not send those that are removed."""
-        made = cls(pool.target.url)
+        made = cls(pool)
         try:
             async with asyncio.timeout(patience_s):
                 made._line = await pool.line(creation("queue", queue), lambda _, why: made._lost(str(why.details.get("reason", why))))
         except TimeoutError:
+            pool.hang_up()
             raise pool.why if isinstance(pool.why, FederationLost) else FederationLost(url=made.url, reason="no connection in good time") from None
         on = made._line.on
         on("error", made._told)
@@ -127,6 +129,7 @@ class PlainLine:
             async with asyncio.timeout(ANSWER_S):
                 found = await self._line.ask(method, *args)
         except TimeoutError:
+            self._pool.hang_up()  # the other queues are better off with another connection, too
             raise self._broken(f"no answer to {method} within {ANSWER_S:g} s") from None
         except LinkLost:
             raise
@@ -168,6 +171,7 @@ class PlainLine:
             if self._steps != seen:
                 until, seen = loop.time() + ANSWER_S, self._steps
             elif loop.time() > until:
+                self._pool.hang_up()
                 raise self._broken(f"nothing more within {ANSWER_S:g} s")
 
     async def _nothing(self) -> bool:

@@ -35,6 +35,8 @@ PUSHES = 500
 NO_TRACES = Traces(None, 0, empty=False)
 MISSING = QueueState(0, "", 0, 0, 0, 0, 0, "", "")
 Message = tuple[int, str]
+Place = tuple[int, int]
+"""A position, and the id that is there."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -56,9 +58,6 @@ class PlainQueue:
         if not fields:
             if not creation.allowed:
                 raise QueueMissing(queue=self.name)
-            if line.attached:  # to one that was closed meanwhile
-                line.close()
-                line = await self._line(texts=True)
             existed = await line.attach(creation.ttl_s, creation.maxsize)
             fields = await line.fields()
         if not fields.get("born"):
@@ -93,7 +92,7 @@ class PlainQueue:
     async def mark(self, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""
         line, fields = await self._looked()
-        place = await self._place(line, id) if fields else None
+        place = await place_of(line, id) if fields else None
         if place is None or place[1] != id:
             return ""
         found = await line.look(place[0])
@@ -115,7 +114,7 @@ class PlainQueue:
             line, fields = await self._looked()
             _check_life(part, fields, need)
             if at is None:
-                place = await self._place(line, need)
+                place = await place_of(line, need)
                 if place is None or place[1] != need:
                     if attempt == 0 or (attempt == 1 and await self._put_back(fields)):
                         continue  # what moves is not what is missing
@@ -138,7 +137,7 @@ class PlainQueue:
         if fields.get("born") != position.born:
             return AckResult("recreated", fields.get("born") or "")
         count = await line.count()
-        place = await self._place(line, position.last)
+        place = await place_of(line, position.last)
         if count and place is None and (newest := await line.look(count - 1)) and newest[0][0] < position.last:
             return AckResult("older", str(newest[0][0]))
         exact = place is not None and place[1] == position.last
@@ -208,6 +207,11 @@ class PlainQueue:
         """The line and the metadata. Attached where there is such a queue, so that messages can be looked at."""
         line = await self._line(texts=True)
         fields = await line.fields()
+        if not fields and line.attached:  # to one that was closed: its ttl is not that of the next
+            for dead in self._lines.values():
+                dead.close()
+            line = await self._line(texts=True)
+            fields = await line.fields()
         if fields and not line.attached:
             # Should it end just now, attach makes it anew, with a life that has no name: whoever knew the old one sees that.
             await line.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
@@ -228,26 +232,7 @@ class PlainQueue:
             await (await self._remover(fields)).remove(0, 0)
         return bool(fields.get(READER))
 
-    async def _place(self, line: PlainLine, id: int) -> tuple[int, int] | None:
-        """Position and id of the first message from ``id`` on; None when all that is stored is before it."""
-        low, high, found = 0, await line.count(), None
-        guess = 0
-        while low < high:
-            at = min(max(guess, low), high - 1)
-            message = await line.look(at)
-            if not message:
-                high = at
-            elif (there := message[0][0]) == id:
-                return at, id
-            elif there < id:
-                low = at + 1
-            else:
-                high, found = at, (at, there)
-            # At first where it is if ids follow each other, as they do but for what consumers put back.
-            guess = id - message[0][0] if at == 0 and message else (low + high) // 2
-        return found
-
-    async def _skip(self, line: PlainLine, part: Range, need: int, place: tuple[int, int] | None, strict: bool) -> tuple[int, int] | None:
+    async def _skip(self, line: PlainLine, part: Range, need: int, place: Place | None, strict: bool) -> Place | None:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
             count = await line.count()
@@ -256,6 +241,26 @@ class PlainQueue:
             raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_TRACES)
         log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, place[1] - 1) if place else part.last)
         return place if place and place[1] <= part.last else None
+
+
+async def place_of(line: PlainLine, id: int) -> Place | None:
+    """Where the first message from ``id`` on is; None when all that is stored is before it."""
+    low, high, found = 0, await line.count(), None
+    guess = 0
+    while low < high:
+        at = min(max(guess, low), high - 1)
+        message = await line.look(at)
+        if not message:
+            high = at
+        elif (there := message[0][0]) == id:
+            return at, id
+        elif there < id:
+            low = at + 1
+        else:
+            high, found = at, (at, there)
+        # At first where it is if ids follow each other, as they do but for what consumers put back.
+        guess = id - message[0][0] if at == 0 and message else (low + high) // 2
+    return found
 
 
 def fingerprint(text: str) -> str:

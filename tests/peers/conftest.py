@@ -15,6 +15,7 @@ from tests.peers.node import Peer, missing, need
 from tests.peers.npm import Npm
 from tests.peers.queries import SECRET as QUERIES_SECRET
 from tests.peers.queries import Queries
+from tests.support import PATIENCE_S
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +65,7 @@ def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
 @pytest.fixture
 def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Streaming queries on it, with pauses as short as a test wants them."""
+    monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
     monkeypatch.setattr(line, "PROBE_S", (0.02, 0.1))
     monkeypatch.setattr(lease, "GRACE_S", 0.5)
     monkeypatch.setattr(reader, "LINK_POLL_S", 0.02)

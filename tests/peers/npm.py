@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from busmq_spark.bus.bus import Bus
 from tests.peers.node import Peer
+from tests.support import lasting_port
 
 SECRET = "s3cret & more"
 
@@ -15,7 +16,7 @@ class Npm:
     """A Node process with a federation server, on a port that it keeps when it is started anew."""
 
     def __init__(self, redis_url: str, secret: str = SECRET) -> None:
-        self.redis_url, self.secret, self.port = redis_url, secret, 0
+        self.redis_url, self.secret, self.port = redis_url, secret, lasting_port()
         self.start()
 
     def start(self) -> None:

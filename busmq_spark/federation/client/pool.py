@@ -31,6 +31,11 @@ class Pool:
         if all(task.done() for task in self._tasks) and not isinstance(self.why, FederationRefused):
             self._tasks = [self._spawn(socket.run(), f"a federation link to {self.target.url}") for socket in self.sockets]
 
+    def hang_up(self) -> None:
+        """Nobody seems to be there: dial again."""
+        for socket in self.sockets:
+            socket.hang_up()
+
     async def close(self) -> None:
         """Close every socket."""
         await asyncio.gather(*(socket.close() for socket in self.sockets))

@@ -88,6 +88,11 @@ class Socket:
             attempt = 0 if asyncio.get_running_loop().time() - began > 1 else attempt + 1
             await asyncio.sleep(pause_s(attempt))
 
+    def hang_up(self) -> None:
+        """Nobody seems to be there: dial again."""
+        if self._socket is not None:
+            self._socket.transport.abort()
+
     async def close(self) -> None:
         """Say goodbye, if anybody listens."""
         if self._socket is not None:
