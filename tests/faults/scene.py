@@ -152,13 +152,13 @@ class Pipeline:
             self.bus.push(queue, [b"%07d" % seq for seq in range(before, before + rows)])
             self.fed[queue] += rows
 
-    def start(self, driver: DriverProcess, url: str | None = None) -> None:
-        """Start the query in a driver."""
+    def start(self, driver: DriverProcess, url: str | None = None, **how: str) -> None:
+        """Start the query in a driver; ``how`` are more words of the order (driver.py)."""
         self.attempts += 1
         where = {**self.bus.where, **({"redis.url": url} if url else {})}
         source = {**where, "subscribe": ",".join(self.sources), **self.options}
         sink = {**where, **({"queue": self.sink} if self.sink else {})}
-        driver.start(checkpoint=str(self.checkpoint.folder), source=source, sink=sink, change=self.change, mark=f"run {self.attempts}")
+        driver.start(checkpoint=str(self.checkpoint.folder), source=source, sink=sink, change=self.change, mark=f"run {self.attempts}", **how)
 
     def wait_at(self, gate: Gate, driver: DriverProcess) -> Held:
         """The next command at the gate; if none comes, the error says what became of the query."""
