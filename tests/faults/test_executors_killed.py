@@ -10,6 +10,7 @@ import pytest
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline
+from tests.jvm import module
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -52,4 +53,22 @@ def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are
                 assert run.checkpoint.planned == batch
                 if matches is stages:
                     assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"
-    assert run.attempts == 1
+        assert run.attempts == 1
+        if not module.missing():
+            an_executor_dies_with_the_sink_of_the_java_module(run, bus, proxy, driver)
+
+
+def an_executor_dies_with_the_sink_of_the_java_module(run: Pipeline, bus: Bus, proxy: Proxy, driver: DriverProcess) -> None:
+    """It stages in the executor itself. Here and not in a test of its own, since executors cost many seconds."""
+    driver.stop()
+    run.start(driver, proxy.url, into="busmq-realtime")
+    gate = proxy.hold(lambda command: command.name == "stage", skip=1)
+    run.feed(BATCH)
+    held = run.wait_at(gate, driver)
+    batch = run.checkpoint.planned
+    driver.worker_at(held.port).kill()
+    held.drop()
+    gate.open()
+    run.check_whole(driver)
+    assert run.checkpoint.planned == batch
+    assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"
