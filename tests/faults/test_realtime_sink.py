@@ -12,7 +12,7 @@ from tests.faults.scene import Bus, Pipeline
 from tests.jvm import module
 from tests.peers.node import need
 
-pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BATCH = 2500
 """Rows of a batch: two tasks of 1250, which are staged and appended as 1000, 250, 1000, 250."""
