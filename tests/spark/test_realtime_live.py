@@ -269,6 +269,22 @@ def test_holes_are_a_loss_and_are_read_around_where_that_is_allowed(bus: Bus, li
     assert lenient.end()["queues"][queue]["lost"] == 2
 
 
+def test_a_message_given_back_that_was_read_before_holds_nothing_up(bus: Bus, live: MakeLive, queue: str) -> None:
+    keys = QueueKeys(queue)
+    bus.fill(queue, 8)
+    query = live(queue, ack="none").begin()
+    query.rows(8)
+    bus.link.run(core.pop(keys, most=2))
+    bus.link.run(core.pop(keys, reliable=True, ttl_s=60))
+    bus.link.run(core.pop(keys, most=5))
+    bus.link.run(core.ack(keys, 0, ttl_s=60, restore=True))
+    bus.fill(queue, 3, first=9)
+    assert bus.ids(queue) == [3, 9, 10, 11]
+    assert ids(query.rows(3)) == [9, 10, 11]
+    bus.fill(queue, 1, first=12)
+    assert ids(query.rows(1)) == [12]
+
+
 def test_the_python_source_goes_on_where_a_batch_of_real_time_mode_ended(
     bus: Bus, live: MakeLive, engine: Callable[..., Engine], fresh: Fresh
 ) -> None:

@@ -75,7 +75,8 @@ public final class LiveQueue {
     public Chunk take() {
         full = false;
         while (!over && (checked || check())) {
-            boolean overlap = last != null && last.length <= SHORT && need > head;
+            // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
+            boolean overlap = misses == 0 && last != null && last.length <= SHORT && need > head;
             long from = overlap ? need - 1 : need;
             long rows = windows.rows() + need - from;
             List<Object> replies = store.linkOf(queue).runAll(calls(from, rows));
