@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.errors import ConfigError, DataLoss
+from busmq_spark.errors import ConfigError, DataLoss, QueueBusy
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
@@ -283,6 +283,15 @@ def test_a_message_given_back_that_was_read_before_holds_nothing_up(bus: Bus, li
     assert ids(query.rows(3)) == [9, 10, 11]
     bus.fill(queue, 1, first=12)
     assert ids(query.rows(1)) == [12]
+
+
+def test_a_start_that_one_queue_refuses_leaves_the_others_free(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
+    a, b = fresh("a"), fresh("b")
+    live(b).begin()
+    held = bus("GET", QueueKeys(b).lease(""))
+    with pytest.raises(QueueBusy, match=f"'{b}' is read by another query"):
+        live(f"{a},{b}").begin()
+    assert (bus("GET", QueueKeys(a).lease("")), bus("GET", QueueKeys(b).lease(""))) == (None, held)
 
 
 def test_the_python_source_goes_on_where_a_batch_of_real_time_mode_ended(

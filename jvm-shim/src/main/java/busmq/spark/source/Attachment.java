@@ -62,15 +62,22 @@ final class Attachment implements AutoCloseable {
         }
         if (!token.isEmpty()) {
             refuseMixed(ttls.keySet());
-            Leases.acquire(store, ttls.keySet(), options.subscription(), token);
         }
-        if (!options.subscription().isEmpty()) {
-            Map<String, Long> starts = new HashMap<>();
-            ttls.keySet().forEach(queue -> {
-                boolean sound = known.containsKey(queue) && !losses.get(queue);
-                starts.put(queue, sound ? Long.valueOf(known.get(queue).last()) : Long.valueOf(firstStart(queue, fresh)));
-            });
-            store.subscribe(starts, options.subscription());
+        try {
+            if (!token.isEmpty()) {
+                Leases.acquire(store, ttls.keySet(), options.subscription(), token);
+            }
+            if (!options.subscription().isEmpty()) {
+                Map<String, Long> starts = new HashMap<>();
+                ttls.keySet().forEach(queue -> {
+                    boolean sound = known.containsKey(queue) && !losses.get(queue);
+                    starts.put(queue, sound ? Long.valueOf(known.get(queue).last()) : Long.valueOf(firstStart(queue, fresh)));
+                });
+                store.subscribe(starts, options.subscription());
+            }
+        } catch (RuntimeException error) {
+            Leases.giveUp(store, ttls.keySet(), options.subscription(), token);
+            throw error;
         }
         queues.addAll(ttls.keySet());
         keepAlive.watch(ttls);

@@ -54,9 +54,7 @@ final class KeepAlive implements AutoCloseable {
                 long shortest = Collections.min(watched.values());
                 watched = next((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / PARTS);
             }
-            if (!token.isEmpty()) {
-                release(store);
-            }
+            Leases.giveUp(store, ttlsMs.keySet(), options.subscription(), token);
         }
     }
 
@@ -65,15 +63,6 @@ final class KeepAlive implements AutoCloseable {
             store.keepAlive(queues, options.subscription(), token).forEach((queue, state) -> taken = state < 0 ? queue : taken);
         } catch (BusException error) {
             LOG.warn("keep-alive: {}", error.getMessage());
-        }
-    }
-
-    /** So that the next reader need not wait until the lease has ended: this process lives on, and would be taken for one that still reads. */
-    private void release(ReadStore store) {
-        try {
-            store.release(ttlsMs.keySet(), options.subscription(), token);
-        } catch (BusException error) {
-            LOG.warn("the lease ends by itself in {} s: {}", ReadStore.LEASE_MS / MS_PER_S, error.getMessage());
         }
     }
 

@@ -9,12 +9,16 @@ import java.util.Collection;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** One reader per queue (or subscription): becoming it, and the error when another one is. */
 final class Leases {
     /** A reader of this machine that is just being stopped may take so long to end. */
     private static final long GRACE_MS = 3000;
     private static final long PAUSE_MS = 200;
+
+    private static final Logger LOG = LoggerFactory.getLogger(Leases.class);
 
     private Leases() {}
 
@@ -37,6 +41,18 @@ final class Leases {
                 }
                 pause();
             }
+        }
+    }
+
+    /** Give up what this token holds, as far as Redis can be asked: this process lives on, and would be taken for one that still reads. */
+    static void giveUp(ReadStore store, Collection<String> queues, String subscription, String token) {
+        if (token.isEmpty()) {
+            return;
+        }
+        try {
+            store.release(queues, subscription, token);
+        } catch (BusException error) {
+            LOG.warn("the lease ends by itself in {} s: {}", TimeUnit.MILLISECONDS.toSeconds(ReadStore.LEASE_MS), error.getMessage());
         }
     }
 
