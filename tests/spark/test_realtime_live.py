@@ -294,6 +294,27 @@ def test_a_start_that_one_queue_refuses_leaves_the_others_free(bus: Bus, live: M
     assert (bus("GET", QueueKeys(a).lease("")), bus("GET", QueueKeys(b).lease(""))) == (None, held)
 
 
+def test_an_ack_that_failed_is_tried_again_though_nothing_came_since(bus: Bus, live: MakeLive, queue: str) -> None:
+    acks = QueueKeys(queue).acks
+    bus.fill(queue, 2)
+    query = live(queue).begin()
+    query.rows(2)
+    query.end()
+    bus("CONFIG", "RESETSTAT")
+    bus("SET", acks, "no hash")
+    query.begin()
+    wait_until(lambda: b"errorstat_WRONGTYPE" in bus("INFO", "errorstats"), PATIENCE_S)
+    bus("DEL", acks)
+
+    def acknowledged() -> bool:
+        query.rows(1, patience_ms=50)
+        query.end()
+        query.begin()
+        return bus.ids(queue) == []
+
+    wait_until(acknowledged, PATIENCE_S)
+
+
 def test_the_python_source_goes_on_where_a_batch_of_real_time_mode_ended(
     bus: Bus, live: MakeLive, engine: Callable[..., Engine], fresh: Fresh
 ) -> None:

@@ -1,12 +1,12 @@
 package busmq.spark.source;
 
-import busmq.spark.BusException;
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.AckResult;
 import busmq.spark.store.ReadStore;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -21,6 +21,7 @@ final class Acks implements AutoCloseable {
     private final Attachment attachment;
     private final Map<String, Position> acked = new HashMap<>();
     private final Map<String, AckResult> refused = new ConcurrentHashMap<>();
+    private final Set<String> failed = ConcurrentHashMap.newKeySet();
     private ExecutorService beside;
     private boolean closed;
 
@@ -42,6 +43,10 @@ final class Acks implements AutoCloseable {
         if (closed) {
             return; // the next run begins with it
         }
+        failed.forEach(queue -> {
+            failed.remove(queue);
+            acked.remove(queue);
+        });
         Map<String, Position> fresh = fresh(positions);
         if (fresh.isEmpty()) {
             return;
@@ -56,7 +61,8 @@ final class Acks implements AutoCloseable {
         beside.execute(() -> {
             try (ReadStore store = new ReadStore(options.redis())) {
                 refused.putAll(store.ack(fresh, options.subscription()));
-            } catch (BusException error) {
+            } catch (RuntimeException error) {
+                failed.addAll(fresh.keySet());
                 LOG.warn("not acknowledged now, but with the next batch: {}", error.getMessage());
             }
         });
