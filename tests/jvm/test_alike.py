@@ -184,3 +184,7 @@ def test_an_error_has_the_same_words(probe: Probe, kind: str, queue: str) -> Non
 @pytest.mark.parametrize("name", sorted(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")))
 def test_a_script_has_the_same_digest_so_that_redis_keeps_it_once(probe: Probe, name: str) -> None:
     assert probe("digest", "", script=name) == scripts.load(name).digest
+
+
+def test_an_empty_pattern_is_none(probe: Probe) -> None:
+    assert probe("read", "", options={"redis.url": "redis://h", "subscribe": "q", "subscribePattern": ""})["subscribePattern"] is None

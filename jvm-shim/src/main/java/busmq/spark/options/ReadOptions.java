@@ -39,7 +39,9 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static ReadOptions parse(Map<String, String> given) {
         OptionTable.Values values = TABLE.parse(given);
-        ReadOptions options = new ReadOptions(RedisOptions.from(values), values.get(SUBSCRIBE), values.get(PATTERN), values.get(STARTING),
+        String pattern = values.get(PATTERN);
+        ReadOptions options = new ReadOptions(RedisOptions.from(values), values.get(SUBSCRIBE),
+                pattern == null || pattern.isEmpty() ? null : pattern, values.get(STARTING),
                 values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
                 values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
                 values.get(IDLE_POLL_MS));
@@ -48,8 +50,8 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     }
 
     private void check() {
-        boolean both = !subscribe.isEmpty() && subscribePattern != null && !subscribePattern.isEmpty();
-        if (both || (subscribe.isEmpty() && (subscribePattern == null || subscribePattern.isEmpty()))) {
+        boolean both = !subscribe.isEmpty() && subscribePattern != null;
+        if (both || (subscribe.isEmpty() && subscribePattern == null)) {
             throw BusException.config("exactly one of 'subscribe' and 'subscribePattern' names the queues to read; "
                     + (both ? "both are" : "neither is") + " given");
         }
