@@ -19,6 +19,8 @@ class Monitor:
         self._server = server
         self._socket: socket.socket
         self.commands: list[str] = []
+        self.words: list[list[str]] = []
+        """The commands with what they were given."""
 
     def __enter__(self) -> Self:
         self._socket = socket.create_connection(("127.0.0.1", self._server.port), PATIENCE_S)
@@ -38,5 +40,6 @@ class Monitor:
 
         wait_until(complete, PATIENCE_S)
         self._socket.close()
-        found = [re.match(r'\+\S+ \[\d+ (?P<who>[^\]]+)\] "(?P<name>\w+)"', line) for line in text.splitlines()]
-        self.commands = [m["name"].upper() for m in found if m and m["who"] != "lua"][:-1]
+        found = [re.match(r'\+\S+ \[\d+ (?P<who>[^\]]+)\] (?P<words>".*")', line) for line in text.splitlines()]
+        self.words = [re.findall(r'"((?:[^"\\]|\\.)*)"', m["words"]) for m in found if m and m["who"] != "lua"][:-1]
+        self.commands = [words[0].upper() for words in self.words]

@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, DataLoss, QueueBusy
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
 from tests.spark.live_engine import LiveEngine
+from tests.spark.monitor import Monitor
 from tests.spark.test_loss import Kind, consumed, flushed, kinds
 from tests.support import wait_until
 
@@ -313,6 +315,18 @@ def test_an_ack_that_failed_is_tried_again_though_nothing_came_since(bus: Bus, l
         return bus.ids(queue) == []
 
     wait_until(acknowledged, PATIENCE_S)
+
+
+def test_a_burst_of_large_messages_after_small_ones_comes_in_small_replies(bus: Bus, redis_server: RedisServer, live: MakeLive, queue: str) -> None:
+    bus.fill(queue, 2000)
+    query = live(queue).begin()
+    query.rows(2000)
+    assert query.rows(1, patience_ms=500) == []
+    bus.push(queue, *["x" * 300_000] * 60)
+    with Monitor(redis_server) as monitor:
+        assert len(query.rows(60)) == 60
+    asked = [words for words in monitor.words if words[:2] == ["LRANGE", QueueKeys(queue).messages]]
+    assert max(int(last) - int(first) + 1 for _, _, first, last in asked) / 2 <= 16
 
 
 def test_the_python_source_goes_on_where_a_batch_of_real_time_mode_ended(

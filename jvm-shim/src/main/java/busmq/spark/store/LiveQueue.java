@@ -23,6 +23,9 @@ public final class LiveQueue {
     private static final int SHORT = 1024;
     /** A list with a hole looks like one whose head moves; so often it may have moved. */
     private static final int MISSES = 2;
+    /** After a pause nobody knows how many messages wait, nor how large they are: so many are asked for, and then a multiple of what came. */
+    private static final int FEW = 8;
+    private static final long PAUSE_NS = 100_000_000;
     private static final Logger LOG = LoggerFactory.getLogger(LiveQueue.class);
 
     private final ReadStore store;
@@ -38,6 +41,8 @@ public final class LiveQueue {
     private long skipped;
     private long resumed;
     private int misses;
+    private long came;
+    private long cameAt;
     private boolean checked;
     private boolean full;
     private boolean over;
@@ -78,7 +83,7 @@ public final class LiveQueue {
             // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
             boolean overlap = misses == 0 && last != null && last.length <= SHORT && need > head;
             long from = overlap ? need - 1 : need;
-            long rows = windows.rows() + need - from;
+            long rows = Math.min(windows.rows(), most()) + need - from;
             List<Object> replies = store.linkOf(queue).runAll(calls(from, rows));
             List<Object> all = ReadStore.list(replies.get(0));
             List<Object> pairs = misses > MISSES ? run(all) : all;
@@ -119,6 +124,10 @@ public final class LiveQueue {
         }
         checked = true;
         return !over && now.given() >= need;
+    }
+
+    private long most() {
+        return System.nanoTime() - cameAt > PAUSE_NS ? FEW : Math.max(FEW, Windows.GROWTH * came);
     }
 
     private List<Call> calls(long from, long rows) {
@@ -162,6 +171,8 @@ public final class LiveQueue {
         if (count <= from) {
             return null;
         }
+        came = count - from;
+        cameAt = System.nanoTime();
         full = count >= rows;
         windows.took(pairs, full);
         Chunk found = new Chunk(queue, need, pairs, from, count);

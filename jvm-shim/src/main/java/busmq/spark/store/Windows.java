@@ -9,7 +9,7 @@ final class Windows {
 
     private static final int FIRST_ROWS = 1000;
     private static final int MOST_ROWS = 30_000;
-    private static final int GROWTH = 4;
+    static final int GROWTH = 4;
     private static final long TARGET_BYTES = 4 * 1024 * 1024;
 
     private long rows;
