@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import java.util.AbstractList;
 import java.util.List;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -15,15 +16,18 @@ class ServerLinkTest {
         List<Call> halfway = new AbstractList<>() {
             @Override
             public Call get(int index) {
-                if (index == 1) {
-                    throw new OutOfMemoryError("as tests have it");
-                }
                 return Call.command("ECHO", "first");
             }
 
             @Override
             public int size() {
                 return 2;
+            }
+
+            @Override
+            public void forEach(Consumer<? super Call> action) {
+                action.accept(get(0));
+                throw new OutOfMemoryError("as tests have it");
             }
         };
         try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
