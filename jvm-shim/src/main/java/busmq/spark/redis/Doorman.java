@@ -82,7 +82,7 @@ final class Doorman {
                 while (true) {
                     hear(wire.hear());
                 }
-            } catch (JedisException | NobodyAnswers | BusException error) {
+            } catch (RuntimeException error) { // whatever it is: nobody would start this thread again
                 BusException said = Refusals.translate(error, endpoint);
                 LOG.debug("no notifications: {}", said.getMessage());
                 if (said.kind() != ErrorKind.LINK_LOST) {

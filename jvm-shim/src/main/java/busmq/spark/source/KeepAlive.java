@@ -63,6 +63,8 @@ final class KeepAlive implements AutoCloseable {
             store.keepAlive(queues, options.subscription(), token).forEach((queue, state) -> taken = state < 0 ? queue : taken);
         } catch (BusException error) {
             LOG.warn("keep-alive: {}", error.getMessage());
+        } catch (RuntimeException error) {
+            LOG.warn("keep-alive goes on after an error that nobody foresaw", error); // without it queues would end while they are read
         }
     }
 

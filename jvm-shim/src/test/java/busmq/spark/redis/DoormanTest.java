@@ -1,0 +1,43 @@
+package busmq.spark.redis;
+
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.Test;
+
+class DoormanTest {
+    @Test
+    void anErrorThatNobodyForesawDoesNotEndTheListening() throws Exception {
+        try (EchoServer server = new EchoServer()) {
+            AtomicInteger asked = new AtomicInteger();
+            Endpoint strange = new Endpoint() {
+                @Override
+                public String masked() {
+                    return "redis://strange";
+                }
+
+                @Override
+                public List<String> secrets() {
+                    return List.of();
+                }
+
+                @Override
+                public boolean moves() {
+                    return false;
+                }
+
+                @Override
+                public Server find() {
+                    if (asked.incrementAndGet() == 1) {
+                        throw new IllegalStateException("as tests have it");
+                    }
+                    return server.endpoint();
+                }
+            };
+            Bell bell = new Bell(gone -> { });
+            new Doorman(strange).listen("channel", bell);
+            assertTrue(bell.await(20_000_000_000L), "its subscription is confirmed");
+        }
+    }
+}
