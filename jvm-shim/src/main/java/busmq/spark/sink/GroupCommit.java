@@ -24,6 +24,7 @@ final class GroupCommit implements AutoCloseable {
 
     static final long MOST_BYTES = 16L << 20;
     private static final int LANES_AT_ONCE = 64;
+    private static final long AGAIN_NS = 500_000_000;
 
     /** Where rows go. Called by the sending thread alone. */
     interface Target {
@@ -118,12 +119,51 @@ final class GroupCommit implements AutoCloseable {
     private void run() {
         try {
             for (List<Lane> round = take(); round != null; round = take()) {
-                settle(round, target.store(round));
+                settle(round, store(round));
             }
         } catch (RuntimeException | Error error) {
             fail(error instanceof RuntimeException known ? known : new IllegalStateException(error));
         } finally {
             atEnd.run();
+        }
+    }
+
+    /**
+     * Rows that are pushed are tried again as long as their task is open: it learns of an error only with its next row, and that, or the end
+     * of the batch, may be an hour away.
+     */
+    private int[] store(List<Lane> round) {
+        for (boolean again = false;; again = true) {
+            try {
+                int[] stored = target.store(round);
+                if (again) {
+                    tell(null);
+                }
+                return stored;
+            } catch (BusException error) {
+                if (onlyFullChunks || !tell(error)) {
+                    throw error;
+                }
+            }
+        }
+    }
+
+    /** What the task is to know from now on. After an error it waits before the next try; false when there is no sense in one. */
+    private boolean tell(BusException error) {
+        lock.lock();
+        try {
+            failure = error;
+            if (error != null) {
+                progress.signalAll();
+                for (long leftNs = AGAIN_NS; leftNs > 0 && !closed;) {
+                    leftNs = work.awaitNanos(leftNs);
+                }
+            }
+            return !closed;
+        } catch (InterruptedException ended) {
+            return false; // as in take
+        } finally {
+            lock.unlock();
         }
     }
 

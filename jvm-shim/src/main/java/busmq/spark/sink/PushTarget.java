@@ -1,14 +1,17 @@
 package busmq.spark.sink;
 
 import busmq.spark.redis.Call;
-import java.util.ArrayList;
+import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 
 /** Rows straight into their queues, each queue in order: at least once. A queue that vanished meanwhile is made anew where it may be. */
 final class PushTarget implements GroupCommit.Target {
     private final SinkStore store;
+    /** What is stored of a round that broke off: it is tried again as a whole. */
+    private final Map<Lane, Integer> stored = new IdentityHashMap<>();
 
     PushTarget(SinkStore store) {
         this.store = store;
@@ -17,19 +20,17 @@ final class PushTarget implements GroupCommit.Target {
     @Override
     public int[] store(List<Lane> lanes) {
         Lane.place(lanes, store, (queue, server) -> server);
-        int[] stored = new int[lanes.size()];
-        Map<Integer, List<Integer>> byServer = new LinkedHashMap<>();
-        for (int i = 0; i < stored.length; i++) {
-            byServer.computeIfAbsent((Integer) lanes.get(i).place, server -> new ArrayList<>()).add(i);
-        }
+        Map<Integer, List<Lane>> byServer = lanes.stream().filter(lane -> !stored.containsKey(lane))
+                .collect(Collectors.groupingBy(lane -> (Integer) lane.place, LinkedHashMap::new, Collectors.toList()));
         byServer.forEach((server, part) -> {
-            List<Call> calls = part.stream().map(i -> push(lanes.get(i))).toList();
-            List<Object> replies = store.link(server).runAll(calls);
-            for (int i = 0; i < calls.size(); i++) {
-                stored[part.get(i)] = counted(lanes.get(part.get(i)), replies.get(i));
+            List<Object> replies = store.link(server).runAll(part.stream().map(this::push).toList());
+            for (int i = 0; i < replies.size(); i++) {
+                stored.put(part.get(i), counted(part.get(i), replies.get(i)));
             }
         });
-        return stored;
+        int[] counts = lanes.stream().mapToInt(stored::get).toArray();
+        stored.clear();
+        return counts;
     }
 
     @Override

@@ -201,6 +201,36 @@ class GroupCommitTest {
     }
 
     @Test
+    void rowsThatCouldNotBePushedAreTriedAgainThoughNoOtherRowComes() throws Exception {
+        CountDownLatch stored = new CountDownLatch(1);
+        made = new GroupCommit(new GroupCommit.Target() {
+            private int tries;
+
+            @Override
+            public int[] store(List<Lane> lanes) {
+                if (tries++ == 0) {
+                    throw BusException.of(ErrorKind.LINK_LOST, "url", "redis://x", "reason", "away");
+                }
+                stored.countDown();
+                return target.store(lanes);
+            }
+
+            @Override
+            public long maxsize(Lane lane) {
+                return 0;
+            }
+        }, 0, false, ended::countDown);
+        made.add("q", value(0));
+        assertTrue(stored.await(20, TimeUnit.SECONDS));
+        while (made.failedFor(ErrorKind.LINK_LOST)) {
+            Thread.sleep(1); // until it is forgotten
+        }
+        made.add("q", value(1));
+        made.flush();
+        assertEquals(numbers(2), arrived.get("q"));
+    }
+
+    @Test
     void nothingIsSentAfterTheClose() throws Exception {
         gated = true;
         GroupCommit rows = open(false, 0);
