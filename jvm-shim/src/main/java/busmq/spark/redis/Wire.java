@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
+import javax.net.ssl.SSLSocketFactory;
 import redis.clients.jedis.ClientSetInfoConfig;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
@@ -121,17 +122,18 @@ final class Wire extends Connection {
     }
 
     private static Socket socket(Server server, int connectMs, int replyMs) {
+        SSLSocketFactory secure = server.tls() ? Tls.factory(server.trust()) : null; // before there is a connection that would be left open
         Socket plain = null;
         try {
             plain = connected(server, connectMs);
             plain.setTcpNoDelay(true);
             plain.setKeepAlive(true);
             plain.setSoTimeout(replyMs);
-            if (!server.tls()) {
+            if (secure == null) {
                 return plain;
             }
             plain.setSoTimeout(connectMs);
-            SSLSocket socket = (SSLSocket) Tls.factory(server.trust()).createSocket(plain, server.host(), server.port(), true);
+            SSLSocket socket = (SSLSocket) secure.createSocket(plain, server.host(), server.port(), true);
             SSLParameters parameters = socket.getSSLParameters();
             parameters.setEndpointIdentificationAlgorithm(server.trust().checkHostname() ? "HTTPS" : null);
             socket.setSSLParameters(parameters);
@@ -141,6 +143,9 @@ final class Wire extends Connection {
         } catch (IOException error) {
             close(plain);
             throw new JedisConnectionException("connecting failed", error);
+        } catch (RuntimeException error) {
+            close(plain);
+            throw error;
         }
     }
 

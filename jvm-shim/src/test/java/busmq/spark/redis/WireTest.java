@@ -1,0 +1,22 @@
+package busmq.spark.redis;
+
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import busmq.spark.BusException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.SocketTimeoutException;
+import org.junit.jupiter.api.Test;
+
+class WireTest {
+    @Test
+    void aFileOfTlsThatIsGoneMeanwhileLeavesNoConnectionBehind() throws Exception {
+        try (ServerSocket listening = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            Trust trust = new Trust("/nowhere/ca.pem", null, null, true);
+            Server server = new Server("127.0.0.1", listening.getLocalPort(), true, null, null, trust);
+            assertThrows(BusException.class, () -> Wire.dial(server));
+            listening.setSoTimeout(50); // one that was made would be waiting already
+            assertThrows(SocketTimeoutException.class, listening::accept);
+        }
+    }
+}
