@@ -1,6 +1,7 @@
 package busmq.spark.checkpoint;
 
 import java.io.IOException;
+import java.nio.channels.ClosedChannelException;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -10,18 +11,43 @@ import java.util.Deque;
 
 /** What makes files survive a loss of power. */
 public class Disk {
+    private volatile boolean synced;
+
     /** Put the bytes of a file on the disk. */
     protected void sync(FileChannel file) throws IOException {
         file.force(false); // its length goes with the bytes; times of access may wait
     }
 
     /** Put the names of a folder on the disk. */
-    protected void syncFolder(Path folder) {
-        try (FileChannel names = FileChannel.open(folder, StandardOpenOption.READ)) {
-            names.force(true);
+    protected void syncFolder(Path folder) throws IOException {
+        FileChannel names;
+        try {
+            names = FileChannel.open(folder, StandardOpenOption.READ);
         } catch (IOException refused) {
-            // Some mounted disks sync no folder: they keep names as well as they can, and no call of ours changes that.
+            return; // as below, or we may not read it
         }
+        try (names) {
+            force(names);
+            synced = true;
+        } catch (ClosedChannelException interrupted) {
+            throw interrupted;
+        } catch (IOException error) {
+            // Some mounted disks sync no folder: they keep names as well as they can, and no call of ours changes that. The text of the error
+            // does not tell, it comes in the user's language; that there was a sync before does.
+            if (synced) {
+                throw error;
+            }
+        }
+    }
+
+    /** Put what a folder holds on the disk. */
+    protected void force(FileChannel folder) throws IOException {
+        folder.force(true);
+    }
+
+    /** Give a file a second name, which must be new. */
+    protected void link(Path name, Path file) throws IOException {
+        Files.createLink(name, file);
     }
 
     /** Make a folder and those above it, so that they stay. */
@@ -35,6 +61,8 @@ public class Disk {
         if (!parents.isEmpty()) { // else it is there, perhaps as a link, which createDirectories would refuse
             Files.createDirectories(folder);
         }
-        parents.forEach(this::syncFolder);
+        for (Path parent : parents) {
+            syncFolder(parent);
+        }
     }
 }

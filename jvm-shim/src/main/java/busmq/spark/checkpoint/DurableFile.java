@@ -21,6 +21,9 @@ import java.util.UUID;
  * before anybody is told. Whoever dies on the way leaves at most a hidden file {@code .name.<uuid>.tmp}, which nothing reads.
  */
 public final class DurableFile extends OutputStream {
+    /** Whoever has left a lock for so long has died: it is held for one rename. */
+    private static final long DEAD_MS = 60_000;
+
     private final Path target;
     private final boolean replace;
     private final Disk disk;
@@ -99,14 +102,45 @@ public final class DurableFile extends OutputStream {
             return;
         }
         try {
-            Files.createLink(target, hidden); // unlike a rename, it never replaces
+            disk.link(target, hidden); // unlike a rename, it never replaces
         } catch (FileAlreadyExistsException taken) {
+            checkOurs(taken);
+        } catch (UnsupportedOperationException noLinks) {
+            rename();
+        } catch (FileSystemException refused) {
+            if (refused.getClass() != FileSystemException.class) {
+                throw refused; // one that Java knows: we may not write there, or the folder is gone
+            }
+            rename(); // what is wrong with the disk itself is met there again; why a link failed is told in the user's language only
+        }
+    }
+
+    /** Over a network the answer to our own link may be lost: the client asks again, and is told that the name is taken. */
+    private void checkOurs(FileAlreadyExistsException taken) throws IOException {
+        if (!Files.isSameFile(target, hidden)) {
             throw taken;
-        } catch (UnsupportedOperationException | FileSystemException noLinks) { // some mounted disks have none
+        }
+    }
+
+    /** For mounted disks without links. A rename replaces, so whoever is between its look and its rename keeps the others out. */
+    private void rename() throws IOException {
+        Path lock = target.resolveSibling("." + target.getFileName() + ".lock");
+        if (Files.exists(lock) && millis(hidden) - millis(lock) > DEAD_MS) { // by the clock of the disk
+            Files.deleteIfExists(lock);
+        }
+        Files.createFile(lock);
+        try {
             if (Files.exists(target)) {
-                throw new FileAlreadyExistsException(target.toString());
+                checkOurs(new FileAlreadyExistsException(target.toString()));
+                return;
             }
             Files.move(hidden, target, StandardCopyOption.ATOMIC_MOVE);
+        } finally {
+            Files.deleteIfExists(lock);
         }
+    }
+
+    private static long millis(Path file) throws IOException {
+        return Files.getLastModifiedTime(file).toMillis();
     }
 }

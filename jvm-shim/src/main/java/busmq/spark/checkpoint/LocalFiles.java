@@ -2,6 +2,7 @@ package busmq.spark.checkpoint;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.nio.file.DirectoryIteratorException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
@@ -66,6 +67,8 @@ public final class LocalFiles implements CheckpointFileManager {
             }
         } catch (NotDirectoryException file) {
             add(found, local(path), whole);
+        } catch (DirectoryIteratorException broken) {
+            throw thrown(broken.getCause());
         } catch (NoSuchFileException missing) {
             throw thrown(new FileNotFoundException(path + " does not exist"));
         } catch (IOException error) {

@@ -8,11 +8,16 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
 import java.nio.channels.FileChannel;
+import java.nio.file.AccessDeniedException;
 import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.FileTime;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -138,6 +143,79 @@ class DurableFileTest {
         DurableFile file = new DurableFile(folder.resolve("7"), true, full);
         assertThrows(IOException.class, file::close);
         assertEquals(List.of(), names());
+    }
+
+    private static final Disk WITHOUT_LINKS = new Disk() {
+        @Override
+        protected void link(Path name, Path file) throws IOException {
+            throw new FileSystemException(name.toString(), file.toString(), "Operation not permitted");
+        }
+    };
+
+    private static void write(Path target, Disk disk) throws IOException {
+        try (DurableFile file = new DurableFile(target, false, disk)) {
+            file.write("mine".getBytes(UTF_8));
+        }
+    }
+
+    @Test
+    void onADiskWithoutLinksAFileAppearsOnceToo() throws IOException {
+        Path target = folder.resolve("7");
+        write(target, WITHOUT_LINKS);
+        assertThrows(FileAlreadyExistsException.class, () -> write(target, WITHOUT_LINKS));
+        assertEquals("mine", Files.readString(target));
+        assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void onADiskWithoutLinksWhoeverRenamesKeepsTheOthersOutUnlessItDied() throws IOException {
+        Path lock = Files.createFile(folder.resolve(".7.lock"));
+        assertThrows(FileAlreadyExistsException.class, () -> write(folder.resolve("7"), WITHOUT_LINKS));
+        assertEquals(List.of(".7.lock"), names());
+        Files.setLastModifiedTime(lock, FileTime.from(Instant.now().minusSeconds(120)));
+        write(folder.resolve("7"), WITHOUT_LINKS);
+        assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void aLinkWhoseAnswerWasLostIsOurs() throws IOException {
+        Disk remote = new Disk() {
+            @Override
+            protected void link(Path name, Path file) throws IOException {
+                super.link(name, file);
+                super.link(name, file);
+            }
+        };
+        write(folder.resolve("7"), remote);
+        assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void aRefusedLinkIsNoDiskWithoutLinks() throws IOException {
+        Disk closed = new Disk() {
+            @Override
+            protected void link(Path name, Path file) throws IOException {
+                throw new AccessDeniedException(name.toString());
+            }
+        };
+        assertThrows(AccessDeniedException.class, () -> write(folder.resolve("7"), closed));
+        assertEquals(List.of(), names());
+    }
+
+    @Test
+    void aFolderThatCannotBeSyncedIsAnErrorWhereOneCouldBeBefore() throws IOException {
+        AtomicInteger broken = new AtomicInteger(2);
+        Disk failing = new Disk() {
+            @Override
+            protected void force(FileChannel at) throws IOException {
+                if (broken.getAndDecrement() != 1) {
+                    throw new IOException("Input/output error");
+                }
+            }
+        };
+        write(folder.resolve("7"), failing); // a disk that syncs no folders, as it seems
+        write(folder.resolve("8"), failing);
+        assertThrows(IOException.class, () -> write(folder.resolve("9"), failing));
     }
 
     @Test
