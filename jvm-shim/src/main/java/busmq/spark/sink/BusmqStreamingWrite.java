@@ -3,6 +3,8 @@ package busmq.spark.sink;
 import busmq.spark.BusException;
 import busmq.spark.options.WriteOptions;
 import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
@@ -13,6 +15,8 @@ import org.slf4j.LoggerFactory;
 /** The streaming sink of one query: exactly once with ordinary triggers, at least once where delivery says so and in real-time mode. */
 final class BusmqStreamingWrite implements StreamingWrite {
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStreamingWrite.class);
+    /** Queries that were warned: Spark 4.1 makes one of these objects for each batch. */
+    private static final Set<String> TOLD = ConcurrentHashMap.newKeySet();
 
     private final WriteOptions options;
     private final SinkColumns columns;
@@ -20,7 +24,6 @@ final class BusmqStreamingWrite implements StreamingWrite {
     private final boolean explicit;
     private final boolean asynchronous;
     private boolean staging;
-    private boolean told;
 
     /** {@code explicit}: whether the user has asked for this delivery; {@code asynchronous}: whether batches go on before they are logged. */
     BusmqStreamingWrite(WriteOptions options, SinkColumns columns, String query, boolean explicit, boolean asynchronous) {
@@ -39,9 +42,8 @@ final class BusmqStreamingWrite implements StreamingWrite {
             if (explicit) {
                 throw RealTime.notExactlyOnce("trigger(realTime=…)", "Leave the option out, or say at-least-once");
             }
-            if (!told) {
+            if (TOLD.add(query)) {
                 LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again", query);
-                told = true;
             }
         }
         if (staging && asynchronous) {
