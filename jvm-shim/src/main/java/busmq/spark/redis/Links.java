@@ -16,6 +16,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.SortedMap;
 import java.util.TreeMap;
+import java.util.function.LongSupplier;
 
 /**
  * The links to every server of a bus, in the order of its URLs; a cluster is one. Not for two threads at once: take some for each.
@@ -24,6 +25,8 @@ public final class Links implements AutoCloseable {
     private static final int MOST_IDLE = 8;
     private static final long STALE_NS = 60_000_000_000L;
     private static final Map<RedisOptions, Deque<Links>> IDLE = new HashMap<>();
+    /** Another one in tests. */
+    static LongSupplier clock = System::nanoTime;
 
     private final RedisOptions options;
     private final List<GuardedLink> links;
@@ -48,7 +51,7 @@ public final class Links implements AutoCloseable {
         }
         if (found == null) {
             found = new Links(options);
-        } else if (System.nanoTime() - found.given > STALE_NS) {
+        } else if (found.stale()) {
             found.end(); // a firewall may have forgotten the connections
         }
         found.taken = true;
@@ -136,7 +139,8 @@ public final class Links implements AutoCloseable {
             return;
         }
         taken = false;
-        given = System.nanoTime();
+        given = clock.getAsLong();
+        endStale();
         List<GuardedLink> unused = links.stream().filter(GuardedLink::idle).toList();
         if (unused.size() < links.size()) {
             unused.forEach(Link::close);
@@ -150,6 +154,24 @@ public final class Links implements AutoCloseable {
             }
         }
         end();
+    }
+
+    /** Of all options: theirs may never be asked for again. */
+    private static void endStale() {
+        List<Links> stale = new ArrayList<>();
+        synchronized (IDLE) {
+            for (Deque<Links> idle : IDLE.values()) {
+                while (!idle.isEmpty() && idle.peekLast().stale()) {
+                    stale.add(idle.pollLast());
+                }
+            }
+            IDLE.values().removeIf(Deque::isEmpty);
+        }
+        stale.forEach(Links::end);
+    }
+
+    private boolean stale() {
+        return clock.getAsLong() - given > STALE_NS;
     }
 
     private void end() {

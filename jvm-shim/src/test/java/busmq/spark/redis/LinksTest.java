@@ -1,0 +1,36 @@
+package busmq.spark.redis;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+
+import busmq.spark.options.RedisOptions;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(30)
+class LinksTest {
+    @AfterEach
+    void theTimeIsRightAgain() {
+        Links.clock = System::nanoTime;
+    }
+
+    private static void use(EchoServer server) {
+        try (Links links = Links.of(RedisOptions.at(server.url()))) {
+            links.link(0).run(Call.command("ECHO", "opens it"));
+        }
+    }
+
+    @Test
+    void linksThatNobodyHasTakenForALongTimeAreClosedWhenOthersComeBack() throws Exception {
+        try (EchoServer left = new EchoServer(); EchoServer used = new EchoServer()) {
+            use(left);
+            Links.clock = () -> System.nanoTime() + TimeUnit.MINUTES.toNanos(2);
+            use(used);
+            assertEquals("one", left.ended.poll(10, TimeUnit.SECONDS));
+            use(used);
+            assertNull(used.ended.poll());
+        }
+    }
+}
