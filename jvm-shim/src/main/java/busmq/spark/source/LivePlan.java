@@ -23,7 +23,7 @@ final class LivePlan {
     /** A slow start of a query may cost a reader a batch; this is no slow start any more. */
     private static final int STARVED_BATCHES = 3;
     /** Polls of all readers of a query together, while nothing rings. */
-    private static final long POLLS_PER_S = 18;
+    private static final long POLLS_PER_S = 15;
     private static final long MS_PER_S = 1000;
 
     private final ReadOptions options;

@@ -25,8 +25,8 @@ import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
  * <p>The gap: a Python reader ends with its batch, and is refused here.
  */
 final class LiveReader implements SupportsRealTimeRead<InternalRow> {
-    /** How often a queue that stands still is compared with what was read of it. */
-    private static final long CHECK_NS = TimeUnit.SECONDS.toNanos(1);
+    /** Every how many polls a queue that stands still is compared with what was read of it: some ten commands inside Redis. */
+    private static final long CHECK_POLLS = 30;
     private static final RecordStatus ROW = RecordStatus.newStatusWithoutArrivalTime(true);
     private static final RecordStatus NONE = RecordStatus.newStatusWithoutArrivalTime(false);
 
@@ -195,7 +195,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     private void poll() {
         long now = System.nanoTime();
         if (now >= nextCheck) {
-            nextCheck = now + CHECK_NS;
+            nextCheck = now + CHECK_POLLS * pollNs;
             Followed next = queues.get(checked++ % queues.size()); // one at a time, so that many idle queues cost no more than one
             if (next.queue.check()) {
                 looking.add(next);
