@@ -52,7 +52,10 @@ class PlainAppender:
         """Append values to the queue. Those under way when the link breaks are pushed again, since nobody knows whether they are stored."""
         left = [_text(queue, value) for value in values]
         while left:
+            before = len(left)
             maxsize = self._store.push(queue, left)
+            if len(left) < before:
+                full.stored()
             if left:
                 full.wait(queue, maxsize, len(left))
 

@@ -210,6 +210,8 @@ class FederatedAppender:
             while left:
                 stored, maxsize = self._link.call("push", queue, values=left)
                 left = left[stored:]
+                if stored:
+                    full.stored()
                 if left:
                     full.wait(queue, maxsize, len(left))
 

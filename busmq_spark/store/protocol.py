@@ -54,6 +54,10 @@ class FullPolicy:
         self._since: float | None = None
         self._left = -1
 
+    def stored(self) -> None:
+        """Some rows found room: the deadline starts anew with the next that do not."""
+        self._since = None
+
     def wait(self, queue: str, maxsize: int, left: int) -> None:
         """Called each time there is no room for ``left`` rows; sleeps a little, or raises QueueFull."""
         now = time.monotonic()

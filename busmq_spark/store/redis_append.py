@@ -180,6 +180,8 @@ class RedisAppender:
             while left:
                 stored, maxsize = append(link, keys, left)
                 left = left[stored:]
+                if stored:
+                    full.stored()
                 if left:
                     full.wait(queue, maxsize, len(left))
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
+from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueFull
+from busmq_spark.options import RedisOptions
 from busmq_spark.store import protocol
-from busmq_spark.store.protocol import FullPolicy
+from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.topology.address import address
 
 
 class Clock:
@@ -44,6 +49,23 @@ def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
         while clock.now < started + 4:
             policy.wait("q", 10, left)
     assert clock.now > 1000 + 50 * 5
+
+
+def test_a_queue_that_is_full_again_later_is_waited_for_anew(clock: Clock, redis_server: RedisServer, fresh: Callable[[], str]) -> None:
+    queue = fresh()
+    store = RedisStore(address(RedisOptions(url=redis_server.url)))
+    store.attach([queue], Creation(allowed=True, ttl_s=60, maxsize=1))
+    keys, policy = store.keys(queue), FullPolicy(5000)
+
+    def taken_meanwhile(seconds: float) -> None:
+        clock.now += seconds
+        redis_server.command("DEL", keys.messages)
+
+    setattr(protocol.time, "sleep", taken_meanwhile)  # noqa: B010  # the clock of the test stands for the module
+    for _ in range(3):
+        store.appender().push(queue, [b"one"], policy)
+        clock.now += 60
+    store.close()
 
 
 def test_pauses_begin_short_and_never_get_long(clock: Clock) -> None:
