@@ -108,6 +108,14 @@ public final class Links implements AutoCloseable {
         return found;
     }
 
+    /** How many connections listen to a queue; in a cluster each of them asks one node, whichever. */
+    public long listeners(String queue, int server) {
+        Call question = Call.command("PUBSUB", "NUMSUB", keys(queue).available());
+        GuardedLink link = links.get(server);
+        List<Object> replies = link instanceof ClusterLink cluster ? cluster.each(node -> node.run(question)) : List.of(link.run(question));
+        return replies.stream().mapToLong(reply -> (Long) ((List<?>) reply).get(1)).sum();
+    }
+
     private List<String> queuesOf(Link link) {
         List<String> names = new ArrayList<>();
         byte[] cursor = {'0'};

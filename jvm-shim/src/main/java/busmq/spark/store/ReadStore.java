@@ -229,21 +229,23 @@ public final class ReadStore implements AutoCloseable {
     /** The error for a loss, which names its cause as far as Redis still shows it. */
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
-        List<Object> found = linkOf(queue).runAll(List.of(
-                Call.command("EXISTS", keys.toack()), Call.command("PUBSUB", "NUMSUB", keys.available()), Call.command("DBSIZE")));
-        long listeners = number(list(found.get(1)).get(1));
-        return new Traces((Long) found.get(0) == 1, listeners, (Long) found.get(2) == 0).error(queue, loss, Doorbells.hears(options, queue) ? 1 : 0);
+        List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
+        return new Traces((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0).error(queue, loss, Doorbells.hears(options, queue) ? 1 : 0);
+    }
+
+    private long listeners(String queue) {
+        return links.listeners(queue, locate(List.of(queue)).get(queue));
     }
 
     /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id behind them, 0 when there is none. */
     BusException removedError(String queue, long need, long last, long oldest) {
         QueueKeys keys = keys(queue);
-        List<Object> found = linkOf(queue).runAll(List.of(Call.command("GET", keys.msgid()), Call.command("EXISTS", keys.toack()),
-                Call.command("PUBSUB", "NUMSUB", keys.available()), Call.command("HLEN", keys.acks())));
+        List<Object> found = linkOf(queue).runAll(
+                List.of(Call.command("GET", keys.msgid()), Call.command("EXISTS", keys.toack()), Call.command("HLEN", keys.acks())));
         long given = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.
-        Traces traces = new Traces((Long) found.get(1) == 1, number(list(found.get(2)).get(1)) + Math.max(0, (Long) found.get(3) - 2), false);
+        Traces traces = new Traces((Long) found.get(1) == 1, listeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
         if (given < need) {
             return traces.error(queue, new Loss("rolled-back", expected, "last id " + given), 1);
         }

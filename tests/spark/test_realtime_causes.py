@@ -1,0 +1,56 @@
+"""Who has removed messages: a consumer is told from readers of the query itself, on whatever node and in whatever process they listen."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import ClusterGroup, RedisServer
+from tests.support import PATIENCE_S, wait_until
+
+
+class Causes:
+    """A Java store that is told that messages are gone, and listeners of other processes."""
+
+    def __init__(self, spark: SparkSession, stack: ExitStack) -> None:
+        self._jvm: Any = spark._jvm
+        self._stack = stack
+
+    def store(self, **options: str) -> Any:
+        given = self._jvm.java.util.HashMap()
+        for name, text in {"subscribe": "any", **options}.items():
+            given.put(name.replace("_", "."), text)
+        made = self._jvm.busmq.spark.store.ReadStore(self._jvm.busmq.spark.options.ReadOptions.parse(given).redis())
+        self._stack.callback(made.close)
+        return made
+
+    def code(self, store: Any, queue: str) -> str:
+        loss = self._jvm.busmq.spark.core.Loss("removed", "ids", "none", 1)
+        return str(store.lossError(queue, loss).code())
+
+    def listen(self, server: RedisServer, channel: str) -> None:
+        line = self._stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE_S))
+        line.sendall(f"SUBSCRIBE {channel}\r\n".encode())
+        wait_until(lambda: b":1" in line.recv(1000), PATIENCE_S)
+
+
+@pytest.fixture
+def causes(spark: SparkSession, shim_jar: Path) -> Iterator[Causes]:
+    with ExitStack() as stack:
+        yield Causes(spark, stack)
+
+
+def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Causes, cluster_group: ClusterGroup, queue: str) -> None:
+    keys = QueueKeys(queue, cluster=True)
+    store = causes.store(redis_url=",".join(cluster_group.urls), redis_layout="cluster")
+    assert causes.code(store, queue) == "BUSMQ_QUEUE_FLUSHED"
+    owner = cluster_group.owner(keys.messages)
+    causes.listen(next(node for node in cluster_group.masters if node is not owner), keys.available)
+    assert causes.code(store, queue) == "BUSMQ_CONSUMED_ELSEWHERE"
