@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, RedisServer
+from tests.spark.conftest import Bus
 from tests.support import PATIENCE_S, wait_until
 
 
@@ -54,3 +55,11 @@ def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Cau
     owner = cluster_group.owner(keys.messages)
     causes.listen(next(node for node in cluster_group.masters if node is not owner), keys.available)
     assert causes.code(store, queue) == "BUSMQ_CONSUMED_ELSEWHERE"
+
+
+def test_executors_that_have_followed_a_queue_are_no_other_consumers(causes: Causes, bus: Bus, redis_server: RedisServer, queue: str) -> None:
+    store = causes.store(redis_url=bus.url)
+    store.listening(queue, 2)
+    for expected in ("BUSMQ_QUEUE_FLUSHED", "BUSMQ_QUEUE_FLUSHED", "BUSMQ_CONSUMED_ELSEWHERE"):
+        causes.listen(redis_server, QueueKeys(queue).available)
+        assert causes.code(store, queue) == expected

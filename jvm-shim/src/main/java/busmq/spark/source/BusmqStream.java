@@ -162,7 +162,9 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     @Override
     public Offset mergeOffsets(PartitionOffset[] offsets) {
-        return new BusOffset(OffsetJson.encode(live.ends(offsets)));
+        Map<String, Position> ends = live.ends(offsets);
+        ends.keySet().forEach(queue -> attachment.store.listening(queue, live.heardBy(queue).size()));
+        return new BusOffset(OffsetJson.encode(ends));
     }
 
     @Override

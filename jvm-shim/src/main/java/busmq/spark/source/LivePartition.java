@@ -2,6 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.core.Position;
 import java.util.List;
+import java.util.Set;
 import org.apache.spark.sql.connector.read.InputPartition;
 
 /**
@@ -16,6 +17,8 @@ record LivePartition(List<Follow> queues, long pollMs, boolean pin) implements I
      *
      * @param entry where the batch begins
      * @param entered whether the queue enters the query here, or goes on after a loss
+     * @param heardBy the executors that have followed it so far
      */
-    record Follow(String queue, int server, Position entry, boolean entered) implements java.io.Serializable {}
+    record Follow(String queue, int server, Position entry, boolean entered, Set<String> heardBy)
+            implements java.io.Serializable {}
 }

@@ -8,8 +8,10 @@ import busmq.spark.options.Starting;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
@@ -28,6 +30,7 @@ final class LivePlan {
 
     private final ReadOptions options;
     private Map<String, Position> entries = Map.of();
+    private final Map<String, Set<String>> heard = new HashMap<>();
     private int starved;
 
     LivePlan(ReadOptions options) {
@@ -49,7 +52,7 @@ final class LivePlan {
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
             found.add(new LivePartition(group.stream().map(queue -> new LivePartition.Follow(
-                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue))).toList(), pollMs, pin));
+                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue), heardBy(queue))).toList(), pollMs, pin));
         }
         return found.toArray(new InputPartition[0]);
     }
@@ -57,7 +60,11 @@ final class LivePlan {
     /** Where the batch ended: what its readers say, and where it began for queues of a reader that did not run. */
     Map<String, Position> ends(PartitionOffset[] offsets) {
         Map<String, Position> ends = new HashMap<>(entries);
-        Arrays.stream(offsets).forEach(offset -> ends.putAll(((LiveOffset) offset).ends()));
+        for (PartitionOffset offset : offsets) {
+            LiveOffset end = (LiveOffset) offset;
+            ends.putAll(end.ends());
+            end.ends().keySet().forEach(queue -> heard.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
+        }
         long missed = Arrays.stream(offsets).filter(offset -> !((LiveOffset) offset).asked()).count();
         starved = missed == 0 ? 0 : starved + 1;
         if (starved >= STARVED_BATCHES) {
@@ -66,6 +73,11 @@ final class LivePlan {
                     + "or set minPartitions to how many slots this source may use: queues then share readers");
         }
         return ends;
+    }
+
+    /** The executors that have followed a queue. */
+    Set<String> heardBy(String queue) {
+        return Set.copyOf(heard.getOrDefault(queue, Set.of()));
     }
 
     private int readers() {

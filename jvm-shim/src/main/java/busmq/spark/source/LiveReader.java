@@ -14,6 +14,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
@@ -54,6 +55,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         Map<String, Integer> places = new HashMap<>();
         for (LivePartition.Follow follow : partition.queues()) {
             store.place(follow.queue(), follow.server());
+            store.listening(follow.queue(), follow.heardBy().size() + (follow.heardBy().contains(executor()) ? 0 : 1));
             places.put(follow.queue(), follow.server());
             queues.add(new Followed(new LiveQueue(store, follow.queue(), follow.entry(), follow.entered(), options.failOnDataLoss())));
         }
@@ -130,7 +132,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     public PartitionOffset getOffset() {
         Map<String, Position> ends = new HashMap<>();
         queues.forEach(followed -> ends.put(followed.queue.queue(), followed.position()));
-        return new LiveOffset(ends, asked);
+        return new LiveOffset(ends, executor(), asked);
     }
 
     @Override
@@ -140,6 +142,10 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
             bell.close();
             store.close();
         }
+    }
+
+    private static String executor() {
+        return SparkEnv.get() == null ? "" : SparkEnv.get().executorId();
     }
 
     private boolean refill() {

@@ -45,6 +45,7 @@ public final class ReadStore implements AutoCloseable {
     private final RedisOptions options;
     private final boolean cluster;
     private final Map<String, Integer> places = new HashMap<>();
+    private final Map<String, Integer> listening = new HashMap<>();
 
     /** Nothing is connected yet. */
     public ReadStore(RedisOptions options) {
@@ -65,6 +66,11 @@ public final class ReadStore implements AutoCloseable {
     /** Say where a queue is, as somebody else has found out. */
     public void place(String queue, int server) {
         places.put(queue, server);
+    }
+
+    /** Say how many processes of this query may listen to a queue: who is no more than they is no other consumer. */
+    public void listening(String queue, int processes) {
+        listening.put(queue, processes);
     }
 
     /** The link of a queue. */
@@ -230,7 +236,8 @@ public final class ReadStore implements AutoCloseable {
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
-        return new Traces((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0).error(queue, loss, Doorbells.hears(options, queue) ? 1 : 0);
+        return new Traces((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0)
+                .error(queue, loss, Math.max(Doorbells.hears(options, queue) ? 1 : 0, listening.getOrDefault(queue, 0)));
     }
 
     private long listeners(String queue) {

@@ -1,0 +1,28 @@
+package busmq.spark.source;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import busmq.spark.core.Position;
+import busmq.spark.options.ReadOptions;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+import org.junit.jupiter.api.Test;
+
+class LivePlanTest {
+    @Test
+    void theExecutorsThatHaveFollowedAQueueAreKnown() {
+        LivePlan plan = new LivePlan(ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
+        plan.ends(new PartitionOffset[] {end("1", "a"), end("2", "b")});
+        plan.ends(new PartitionOffset[] {end("2", "a", "b")});
+        assertEquals(List.of(Set.of("1", "2"), Set.of("2"), Set.of()), List.of(plan.heardBy("a"), plan.heardBy("b"), plan.heardBy("c")));
+    }
+
+    private static LiveOffset end(String executor, String... queues) {
+        Map<String, Position> ends = new HashMap<>();
+        List.of(queues).forEach(queue -> ends.put(queue, new Position("life", 1, "", null, 0)));
+        return new LiveOffset(ends, executor, true);
+    }
+}
