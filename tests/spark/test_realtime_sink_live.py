@@ -171,6 +171,32 @@ def test_a_queue_that_vanishes_while_rows_flow_is_made_anew(bus: Bus, live: Live
     live.wait_for(lambda: bus.stored(queue) == [b"2"], "the next row is in a new queue")
 
 
+def test_what_one_server_took_comes_once_however_often_another_refuses(spark: SparkSession, bus_of: MakeBus) -> None:
+    """Nor does what was refused wait for one more row."""
+    with RedisServer() as first, RedisServer() as second, Proxy(first.port) as proxy:
+        taking, refusing = bus_of(first), bus_of(second)
+        taking.attach("a")
+        refusing.attach("b")  # where they are
+        rows = spark.sql("SELECT * FROM VALUES ('b', X'30'), ('a', X'31'), ('a', X'32'), ('b', X'33') AS (queue, value)")._jdf.collectAsList()
+        sink = spark._jvm.busmq.spark.BusmqForeachWriter({"redis.url": f"{proxy.url},{second.url}"})  # type: ignore[union-attr]  # py4j
+        sink.open(0, 0)
+        sink.process(rows[0])
+        wait_until(lambda: refusing.stored("b") == [b"0"], PATIENCE_S)
+        gate = proxy.hold(pushes)
+        sink.process(rows[1])
+        held = gate.wait()
+        sink.process(rows[2])
+        sink.process(rows[3])  # both are in the next call
+        refusing("ACL", "SETUSER", "default", "-eval", "-evalsha")
+        gate.open()
+        held.release()
+        wait_until(lambda: sum(int(each[1]) for each in refusing("ACL", "LOG")) > 2, PATIENCE_S, "it has refused again and again")
+        refusing("ACL", "SETUSER", "default", "+@all")
+        wait_until(lambda: refusing.stored("b") == [b"0", b"3"], PATIENCE_S)
+        assert taking.stored("a") == [b"1", b"2"]
+        sink.close(None)
+
+
 def test_a_foreach_writer_needs_no_setting_of_the_engine(spark: SparkSession, bus: Bus, live: Live, queue: str) -> None:
     assert spark.conf.get(SINK_CHECK) == "true"
     live.start_foreach({"redis.url": bus.url, "queue": queue})

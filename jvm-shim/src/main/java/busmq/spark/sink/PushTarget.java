@@ -1,5 +1,6 @@
 package busmq.spark.sink;
 
+import busmq.spark.BusException;
 import busmq.spark.redis.Call;
 import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
@@ -22,12 +23,17 @@ final class PushTarget implements GroupCommit.Target {
         Lane.place(lanes, store, (queue, server) -> server);
         Map<Integer, List<Lane>> byServer = lanes.stream().filter(lane -> !stored.containsKey(lane))
                 .collect(Collectors.groupingBy(lane -> (Integer) lane.place, LinkedHashMap::new, Collectors.toList()));
-        byServer.forEach((server, part) -> {
-            List<Object> replies = store.link(server).runAll(part.stream().map(this::push).toList());
-            for (int i = 0; i < replies.size(); i++) {
-                stored.put(part.get(i), counted(part.get(i), replies.get(i)));
+        BusException failed = null;
+        for (Map.Entry<Integer, List<Lane>> each : byServer.entrySet()) {
+            try {
+                push(each.getKey(), each.getValue());
+            } catch (BusException error) {
+                failed = error; // what is for the others does not wait for this one
             }
-        });
+        }
+        if (failed != null) {
+            throw failed;
+        }
         int[] counts = lanes.stream().mapToInt(stored::get).toArray();
         stored.clear();
         return counts;
@@ -36,6 +42,13 @@ final class PushTarget implements GroupCommit.Target {
     @Override
     public long maxsize(Lane lane) {
         return store.maxsize(lane.queue, (Integer) lane.place);
+    }
+
+    private void push(int server, List<Lane> lanes) {
+        List<Object> replies = store.link(server).runAll(lanes.stream().map(this::push).toList());
+        for (int i = 0; i < replies.size(); i++) {
+            stored.put(lanes.get(i), counted(lanes.get(i), replies.get(i)));
+        }
     }
 
     private Call push(Lane lane) {
