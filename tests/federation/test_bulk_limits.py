@@ -32,7 +32,7 @@ from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.address import address
 from tests.conftest import Fresh
-from tests.federation.bulk_queues import HOUR
+from tests.federation.bulk_queues import HOUR, NEVER
 from tests.federation.bulk_site import Site, site
 from tests.support import PATIENCE_S, wait_until
 
@@ -134,7 +134,7 @@ def test_the_first_retry_is_logged(store: FederatedStore, here: Site, monkeypatc
 def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: Site, store: FederatedStore, fresh: Fresh) -> None:
     queue = fresh()
     part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 1)
-    store.appender().push(queue, [b"1"], None)  # type: ignore[arg-type]  # it has room
+    store.appender().push(queue, [b"1"], NEVER)
     socket, session = BulkSocket(here.address()), []
     here.call(lambda: session.extend(here.connections))
     for id in range(1, 3 * READS):
