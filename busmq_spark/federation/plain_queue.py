@@ -17,9 +17,9 @@ from hashlib import sha1
 
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import UNTOLD, AckResult, QueueState
-from busmq_spark.errors import FederationLost, QueueExpired, QueueMissing, QueueRecreated
+from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.plain_line import PlainLine
-from busmq_spark.store.loss import Loss, loss_error
+from busmq_spark.store.loss import Loss, check_life, loss_error
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Traces
 from busmq_spark.topology.holder import LEASE_MS
@@ -112,7 +112,7 @@ class PlainQueue:
         """
         for attempt in range(TRIES):
             line, fields = await self._looked()
-            _check_life(part, fields, need)
+            check_life(part, fields.get("born") or "", need)
             if at is None:
                 place = await place_of(line, need)
                 if place is None or place[1] != need:
@@ -123,7 +123,7 @@ class PlainQueue:
                         return [], 0
                 at, need = place
             found = await line.look(at, min(most, part.last - need + 1))
-            _check_life(part, await line.fields(), need)  # lives do not come back: if it is this one still, it was so all the time
+            check_life(part, (await line.fields()).get("born") or "", need)  # lives do not come back: if it is this one still, it was so all the time
             if run := [message for message, id in zip(found, itertools.count(need), strict=False) if message[0] == id]:
                 return run, at + len(run)
             at = None
@@ -272,13 +272,3 @@ def fingerprint(text: str) -> str:
 def encoded(text: str) -> bytes:
     """The bytes of a message. Node has put U+FFFD for what was no UTF-8 before it came here."""
     return text.encode("utf-8", "replace")
-
-
-def _check_life(part: Range, fields: dict[str, str], need: int) -> None:
-    born = fields.get("born") or ""
-    if born == part.born:
-        return
-    expected = f"ids {need}..{part.last} of incarnation {part.born}"
-    if not born:
-        raise QueueExpired(queue=part.queue, expected=expected, found="no such queue, or one that no reader has named")
-    raise QueueRecreated(queue=part.queue, expected=expected, found=f"incarnation {born}")

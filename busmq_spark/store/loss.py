@@ -8,6 +8,7 @@ from typing import NoReturn
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
+from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Traces
 from busmq_spark.topology.links import Link
 
@@ -51,3 +52,13 @@ def raise_removed(link: Link, keys: QueueKeys, expected: str, found: str, need: 
     # Our own reader listens too (one per query); a subscription of another query counts as another consumer.
     traces = Traces((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
     raise loss_error(keys.name, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)
+
+
+def check_life(part: Range, born: str, need: int) -> None:
+    """Raise the error for a range, read up to before the id ``need``, whose queue is gone (``born`` empty) or in another life."""
+    if born == part.born:
+        return
+    expected = f"ids {need}..{part.last} of incarnation {part.born}"
+    if not born:
+        raise QueueExpired(queue=part.queue, expected=expected, found="no such queue, or one that no reader has named")
+    raise QueueRecreated(queue=part.queue, expected=expected, found=f"incarnation {born}")

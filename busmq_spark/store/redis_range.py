@@ -17,7 +17,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import Pairs
 from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, Slice, probe, seek
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
-from busmq_spark.store.loss import raise_removed
+from busmq_spark.store.loss import check_life, raise_removed
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.topology.cluster_link import ClusterLink
@@ -81,7 +81,7 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
     misses = 0
     while need <= part.last:
         born, oldest, value_bytes = links.single.run(probe(keys, need))
-        _check_life(part, born, need)
+        check_life(part, born, need)
         found = oldest
         if misses > 2 and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
             position, exact, following = links.single.run(seek(keys, need))
@@ -130,7 +130,7 @@ def _windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, str
             if following is not None:
                 many.post(following, life)
             values = None if piece is None else _values(pairs, piece)  # copied: the next fetch overwrites the buffer
-            _check_life(part, (many.fetch() or b"").decode(), need)
+            check_life(part, (many.fetch() or b"").decode(), need)
             if piece is None or values is None:
                 if pairs.last - pairs.first >= len(pairs) > 0:
                     yield from _runs(links, part, window, need, strict)
@@ -167,12 +167,3 @@ def _runs(links: RangeLinks, part: Range, window: Call, need: int, strict: bool)
             _skip(links, part, need, rows[0][0], strict)
         yield Rows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
         need = rows[-1][0] + 1
-
-
-def _check_life(part: Range, born: str, need: int) -> None:
-    if born == part.born:
-        return
-    expected = f"ids {need}..{part.last} of incarnation {part.born}"
-    if not born:
-        raise QueueExpired(queue=part.queue, expected=expected, found="no such queue, or one that no reader has named")
-    raise QueueRecreated(queue=part.queue, expected=expected, found=f"incarnation {born}")
