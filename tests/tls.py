@@ -5,12 +5,16 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import pytest
 import trustme
+
+from busmq_spark.embedded import RedisServer
 
 
 @dataclass(frozen=True)
@@ -109,3 +113,25 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
     for each in (sink, source):
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.in_(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.in_(tmp_path_factory.mktemp("stranger"))
+
+
+@pytest.fixture(scope="module")
+def plain_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
+    with TlsProxy(redis_server.port, authority.server_context("127.0.0.1")) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def mutual_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
+    with TlsProxy(redis_server.port, authority.server_context("127.0.0.1", ask_client=True)) as proxy:
+        yield proxy

@@ -30,7 +30,7 @@ async def test_nothing_survives_the_scope(fresh: Fresh) -> None:
             await queue.attach()
             await there.attach()
             there.each(lambda message: None)
-            bus.spawn(asyncio.sleep(3600), "something of the user's")
+            bus.spawn(asyncio.Event().wait(), "something of the user's")
             for n in range(100):
                 queue.push(n)
             await anext(queue.consume())

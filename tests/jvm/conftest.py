@@ -9,6 +9,7 @@ import pytest
 from tests.jvm import module
 from tests.jvm.probe import Probe
 from tests.peers.node import need
+from tests.tls import authority, mutual_tls, plain_tls, stranger  # noqa: F401  # fixtures
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
@@ -14,28 +12,6 @@ from tests.tls import Authority, TlsProxy
 
 pytestmark = [pytest.mark.jvm, pytest.mark.redis]
 PING = [call("PING")]
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.in_(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.in_(tmp_path_factory.mktemp("stranger"))
-
-
-@pytest.fixture(scope="module")
-def plain_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
-    with TlsProxy(redis_server.port, authority.server_context("127.0.0.1")) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def mutual_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
-    with TlsProxy(redis_server.port, authority.server_context("127.0.0.1", ask_client=True)) as proxy:
-        yield proxy
 
 
 def at(proxy: TlsProxy) -> str:

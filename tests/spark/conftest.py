@@ -119,6 +119,28 @@ class Bus:
         """The ids that are in the queue now."""
         return [int(id) for id in self("LRANGE", QueueKeys(queue).messages, 0, -1)[0::2]]
 
+    def leave_holes(self, queue: str) -> None:
+        """Fill the queue with 7; a reliable consumer takes 1 to 3, an unreliable one 4 and 5, and the first comes back: 1, 2, 3, 6, 7."""
+        keys = QueueKeys(queue)
+        self.fill(queue, 7)
+        self.link.run(core.pop(keys, reliable=True, ttl_s=60, most=3))
+        self.link.run(core.pop(keys, most=2))
+        self.link.run(core.ack(keys, 0, ttl_s=60, restore=True))
+        assert self.ids(queue) == [1, 2, 3, 6, 7]
+
+    def take_when_full(self, queue: str, maxsize: int, rows: int, query: StreamingQuery) -> list[int]:
+        """Take ten messages whenever the queue is full, until all ``rows`` that ``query`` writes are taken: their values."""
+        found: list[int] = []
+
+        def drained() -> bool:
+            assert query.exception() is None
+            if len(stored := self.ids(queue)) == maxsize or len(found) + len(stored) == rows:
+                found.extend(int(message.value) for message in self.link.run(core.pop(QueueKeys(queue), most=10)))
+            return len(found) == rows
+
+        wait_until(drained, PATIENCE_S)
+        return found
+
     def close_queue(self, queue: str) -> None:
         """Remove the queue with everything in it, as npm busmq's close does."""
         self.link.run(core.close(QueueKeys(queue)))

@@ -138,16 +138,7 @@ def test_a_full_queue_blocks_until_a_consumer_makes_room(bus: Bus, lines: Lines,
     bus.attach(queue, maxsize=30)
     lines.add(*range(100))
     query = lines.start(JAVA, lines.frame(), {"redis.url": bus.url, "queue": queue, "delivery": delivery})
-    found: list[int] = []
-
-    def drained() -> bool:
-        assert query.exception() is None
-        if len(stored := bus.ids(queue)) == 30 or len(found) + len(stored) == 100:
-            found.extend(int(message.value) for message in bus.link.run(core.pop(QueueKeys(queue), most=10)))
-        return len(found) == 100
-
-    wait_until(drained, PATIENCE_S)
-    assert found == list(range(100))
+    assert bus.take_when_full(queue, 30, 100, query) == list(range(100))
 
 
 # Exactly once, by either implementation

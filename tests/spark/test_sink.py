@@ -16,8 +16,7 @@ from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.source import BusmqDataSource
 from tests.conftest import Fresh
-from tests.spark.conftest import PATIENCE_S, Bus, MakeBus, Sink
-from tests.support import wait_until
+from tests.spark.conftest import Bus, MakeBus, Sink
 
 
 @pytest.fixture
@@ -107,16 +106,7 @@ def test_a_queue_that_is_created_gets_the_ttl_and_maxsize_of_the_options(bus: Bu
 def test_a_full_queue_blocks_until_a_consumer_makes_room(bus: Bus, rows: Callable[..., DataFrame], sink: Sink, queue: str, delivery: str) -> None:
     bus.attach(queue, maxsize=30)
     query = sink(rows(*numbers(1, 100)), {"redis.url": bus.url, "queue": queue, "delivery": delivery}, wait=False)
-    found: list[int] = []
-
-    def drained() -> bool:
-        assert query.exception() is None
-        if len(stored := bus.ids(queue)) == 30 or len(found) + len(stored) == 100:
-            found.extend(int(message.value) for message in bus.link.run(core.pop(QueueKeys(queue), most=10)))
-        return len(found) == 100
-
-    wait_until(drained, PATIENCE_S)
-    assert found == list(range(1, 101))
+    assert bus.take_when_full(queue, 30, 100, query) == list(range(1, 101))
 
 
 @pytest.mark.parametrize("how", [{"onFull": "fail"}, {"fullTimeoutMs": 300}], ids=str)

@@ -18,6 +18,7 @@ from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import Server, parse
+from tests.tls import authority, mutual_tls, plain_tls, stranger  # noqa: F401  # fixtures
 
 MAX_PATIENCE_S = 30.0
 

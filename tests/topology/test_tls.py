@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,28 +21,6 @@ from busmq_spark.topology.urls import parse
 from tests.conftest import FreshKeys
 from tests.tls import Authority, TlsProxy
 from tests.topology.conftest import Driver
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.in_(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.in_(tmp_path_factory.mktemp("stranger"))
-
-
-@pytest.fixture(scope="module")
-def plain_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
-    with TlsProxy(redis_server.port, authority.server_context("127.0.0.1")) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def mutual_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
-    with TlsProxy(redis_server.port, authority.server_context("127.0.0.1", ask_client=True)) as proxy:
-        yield proxy
 
 
 def to(proxy: TlsProxy, **options: object) -> Endpoint:
