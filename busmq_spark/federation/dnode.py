@@ -28,8 +28,6 @@ INDEX = re.compile("0|[1-9][0-9]{0,8}")
 EMPTY = re.compile(rb"\n+")
 HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 UNSAFE = {"__proto__", "constructor", "prototype"}
-UNDEFINED = object()
-"""An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
 Path = tuple[str, ...]
 
 
@@ -122,16 +120,6 @@ class Functions:
         function = self._by_id.pop(id, None)
         if function is not None and self._ids.get(function) == id:
             del self._ids[function]
-
-
-def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> Line:
-    """The line that invokes a peer's function with ``arguments``: a plain list, functions in it handed out."""
-    return _pack(method, list(arguments), functions)
-
-
-def pack_call(method: int | str, arguments: Iterable[Any], functions: Functions) -> Line:
-    """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
-    return _pack(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
 
 
 def methods_line(methods: Iterable[str]) -> Line:
@@ -314,7 +302,8 @@ def _at(whole: Any, step: str) -> Any:
     raise WireError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
 
 
-def _pack(method: int | str, arguments: list[Any], functions: Functions) -> Line:
+def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> Line:
+    """The line that invokes a peer's function with ``arguments``: a plain list, functions in it handed out."""
     callbacks: dict[str, Path] = {}
     links: list[tuple[Path, Path]] = []
 
@@ -325,7 +314,7 @@ def _pack(method: int | str, arguments: list[Any], functions: Functions) -> Line
                 return "[Circular]"
             inner = {**above, id(value): path}
             if isinstance(value, dict):
-                return {str(name): walk(part, (*path, str(name)), inner) for name, part in value.items() if part is not UNDEFINED}
+                return {str(name): walk(part, (*path, str(name)), inner) for name, part in value.items()}
             return [walk(part, (*path, str(place)), inner) for place, part in enumerate(value)]
         if callable(value):
             number = functions.hand_out(value)
@@ -336,7 +325,7 @@ def _pack(method: int | str, arguments: list[Any], functions: Functions) -> Line
         return value
 
     try:
-        packed = walk(arguments, (), {})
+        packed = walk(list(arguments), (), {})
     except RecursionError:
         raise WireError(found="arguments nested too deeply", expected=f"at most {DEPTH} levels") from None
     return Line(method, packed, dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))), tuple(links))

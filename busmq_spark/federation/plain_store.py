@@ -171,10 +171,6 @@ class PlainStore(AtLeastOnce):
 
         return self._patiently(push)
 
-    def bells(self, rung: threading.Event) -> list[Any]:  # noqa: ARG002  # as the protocol has it
-        """Nothing wakes a reader: pushes are found by asking."""
-        return []
-
     def close(self) -> None:
         """Say good-bye, and end the thread."""
         if self._loop.is_closed():

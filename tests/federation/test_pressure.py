@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.creation import creation
-from busmq_spark.federation.dnode import Functions, pack_call
+from busmq_spark.federation.dnode import Functions
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.outbox import HIGH
@@ -22,7 +22,7 @@ from busmq_spark.federation.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
-from tests.federation.tools import SECRET, Wire, most_in_work
+from tests.federation.tools import SECRET, Wire, most_in_work, pack_call
 
 BIG = "x" * 50_000
 SOCKETS = 8 * 1024 * 1024

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from busmq_spark.errors import WireError
 from busmq_spark.federation.creation import METHODS, Creation, creation
 from busmq_spark.federation.dnode import (
-    UNDEFINED,
     Functions,
     Line,
     Lines,
@@ -23,10 +22,10 @@ from busmq_spark.federation.dnode import (
     message_line,
     methods_line,
     pack,
-    pack_call,
     result_line,
 )
 from busmq_spark.federation.mux import Packet
+from tests.federation.tools import UNDEFINED, pack_call
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "federation-wire.json").read_text("utf-8"))
 CASES = {case["case"].partition(":")[0]: [said["line"].encode() for said in case["lines"]] for case in GOLDEN["cases"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,12 +13,19 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.creation import METHODS, Type, creation
-from busmq_spark.federation.dnode import Functions, Line, Remote, pack_call
+from busmq_spark.federation.dnode import Functions, Line, Remote, pack
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.server import FederationServer
 
 WAIT_S = 60.0
 SECRET = "correct-horse-battery"  # a test's
+UNDEFINED = object()
+"""An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
+
+
+def pack_call(method: int, arguments: Iterable[Any], functions: Functions) -> Line:
+    """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
+    return pack(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
 
 
 class Wire:
