@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import socket
+import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,17 +12,18 @@ import pytest
 from busmq_spark import Bus
 from busmq_spark.bus.sync import SyncBus
 from tests.browser.chromium import Page
-from tests.browser.serving import SECRET, Serving
 from tests.conftest import Fresh
-from tests.support import wait_until
+from tests.serving import Serving, everything
+from tests.support import PATIENCE_S, lasting_port, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.peer, pytest.mark.timeout(900)]
+SECRET = "open-sesame-for-the-browser"  # of this test only
 TEXTS = ["plain", "żółć €", "😀", "", '{"n":1}', "line\nbreak", "x" * 20_000]
 
 
 @pytest.fixture(scope="module")
 def serving(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with Serving(redis_url, tmp_path_factory.mktemp("serving")) as made:
+    with Serving(redis_url, tmp_path_factory.mktemp("serving"), everything(SECRET)) as made:
         yield made
 
 
@@ -147,20 +149,26 @@ def test_persisted_object_of_a_page_is_the_one_of_python(page: Page, serving: Se
     assert page.run("await asked(object, 'load'); return object.who") == "python"
 
 
+def refused(serving: Serving) -> int:
+    """How many handshakes the server has refused for their secret."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{serving.port}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    [found] = re.findall(r'^busmq_federation_refused_total\{reason="secret"\} (\d+)', text, re.MULTILINE)
+    return int(found)
+
+
 def test_page_with_a_wrong_secret_gets_nowhere(page: Page, serving: Serving, fresh: Fresh) -> None:
-    refused = serving.refused()
+    before = refused(serving)
     enter(page, serving, "not the secret at all")
     page.run("window.reached = false; made(bus, 'queue', name).then(() => { reached = true; })", name=fresh("browser"))
-    wait_until(lambda: serving.refused() > refused, what="the server refuses the page")
+    wait_until(lambda: refused(serving) > before, what="the server refuses the page")
     assert page.run("return reached") is False
 
 
 def test_page_finds_back_to_a_server_that_was_restarted(page: Page, redis_url: str, tmp_path: Path, bus: SyncBus, fresh: Fresh) -> None:
-    name = fresh("browser")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    name, listen = fresh("browser"), f"127.0.0.1:{lasting_port()}"
     with bus.queue(name) as queue:
-        with Serving(redis_url, tmp_path, port) as serving:
+        with Serving(redis_url, tmp_path, everything(SECRET), listen=listen) as serving:
             enter(page, serving)
             page.run(
                 """
@@ -177,6 +185,6 @@ def test_page_finds_back_to_a_server_that_was_restarted(page: Page, redis_url: s
             queue.push("before")
             page.run("await until(() => got.length === 1)")
         queue.push("meanwhile")
-        with Serving(redis_url, tmp_path, port):
+        with Serving(redis_url, tmp_path, everything(SECRET), listen=listen):
             queue.push("after")
             assert page.run("await until(() => got.length === 3); return got") == ["before", "meanwhile", "after"]

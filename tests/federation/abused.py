@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,9 +17,9 @@ from typing import Any
 import psutil
 
 from busmq_spark.federation.creation import METHODS, creation
-from tests.cli.conftest import COMMAND, environment
 from tests.conftest import Fresh
 from tests.federation.raw import CLOSE, Object, Raw, frame, request
+from tests.serving import Serving, everything
 from tests.support import wait_until
 
 SECRET = "a-secret-of-some-length"
@@ -33,12 +32,12 @@ ROOM = 40 * MIB
 class Served:
     """A server in a process of its own."""
 
-    process: subprocess.Popen[bytes]
+    pid: int
     port: int
 
     @property
     def memory(self) -> int:
-        return int(psutil.Process(self.process.pid).memory_info().rss)
+        return int(psutil.Process(self.pid).memory_info().rss)
 
     async def metric(self, name: str) -> float:
         raw = await Raw.dial(self.port)
@@ -83,21 +82,11 @@ class Served:
 @contextmanager
 def serve_process(redis_url: str, folder: Path, send_s: int = 8) -> Iterator[Served]:
     """Runs it, and fails if it ended, or met what it did not expect."""
-    secrets = folder / "secrets.toml"
-    secrets.touch(0o600)
-    secrets.write_text(f'[all]\nsecret = "{SECRET}"\nread = ["*"]\nwrite = ["*"]\nadmin = ["*"]\n')
     limits = {"connections_per_address": 1000, "handshake_s": 3, "send_s": send_s, "close_s": 2, "kernel_bytes": 32_768, "in_flight_bytes": 131_072}
-    arguments = ["serve", "--listen", "127.0.0.1:0", "--secrets", str(secrets), "--json", *(f"--limit={name}={n}" for name, n in limits.items())]
-    log = Path(secrets.parent / "log")
-    with log.open("wb") as err, subprocess.Popen([*COMMAND, *arguments], env=environment(redis_url), stdout=subprocess.PIPE, stderr=err) as process:
-        try:
-            assert process.stdout is not None
-            yield Served(process, int(re.findall(r":(\d+)/", json.loads(process.stdout.readline())["url"])[0]))
-            assert process.poll() is None, log.read_text()[-2000:]
-            assert not re.findall("(?m)^.*(?:failed|Traceback).*$", log.read_text()), "the server met what it did not expect"
-        finally:
-            process.terminate()
-            process.wait(60)
+    with Serving(redis_url, folder, everything(SECRET), *(f"--limit={name}={n}" for name, n in limits.items())) as server:
+        yield Served(server.process.pid, server.port)
+        assert server.process.poll() is None, server.log.read_text()[-2000:]
+        assert not re.findall("(?m)^.*(?:failed|Traceback).*$", server.log.read_text()), "the server met what it did not expect"
 
 
 async def honest(port: int, name: str) -> Object:
