@@ -45,7 +45,7 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="module")
 def wire(redis_server: RedisServer) -> Iterator[Cutter]:
     """Between the federation server and its Redis."""
-    with cutter(int(redis_server.url.rpartition(":")[2].split("/")[0])) as made:
+    with cutter(redis_server.port) as made:
         yield made
 
 

@@ -29,7 +29,7 @@ class Far:
 @asynccontextmanager
 async def far(redis_url: str, keyring: Keyring | None = None, **settings: Any) -> AsyncIterator[Far]:
     async with Bus(redis_url) as home, FederationServer(home, keyring or Keyring.single(SECRET)) as server:
-        with cutter(int(server.url.rpartition(":")[2].partition("/")[0])) as man:
+        with cutter(server.port) as man:
             url = f"ws://127.0.0.1:{man.port}/bus"
             async with Bus(federate=url, **{"federate_secret": SECRET, "federate_sockets": 1, **settings}) as bus:
                 yield Far(home, server, man, bus)
