@@ -26,7 +26,7 @@ STOP_S = 5.0
 # Below the range that Linux and macOS hand out to outgoing connections, so that the port is still free at a restart.
 FIRST_PORT, LAST_PORT = 22_000, 32_000
 CLUSTER_BUS = 10_000
-"""How far a cluster node's second port is above its first. It is the second one that is picked from the range: both are below the other then."""
+"""How far a cluster node's second port is above its first. The second is picked from the range: then the first is below outgoing ones, too."""
 # Logged by a server, and by a sentinel, once its own socket listens and its data are loaded.
 READY = ("Ready to accept connections", "Sentinel ID is")
 TAKEN = "Address already in use"

@@ -15,7 +15,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import ReadOptions, WriteOptions, parse
 from busmq_spark.spark import lease, stores
-from busmq_spark.store import line
+from busmq_spark.store import line, linked
 from busmq_spark.store.line import DirectLine
 from busmq_spark.store.sources import spell
 from tests.federation.bulk_site import SECRET, Site, site
@@ -100,6 +100,14 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
     assert all(value == f"{queue}:{id}".encode() for _, id, value, _ in found)
     bus.fill(queue, 10, first=101)
     assert ids(gather(query, {"": 10}), "far") == []
+
+
+def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    far.bus.fill(queue, 10)
+    monkeypatch.setattr(linked, "FETCH_S", -1.0)
+    assert query.step("planned") is None
+    assert query.reader._held == {}
+    assert ids(gather(query, {"far": 10}), "far") == list(range(1, 11))
 
 
 def test_whoever_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far: Far) -> None:
