@@ -49,10 +49,10 @@ def built() -> Path:
         return JAR
 
 
-def run_junit(*properties: str) -> None:
+def run_junit() -> None:
     """Run the module's own tests; AssertionError with what Maven said."""
     built()
-    _maven("test", *properties)  # leaves the jar alone, so those who want it need not wait
+    _maven("test")  # leaves the jar alone, so those who want it need not wait
 
 
 def _stale() -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.embedded.binary import find_redis_server
 from tests.jvm import module
 from tests.peers.node import need
 
@@ -13,4 +12,4 @@ from tests.peers.node import need
 @pytest.mark.slow
 def test_the_java_module_passes_its_own_tests() -> None:
     need(module.missing())
-    module.run_junit(f"-Dredis.server={find_redis_server()}")
+    module.run_junit()
