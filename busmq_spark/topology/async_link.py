@@ -28,7 +28,7 @@ class AsyncLink:
     """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still be executed; its reply is dropped."""
 
     def __init__(self, endpoint: Endpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
-        """``patience_s``: seconds a step is tried in all; None: what suits the endpoint and the error (see endpoint.py).
+        """``patience_s``: seconds a step is tried anew after its first failure; None: what suits the endpoint and the error (see endpoint.py).
 
         ``reply_s``: a server that owes a reply for so long is gone.
         """

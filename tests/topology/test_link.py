@@ -40,6 +40,13 @@ def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(driver: Driver) -
         assert len(fake.seen) == 3
 
 
+def test_a_reply_that_is_waited_for_longer_than_all_patience_is_asked_for_again(driver: Driver, impatient: None) -> None:
+    """Else a connection that a firewall forgot, or a moment in which Redis stood still, would end a query: 10 s are more than 8."""
+    with FakeRedis(says(b"", b"$1\r\n7\r\n")) as fake:
+        assert driver(fake.server, patience_s=0.1).execute(AGAIN) == b"7"
+        assert len(fake.seen) == 2
+
+
 def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(driver: Driver) -> None:
     with FakeRedis(says(CLOSE, b":1\r\n")) as fake:
         with pytest.raises(LinkLost):
