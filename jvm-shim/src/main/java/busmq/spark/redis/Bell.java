@@ -37,8 +37,8 @@ public final class Bell implements AutoCloseable {
         }
     }
 
-    /** Rings it from any thread, to wake the reader for another reason. */
-    public void ring() {
+    /** From any thread. */
+    void ring() {
         rung = true;
         LockSupport.unpark(waiting);
     }

@@ -2,5 +2,4 @@ package busmq.spark.redis;
 
 /** How TLS is checked: paths of PEM files. Null means the authorities that this Java trusts, and no certificate of our own. */
 record Trust(String ca, String certificate, String key, boolean checkHostname) {
-    static final Trust SYSTEM = new Trust(null, null, null, true);
 }

@@ -85,7 +85,7 @@ final class Attachment implements AutoCloseable {
     }
 
     /** Whether the queues lost something after their position in the checkpoint. Throws the loss of the first, unless that is allowed. */
-    Map<String, Boolean> compare(Collection<String> names, Map<String, Position> known) {
+    private Map<String, Boolean> compare(Collection<String> names, Map<String, Position> known) {
         Map<String, Long> wanted = new HashMap<>();
         names.forEach(queue -> wanted.put(queue, known.get(queue).last()));
         Map<String, Boolean> losses = new HashMap<>();
