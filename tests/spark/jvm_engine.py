@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -106,11 +106,9 @@ def asked(call: Any) -> Any:
     """What Java answers; an error of ours as the Python error with its code."""
     try:
         return call()
-    except Py4JJavaError as failed:
-        error = failed.java_exception
-        if error.getClass().getSimpleName() != "BusException":
-            raise
-        [kind] = [cls for cls in vars(errors).values() if isinstance(cls, type) and vars(cls).get("code") == error.code()]
-        found = kind(**dict(error.details()))
-        assert str(found) == error.getMessage()
-        raise found from None
+    except IllegalArgumentException as error:
+        failed = error
+    [kind] = [cls for cls in vars(errors).values() if isinstance(cls, type) and vars(cls).get("code") == failed.getCondition()]
+    found = kind(**(failed.getMessageParameters() or {}))
+    assert str(found) == str(failed)
+    raise found

@@ -34,7 +34,7 @@ class Causes:
 
     def code(self, store: Any, queue: str) -> str:
         loss = self._jvm.busmq.spark.core.Loss("removed", "ids", "none", 1)
-        return str(store.lossError(queue, loss).code())
+        return str(store.lossError(queue, loss).getCondition())
 
     def listen(self, server: RedisServer, channel: str) -> None:
         line = self._stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE_S))

@@ -4,12 +4,16 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import org.apache.spark.SparkThrowable;
 
 /**
  * Every error this module raises on purpose. Its message is {@code [CODE] what was found; what was expected; what to do}, word for word
  * Python's, and holds no secret.
+ *
+ * <p>PySpark shows its users one line for errors of a few classes, and this one is the least wrong of those that others may extend; any other
+ * is a Py4JJavaError with a Java stack. With a condition of its own it comes out of a task as it is, not within "Job aborted".
  */
-public final class BusException extends RuntimeException {
+public final class BusException extends IllegalArgumentException implements SparkThrowable {
     private static final Pattern FIELD = Pattern.compile("\\{(\\w+)(!r)?\\}");
 
     private final ErrorKind kind;
@@ -45,19 +49,21 @@ public final class BusException extends RuntimeException {
         return kind;
     }
 
-    /** For programs of any language; never changes once released. */
-    public String code() {
+    /** The code, for programs of any language; never changes once released. */
+    @Override
+    public String getCondition() {
         return kind.code();
+    }
+
+    /** What was found, by name. */
+    @Override
+    public Map<String, String> getMessageParameters() {
+        return details;
     }
 
     /** Whether waiting may mend it. */
     public boolean retriable() {
         return kind.retriable();
-    }
-
-    /** What was found, by name. */
-    public Map<String, String> details() {
-        return details;
     }
 
     private static String filled(String template, Map<String, String> details) {

@@ -69,7 +69,7 @@ record Cluster(List<Server> seeds) implements Endpoint {
         if (!worst.retriable()) {
             throw worst;
         }
-        throw new NobodyAnswers("no node of the cluster answers: " + worst.details().get("reason"));
+        throw new NobodyAnswers("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
     }
 
     private List<Node> toAsk(Collection<Node> known, Set<Node> dead) {

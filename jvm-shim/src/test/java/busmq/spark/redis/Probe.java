@@ -39,7 +39,7 @@ public final class Probe {
             try {
                 out.put("reply", probe.answer(JSON.readTree(line)));
             } catch (BusException error) {
-                out.put("code", error.code());
+                out.put("code", error.getCondition());
                 out.put("error", error.getMessage());
             } catch (RuntimeException | InterruptedException | ExceptionInInitializerError error) {
                 out.put("code", error.getClass().getName());
