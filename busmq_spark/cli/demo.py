@@ -45,7 +45,12 @@ class Scene(StrEnum):
     REALTIME = "realtime"
 
 
+TAKES = {Scene.FLIGHTS: {"rows", "redis", "output", "keep", "replace"}, Scene.FEDERATION: set[str](), Scene.REALTIME: {"output", "seconds"}}
+"""The options of each scene, beside --json."""
+
+
 def demo(  # noqa: PLR0913  the options of a command
+    context: typer.Context,
     scene: Annotated[Scene, typer.Argument(help="flights; federation: two data centres, one goes away; realtime: milliseconds.")] = Scene.FLIGHTS,
     *,
     rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
@@ -71,10 +76,7 @@ def demo(  # noqa: PLR0913  the options of a command
     ```
     """
     out = Output(as_json)
-    if scene is not Scene.FLIGHTS and (rows or keep or replace):
-        raise ConfigError(reason=f"--rows, --keep and --replace are for the scene with the flights; busmq demo {scene} takes none of them")
-    if scene is not Scene.REALTIME and seconds:
-        raise ConfigError(reason=f"--seconds is for busmq demo realtime; busmq demo {scene} takes as long as it takes")
+    _refuse_those_of_others(context, scene)
     if scene is Scene.FEDERATION:
         _need("pyspark", "websockets")
         from busmq_spark.cli.demo_federation import federation
@@ -120,6 +122,15 @@ def _flights(out: Output, asked: Replay, picture: Path) -> None:
         report.next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
             _stay(out)
+
+
+def _refuse_those_of_others(context: typer.Context, scene: Scene) -> None:
+    others = set[str]().union(*TAKES.values()) - TAKES[scene]
+    sources = {name: context.get_parameter_source(name) for name in context.params if name in others}
+    # What is only in the environment was not said to this command.
+    given = [f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if given:
+        raise ConfigError(reason=f"busmq demo {scene} does not take {' and '.join(given)}, which another scene does; leave it out")
 
 
 def _picture(output: Path, file: str) -> Path:

@@ -107,8 +107,11 @@ def test_ctrl_c_ends_everything_at_any_moment(tmp_path: Path, said: str, later_s
 
 
 @contextmanager
-def interrupted(tmp_path: Path, *arguments: str) -> Iterator[tuple[int, Callable[[str], bool]]]:
-    """A command under way: its id, and whether it has said something. At the end of the block it is interrupted, and nothing of it is left."""
+def interrupted(tmp_path: Path, *arguments: str, notes: str = "") -> Iterator[tuple[int, Callable[[str], bool]]]:
+    """A command under way: its id, and whether it has said something. At the end of the block it is interrupted, and nothing of it is left.
+
+    ``notes``: a pattern of what it may say on stderr.
+    """
     home, temporary = tmp_path / "home", tmp_path / "tmp"
     home.mkdir()
     temporary.mkdir()
@@ -127,7 +130,7 @@ def interrupted(tmp_path: Path, *arguments: str) -> Iterator[tuple[int, Callable
         yield demo.pid, has_said
         os.killpg(demo.pid, signal.SIGINT)
         assert demo.wait(PATIENCE_S) == 130
-    assert (tmp_path / "err").read_text() == ""
+    assert re.fullmatch(notes, (tmp_path / "err").read_text())
     wait_until(lambda: not [child for child in started.values() if alive(child)], what="every process has ended")
     assert list(temporary.iterdir()) == []
     assert list(home.iterdir()) == []
@@ -175,3 +178,21 @@ def test_a_password_is_not_part_of_the_lines_to_type() -> None:
         head, lines = next_lines("redis://:hunter2@host:6379", own=False, keep=keep)
         assert "hunter2" not in head + "".join(lines)
         assert "BUSMQ_REDIS_URL" in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["flights", "--seconds", "5"],
+        ["federation", "--rows", "10"],
+        ["federation", "--output", "plot.png"],
+        ["realtime", "--redis", "redis://127.0.0.1:1"],
+        ["realtime", "--keep"],
+    ],
+    ids=" ".join,
+)
+def test_options_of_another_scene_are_refused(tmp_path: Path, words: list[str]) -> None:
+    done = run(tmp_path, *words, "--json", url="redis://127.0.0.1:1")
+    assert done.returncode == 2
+    assert f"busmq demo {words[0]} does not take {words[1]}, " in json.loads(done.stderr)["error"]["message"]
+    assert list(tmp_path.iterdir()) == []

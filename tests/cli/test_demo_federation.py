@@ -35,10 +35,3 @@ def test_one_of_two_data_centres_goes_away_and_comes_back_and_every_order_is_the
 def test_ctrl_c_ends_everything(tmp_path: Path, said: str) -> None:
     with interrupted(tmp_path, "demo", "federation") as (_, has_said):
         wait_until(lambda: has_said(said), 2 * PATIENCE_S, what=f"the demo says {said!r}")
-
-
-def test_options_of_the_flights_are_refused(tmp_path: Path) -> None:
-    run = [*COMMAND, "demo", "federation", "--rows", "10", "--json"]
-    done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert "busmq demo federation takes none of them" in json.loads(done.stderr)["error"]["message"]
