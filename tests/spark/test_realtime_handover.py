@@ -13,18 +13,14 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from busmq_spark.spark.realtime import realtime
+from busmq_spark.spark.realtime import SESSION, realtime
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, Row
 from tests.spark.jvm_engine import JvmEngine
 from tests.support import wait_until
 
-SESSION = {
-    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    "spark.sql.streaming.realTimeMode.minBatchDuration": "500ms",
-}
+SETTINGS = {**SESSION, "spark.sql.streaming.realTimeMode.minBatchDuration": "500ms"}
 pushes = st.tuples(st.just("push"), st.integers(0, 1), st.integers(1, 9))
 steps = st.tuples(st.just("step"), st.sampled_from(["", "", "planned", "read"]), st.booleans())
 
@@ -109,8 +105,8 @@ class Handover:
 
 @pytest.fixture
 def handover(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path) -> Iterator[Handover]:
-    before = {name: spark.conf.get(name, None) for name in SESSION}
-    for name, value in SESSION.items():
+    before = {name: spark.conf.get(name, None) for name in SETTINGS}
+    for name, value in SETTINGS.items():
         spark.conf.set(name, value)
     made = Handover(spark, bus, queue, tmp_path / "checkpoint")
     yield made

@@ -4,6 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import java.io.Serializable;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
@@ -27,19 +28,16 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
 
     /** Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, or no queue. Columns {@code id} and {@code source} are ignored. */
     public static SinkColumns of(StructType schema, String queue) {
+        StructField[] fields = schema.fields();
         Map<String, Integer> found = new HashMap<>();
-        for (String name : schema.fieldNames()) {
-            found.put(name.toLowerCase(Locale.ROOT), 0);
+        for (int i = 0; i < fields.length; i++) {
+            found.put(fields[i].name().toLowerCase(Locale.ROOT), i);
         }
         if (!found.containsKey("value")) {
             String names = schema.isEmpty() ? "no columns" : String.join(", ", schema.fieldNames());
             throw BusException.config("column 'value' is missing; the rows have: " + names);
         }
-        StructField[] fields = schema.fields();
-        for (int i = 0; i < fields.length; i++) {
-            check(fields[i]);
-            found.put(fields[i].name().toLowerCase(Locale.ROOT), i);
-        }
+        Arrays.stream(fields).forEach(SinkColumns::check);
         if (queue == null && !found.containsKey("queue")) {
             throw BusException.config("no queue is named: set option 'queue', or give the rows a column queue");
         }
