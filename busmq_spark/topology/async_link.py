@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ class AsyncLink:
     """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still be executed; its reply is dropped."""
 
     def __init__(self, endpoint: Endpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
-        """``patience_s``: seconds a step is tried anew after its first failure; None: what suits the endpoint and the error (see endpoint.py).
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py).
 
         ``reply_s``: a server that owes a reply for so long is gone.
         """
@@ -51,14 +52,14 @@ class AsyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        began, attempt = 0.0, 0
+        began, attempt = time.monotonic(), 0
         while True:
             wire = self._wire
             try:
                 if wire is None or not wire.open:
                     wire = await self.connect()
             except _WIRE_ERRORS as error:
-                began = await self._pause_or_raise(translate(error, self.endpoint), attempt, began, wire)
+                await self._pause_or_raise(translate(error, self.endpoint), attempt, began, wire)
                 attempt += 1
                 continue
             try:
@@ -70,7 +71,8 @@ class AsyncLink:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                began = await self._pause_or_raise(lost, attempt, began, wire)
+                began = began if attempt else time.monotonic()
+                await self._pause_or_raise(lost, attempt, began, wire)
                 attempt += 1
                 continue
             if failed is None:
@@ -78,7 +80,7 @@ class AsyncLink:
             refused = translate(failed, self.endpoint)
             if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
                 raise refused from None
-            began = await self._pause_or_raise(refused, attempt, began, wire)
+            await self._pause_or_raise(refused, attempt, began, wire)
             attempt += 1
 
     async def connect(self) -> WireProtocol:
@@ -114,19 +116,15 @@ class AsyncLink:
         """Close the connection. A later step opens a new one."""
         self.drop()
 
-    async def _pause_or_raise(self, error: BusError, attempt: int, began: float, wire: WireProtocol | None) -> float:
-        """Sleep before the next attempt; the result is when the first one ended (``began``, or now while that is 0)."""
+    async def _pause_or_raise(self, error: BusError, attempt: int, began: float, wire: WireProtocol | None) -> None:
         pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
         if not isinstance(error, LinkLost):
             raise error from None
         if self.endpoint.moves and wire is self._wire:
             self.drop()  # who is master is asked anew
-        now = asyncio.get_running_loop().time()
-        given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
-        if now + pause_s > (began or now) + given:
+        if time.monotonic() + pause_s > began + (patience(self.endpoint, error) if self._patience_s is None else self._patience_s):
             raise error from None
         await asyncio.sleep(pause_s)
-        return began or now
 
 
 async def _mended(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:

@@ -29,7 +29,7 @@ class SyncLink:
     """
 
     def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
-        """``patience_s``: seconds a step is tried anew after its first failure; None: what suits the endpoint and the error (see endpoint.py)."""
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py)."""
         self.endpoint = endpoint
         self._patience_s = patience_s
         self._connection: redis.Connection | None = None
@@ -46,12 +46,12 @@ class SyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        failed_at = 0.0
+        began = time.monotonic()
         for attempt in range(1_000_000):
             try:
                 connection = self._ready()
             except _WIRE_ERRORS as error:
-                failed_at = self._pause_or_raise(translate(error, self.endpoint), attempt, failed_at)
+                self._pause_or_raise(translate(error, self.endpoint), attempt, began)
                 continue
             try:
                 replies = _exchange(connection, calls)
@@ -60,14 +60,15 @@ class SyncLink:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                failed_at = self._pause_or_raise(lost, attempt, failed_at)
+                began = began if attempt else time.monotonic()  # a reply is waited for longer than all patience
+                self._pause_or_raise(lost, attempt, began)
                 continue
             if (failed := first_error(replies)) is None:
                 return result(step, replies)
             refused = translate(failed, self.endpoint)
             if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
                 raise refused from None
-            failed_at = self._pause_or_raise(refused, attempt, failed_at)  # LOADING and its like: not executed
+            self._pause_or_raise(refused, attempt, began)  # LOADING and its like: not executed
         raise AssertionError("unreachable")
 
     def post(self, call: Call) -> None:
@@ -165,19 +166,15 @@ class SyncLink:
         except _WIRE_ERRORS:
             return False
 
-    def _pause_or_raise(self, error: BusError, attempt: int, failed_at: float) -> float:
-        """Wait before the next attempt; the result is when the first one ended (``failed_at``, or now while that is 0)."""
+    def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> None:
         pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
         if not isinstance(error, LinkLost):
             raise error from None
-        now = time.monotonic()
-        given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
-        if now + pause_s > (failed_at or now) + given:
+        if time.monotonic() + pause_s > began + (patience(self.endpoint, error) if self._patience_s is None else self._patience_s):
             raise error from None
         if self.endpoint.moves:
             self._drop()  # who is master is asked anew
         self._stopped.wait(pause_s)
-        return failed_at or now
 
 
 class Posting(Protocol):

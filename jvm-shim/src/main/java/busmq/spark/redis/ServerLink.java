@@ -41,7 +41,7 @@ final class ServerLink extends GuardedLink {
                 if (!repeatable) {
                     throw Refusals.translate(error, endpoint);
                 }
-                patience.pause(error);
+                patience.unanswered(error);
                 continue;
             }
             JedisDataException failed = firstError(replies);
