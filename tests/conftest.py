@@ -19,8 +19,8 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import parse
-from tests.share import keep_ports_apart, share
-from tests.support import QUICK_JAVA
+from tests import java
+from tests.share import keep_ports_apart, share, starts_sparks
 
 TESTS = Path(__file__).parent
 # What the tests of a folder need. A test of another folder says so itself.
@@ -36,8 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile the package anew
-    # For every Spark that a test starts, also in a process of its own. The web page with its jobs costs seconds.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{QUICK_JAVA} -Dspark.ui.enabled=false")
+    java.prepare()
     if worker := getattr(config, "workerinput", None):
         keep_ports_apart(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
@@ -53,7 +52,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Two(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if any(starts_sparks(item.nodeid) for item in items):
+        java.share_classes(config.cache.mkdir("java"))
     for item in items:
         if item.path.is_relative_to(TESTS) and (marker := MARKERS.get(item.path.relative_to(TESTS).parts[0])):
             item.add_marker(marker)

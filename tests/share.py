@@ -11,6 +11,11 @@ from busmq_spark.embedded import server
 SPARKS = tuple(f"tests/{name}" for name in ("faults/", "spark/", "test_docs", "test_notebooks", "test_exports", "test_packaging", "cli/test_demo"))
 
 
+def starts_sparks(nodeid: str) -> bool:
+    """Whether a test starts Sparks in processes of their own."""
+    return nodeid.startswith(SPARKS) and (not nodeid.startswith("tests/spark/") or "test_installed" in nodeid)
+
+
 def share(nodeid: str) -> str:
     """Which of the two a test belongs to."""
     return "spark" if nodeid.startswith(SPARKS) else "others"

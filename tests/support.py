@@ -12,8 +12,6 @@ from busmq_spark.embedded import server
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
 PATIENCE_S = 120.0
 """How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
 

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.realtime import realtime
 from busmq_spark.spark.tune import tune
-from tests.support import QUICK_JAVA
+from tests import java
+from tests.java import QUICK_JAVA
 
 
 def plain(rows: Any, mark: bytes) -> Any:
@@ -64,8 +65,7 @@ class Driver:
         for name, value in {
             "spark.ui.enabled": "false",
             "spark.driver.memory": "600m",
-            "spark.driver.extraJavaOptions": QUICK_JAVA,
-            "spark.executor.extraJavaOptions": QUICK_JAVA,
+            "spark.executor.extraJavaOptions": f"{QUICK_JAVA} {java.archive()}",  # a driver has them from SPARK_SUBMIT_OPTS
             "spark.sql.shuffle.partitions": "2",
             # A JVM that lives for seconds need not compile well; nor need Spark compile queries.
             "spark.sql.codegen.wholeStage": "false",

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyspark
 
+from tests.java import QUICK_JAVA
 from tests.jvm import module
-from tests.support import QUICK_JAVA
 
 SOURCE = module.MODULE / "src" / "test" / "java" / "busmq" / "spark" / "redis" / "Probe.java"
 NAMES = count(1)

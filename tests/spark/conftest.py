@@ -58,7 +58,6 @@ def _of_spark40(item: pytest.Item) -> bool:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     ensure_java()
     ensure_python()
-    os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
     # Workers import the package from this tree even where it is not installed.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     if pyspark.__version__ >= "4.1" and not module.missing():

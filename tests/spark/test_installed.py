@@ -19,7 +19,7 @@ import pytest
 
 from busmq_spark.spark.java import ensure_java
 from tests.spark.conftest import PATIENCE_S, ROOT, Bus
-from tests.support import QUICK_JAVA, wait_until
+from tests.support import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JOB = Path(__file__).with_name("installed_job.py")
@@ -54,7 +54,7 @@ def run(command: list[str], environment: Any, cwd: Path | None = None) -> str:
 def clean(python_path: str, **more: str) -> dict[str, str]:
     """An environment that knows no Spark but the one of this interpreter, and no package but those on ``python_path``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON", "BUSMQ_"))}
-    local = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(ROOT / "conf"), "JAVA_HOME": ensure_java(), "SPARK_SUBMIT_OPTS": QUICK_JAVA}
+    local = {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": ensure_java(), "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
     return {**kept, **local, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **more}
 
 
