@@ -38,7 +38,7 @@ class Stream:
         sink = rows.writeStream.format("busmq-realtime").options(**self._where, queue=self.target)
         writer = sink.option("checkpointLocation", str(self._checkpoint))
         if not ordinary:
-            writer = realtime(writer).trigger(realTime=BATCH)  # type: ignore[call-overload]  # PySpark's stub forgot it
+            writer = realtime(writer, BATCH)
         self._query = writer.start()
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from importlib.metadata import version
+from inspect import signature
 from typing import TYPE_CHECKING, Any, overload
 
 from busmq_spark.errors import ConfigError
@@ -40,16 +41,17 @@ QUERY = {  # from Spark 4.3 on: those before refuse it together with this trigge
 @overload
 def realtime(target: SparkSession.Builder) -> SparkSession.Builder: ...
 @overload
-def realtime(target: DataStreamWriter) -> DataStreamWriter: ...
-def realtime(target: Any) -> Any:
+def realtime(target: DataStreamWriter, batch: str | None = None) -> DataStreamWriter: ...
+def realtime(target: Any, batch: str | None = None) -> Any:
     """Make a session builder, or the writer of a streaming query, ready for real-time mode, and return it.
 
-    What was set on a builder before stays. A builder gets the jar and the settings of ``tune``, too.
+    What was set on a builder before stays. A builder gets the jar and the settings of ``tune``, too. ``batch``, for a writer: how long a batch
+    lasts, such as ``60 seconds``; the same as ``trigger(realTime=…)``, which PySpark 4.1 lacks.
 
         spark = realtime(SparkSession.builder.master("local[4]")).getOrCreate()
         rows = spark.readStream.format("busmq-realtime").option("subscribe", "orders").load()
         writer = rows.select("value").writeStream.format("busmq-realtime").option("queue", "out").option("checkpointLocation", "/data/c")
-        realtime(writer).trigger(realTime="60 seconds").start()
+        realtime(writer, "60 seconds").start()
     """
     release = version("pyspark")
     major_minor = tuple(int(part) for part in release.split(".")[:2])
@@ -57,7 +59,8 @@ def realtime(target: Any) -> Any:
         raise ConfigError(reason=f"real-time mode came with Spark 4.1, and this is Spark {release}; install pyspark 4.1 or later")
     if hasattr(target, "getOrCreate"):
         return _session(target)
-    return target.outputMode("update").options(**QUERY if major_minor >= (4, 3) else {})
+    writer = target.outputMode("update").options(**QUERY if major_minor >= (4, 3) else {})
+    return writer if batch is None else _triggered(writer, batch)
 
 
 def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) -> DataStreamWriter:
@@ -67,7 +70,7 @@ def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) ->
     columns are the sink's. Not over Spark Connect.
 
         writer = rows.select("value").writeStream.option("checkpointLocation", "/data/c")
-        realtime_foreach(writer, {"queue": "out"}).trigger(realTime="60 seconds").start()
+        realtime(realtime_foreach(writer, {"queue": "out"}), "60 seconds").start()
     """
     from pyspark import SparkContext
 
@@ -77,6 +80,18 @@ def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) ->
     assert SparkContext._jvm is not None, "a writer comes from a session"
     writer._jwrite.foreach(SparkContext._jvm.busmq.spark.BusmqForeachWriter(texts))
     return writer.outputMode("update")
+
+
+def _triggered(writer: Any, batch: str) -> Any:
+    from pyspark import SparkContext
+
+    if "realTime" in signature(type(writer).trigger).parameters:
+        return writer.trigger(realTime=batch)
+    if not hasattr(writer, "_jwrite"):
+        raise ConfigError(reason=f"PySpark {version('pyspark')} cannot ask for real-time mode over Spark Connect; install pyspark 4.2 or later")
+    assert SparkContext._jvm is not None, "a writer comes from a session"
+    writer._jwrite = writer._jwrite.trigger(SparkContext._jvm.org.apache.spark.sql.streaming.Trigger.RealTime(batch))
+    return writer
 
 
 def _session(builder: SparkSession.Builder) -> SparkSession.Builder:

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in unfit]
     for item in items:
         names = getattr(item, "fixturenames", ())
-        if pyspark.__version__ < "4.1":  # it leaves the sockets of collect() to the garbage collector
+        if pyspark.__version__ < "4.2":  # it leaves the sockets of collect() to the garbage collector
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"))
         if "spark" in names:
             item.add_marker("spark")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,25 @@ def test_logs_are_written_later_only_where_spark_takes_that_in_real_time_mode(
     assert (writer.mode, writer.given) == ("update", extra)
 
 
-def test_session_and_query_of_the_helper_run_in_real_time(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path) -> None:
+def by_trigger(writer: Any) -> Any:
+    return busmq_spark.realtime(writer).trigger(realTime="1 hour")
+
+
+def by_helper(writer: Any) -> Any:
+    return busmq_spark.realtime(writer, "1 hour")
+
+
+def by_helper_in_pyspark_4_1(writer: Any) -> Any:
+    """Its writers have no ``trigger(realTime=…)``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(writer), "trigger", lambda self, *, processingTime: self)
+        return busmq_spark.realtime(writer, "1 hour")
+
+
+@pytest.mark.parametrize("asked", [by_trigger, by_helper, by_helper_in_pyspark_4_1])
+def test_session_and_query_of_the_helper_run_in_real_time(
+    spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, tmp_path: Path, asked: Callable[[Any], Any]
+) -> None:
     """From queue to queue while the batch, an hour long, has only begun."""
     session = spark.newSession()
     for name, value in helper.SESSION.items():
@@ -91,7 +110,7 @@ def test_session_and_query_of_the_helper_run_in_real_time(spark: SparkSession, s
     source: dict[str, Any] = {"redis.url": bus.url, "subscribe": queue}
     rows = session.readStream.format("busmq-realtime").options(**source).load().selectExpr("base64(value) AS value")
     sink = {"redis.url": bus.url, "queue": f"{queue}-out", "checkpointLocation": str(tmp_path)}
-    query = busmq_spark.realtime(rows.writeStream.format("busmq-realtime").options(**sink)).trigger(realTime="1 hour").start()
+    query = asked(rows.writeStream.format("busmq-realtime").options(**sink)).start()
     try:
         bus.push(queue, "one", "two")
         wait_until(lambda: query.exception() or bus.stored(f"{queue}-out") == [b"b25l", b"dHdv"], PATIENCE_S)
