@@ -58,6 +58,8 @@ def realtime(target: Any, batch: str | None = None) -> Any:
     if major_minor < (4, 1):
         raise ConfigError(reason=f"real-time mode came with Spark 4.1, and this is Spark {release}; install pyspark 4.1 or later")
     if hasattr(target, "getOrCreate"):
+        if batch is not None:
+            raise ConfigError(reason=f"a batch of {batch!r} is for the writer of a query, and this is the builder of a session; leave it out here")
         return _session(target)
     writer = target.outputMode("update").options(**QUERY if major_minor >= (4, 3) else {})
     return writer if batch is None else _triggered(writer, batch)

@@ -24,6 +24,8 @@ from tests.spark.monitor import Monitor
 SIZE, WARM_S, FLOOR_S = 100, 20.0, 10.0
 RUNS, SECONDS = 3, 60.0
 BACKLOG = 1_000_000
+Found = dict[str, dict[str, dict[str, float]]]
+"""Of each way, through Spark and without it: milliseconds at some points."""
 IDLE_S, IDLE_CORE, IDLE_COMMANDS = 30.0, 0.02, 25
 
 
@@ -42,9 +44,8 @@ class Way:
         return ", ".join(f"{point} ≤ {ms:g}" for point, ms in self.most) + " ms" if self.most else ""
 
 
-EARLY = "early5"
 WAYS = {
-    EARLY: Way("real-time mode, 5 s batches, from 20 s to 80 s after the start of the query", 1000, "5 seconds"),
+    "early5": Way(f"real-time mode, 5 s batches, from {WARM_S:g} s to {WARM_S + SECONDS:g} s after the start of the query", 1000, "5 seconds"),
     "rt5": Way("real-time mode, 5 s batches", 1000, "5 seconds", (("p50", 1), ("p99", 10))),
     "rt60": Way("real-time mode, 60 s batches", 1000, "60 seconds", (("p99", 3),)),
     "many5": Way("real-time mode, 5 s batches", 20_000, "5 seconds", (("p99", 10),)),
@@ -53,7 +54,7 @@ WAYS = {
     "tuned": Way("Python source and sink, tuned", 1000),
 }
 # Java compiles what runs once a batch only after dozens of batches, so those of 60 s are measured in a Java that has seen many of 5 s.
-SETTINGS = {"live": (EARLY, "rt5", "many5", "rt60", "many60"), "plain": ("plain",), "tuned": ("tuned",)}
+SETTINGS = {"live": ("early5", "rt5", "many5", "rt60", "many60"), "plain": ("plain",), "tuned": ("tuned",)}
 
 
 def run(runs: int = RUNS, seconds: float = SECONDS) -> Iterator[Row]:
@@ -80,22 +81,22 @@ def row(way: Way, found: Sequence[dict[str, dict[str, float]]]) -> Row:
     return Row(what, f"{shown} ms; without Spark {floor}", way.target, met)
 
 
-def apart(setting: str, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
+def apart(setting: str, seconds: float) -> Found:
     """The ways of a setting in a process of their own, since Java keeps what was set when it started."""
     return python_apart(setting, seconds, "tests.benchmarks.realtime")
 
 
-def once(setting: str, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
+def once(setting: str, seconds: float) -> Found:
     """A session; for ways with the same trigger a query, and some traffic to warm it up; for each way the traffic that counts."""
     spark = session(setting != "plain", realtime=setting == "live")
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: Found = {}
     for _, names in groupby(SETTINGS[setting], lambda name: WAYS[name].batch):
         found |= with_one_query(spark, list(names), seconds)
     spark.stop()
     return found
 
 
-def with_one_query(spark: Any, names: Sequence[str], seconds: float) -> dict[str, dict[str, dict[str, float]]]:
+def with_one_query(spark: Any, names: Sequence[str], seconds: float) -> Found:
     """What ways measure that differ in their rate only."""
     with redis() as (server, link), tempfile.TemporaryDirectory() as folder:
         for queue in ("in", "out", "floor"):
@@ -117,7 +118,7 @@ def pipeline(spark: Any, way: Way, url: str, folder: str) -> Any:
     where = {"redis.url": url}
     frame = spark.readStream.format(name).options(**where, subscribe="in").load().selectExpr("base64(value) AS value")
     writer = frame.writeStream.format(name).options(**where, queue="out", checkpointLocation=folder)
-    return (busmq_spark.realtime(writer).trigger(realTime=way.batch) if way.batch else writer).start()
+    return (busmq_spark.realtime(writer, way.batch) if way.batch else writer).start()
 
 
 def timed(url: str, load: Load) -> dict[str, float]:

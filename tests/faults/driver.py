@@ -88,7 +88,7 @@ class Driver:
         """The same in real-time mode."""
         rows = self._spark.readStream.format("busmq-realtime").options(**source).load()
         writer = rows.select("value").writeStream.format("busmq-realtime").options(delivery="at-least-once", **sink)
-        self._query = realtime(writer.option("checkpointLocation", checkpoint)).trigger(realTime=duration).start()
+        self._query = realtime(writer.option("checkpointLocation", checkpoint), duration).start()
 
     def stop(self) -> None:
         if self._query is not None:

@@ -58,6 +58,11 @@ def test_a_running_spark_without_the_jar_is_refused(spark: SparkSession, shim_ja
         busmq_spark.realtime(SparkSession.Builder())
 
 
+def test_a_session_has_no_batches() -> None:
+    with pytest.raises(ConfigError, match="is for the writer of a query"):
+        busmq_spark.realtime(SparkSession.Builder(), "60 seconds")  # type: ignore[call-overload]  # the mistake itself
+
+
 def test_spark_4_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(helper, "version", lambda package: "4.0.5")
     with pytest.raises(ConfigError, match=r"came with Spark 4\.1"):
