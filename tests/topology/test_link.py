@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -12,10 +14,11 @@ from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.topology import async_link as async_link_module
 from busmq_spark.topology import connect
 from busmq_spark.topology import link as link_module
 from busmq_spark.topology.async_link import AsyncLink
-from busmq_spark.topology.endpoint import PATIENCE_S
+from busmq_spark.topology.endpoint import PATIENCE_S, Endpoint
 from busmq_spark.topology.link import SyncLink
 from tests.topology.conftest import Driver, absent
 from tests.topology.fakes import CLOSE, FakeRedis, answered, says
@@ -45,6 +48,39 @@ def test_a_reply_that_is_waited_for_longer_than_all_patience_is_asked_for_again(
     with FakeRedis(says(b"", b"$1\r\n7\r\n")) as fake:
         assert driver(fake.server, patience_s=0.1).execute(AGAIN) == b"7"
         assert len(fake.seen) == 2
+
+
+def test_a_host_that_drops_packets_is_given_up_when_connecting_has_taken_all_patience(
+    driver: Driver, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled: list[Endpoint] = []
+    for module, name in ((link_module, "dial"), (async_link_module, "dial_async")):
+        monkeypatch.setattr(module, name, counted(getattr(module, name), dialled))
+    with deaf() as url, pytest.raises(LinkLost):
+        driver(url, patience_s=0.1).execute(AGAIN)
+    assert len(dialled) == 1
+
+
+def counted(dial: Callable[..., Any], dialled: list[Endpoint]) -> Callable[..., Any]:
+    def wrapper(endpoint: Endpoint, *rest: Any) -> Any:
+        dialled.append(endpoint)
+        return dial(endpoint, *rest)
+
+    return wrapper
+
+
+@contextmanager
+def deaf() -> Iterator[str]:
+    """A host that answers no attempt to connect: the line of those that wait to be accepted is full."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(driver: Driver) -> None:

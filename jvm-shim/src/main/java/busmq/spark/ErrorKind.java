@@ -75,9 +75,4 @@ public enum ErrorKind {
     String template() {
         return template;
     }
-
-    /** Whether planned messages are gone: what {@code failOnDataLoss=false} passes over. */
-    public boolean dataLoss() {
-        return ordinal() >= DATA_LOSS.ordinal() && ordinal() <= IDS_REISSUED.ordinal();
-    }
 }
