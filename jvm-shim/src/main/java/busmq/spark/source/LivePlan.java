@@ -47,7 +47,7 @@ final class LivePlan {
         this.entries = entries;
         List<List<String>> groups = Plan.readers(entries.keySet(), readers());
         long commands = options.redis().cluster() ? entries.size() : groups.size();
-        long pollMs = Math.max(options.idlePollMs(), commands * MS_PER_S / POLLS_PER_S);
+        long pollMs = pollMs(options.idlePollMs(), commands);
         boolean pin = fresh && options.starting().has(Starting.LATEST);
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
@@ -55,6 +55,11 @@ final class LivePlan {
                     queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue), heardBy(queue))).toList(), pollMs, pin));
         }
         return found.toArray(new InputPartition[0]);
+    }
+
+    /** How long each reader waits between two polls, which are so many commands for all of them. */
+    static long pollMs(long idlePollMs, long commands) {
+        return Math.max(idlePollMs, (commands * MS_PER_S + POLLS_PER_S - 1) / POLLS_PER_S);
     }
 
     /** Where the batch ended: what its readers say, and where it began for queues of a reader that did not run. */

@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
@@ -18,6 +19,14 @@ class LivePlanTest {
         plan.ends(new PartitionOffset[] {end("1", "a"), end("2", "b")});
         plan.ends(new PartitionOffset[] {end("2", "a", "b")});
         assertEquals(List.of(Set.of("1", "2"), Set.of("2"), Set.of()), List.of(plan.heardBy("a"), plan.heardBy("b"), plan.heardBy("c")));
+    }
+
+    @Test
+    void allReadersTogetherAskFifteenTimesASecondAtMostAndNoneMoreOftenThanTheOptionSays() {
+        for (long commands = 1; commands < 100; commands++) {
+            assertTrue(commands * 1000.0 / LivePlan.pollMs(1, commands) <= 15);
+        }
+        assertEquals(60_000, LivePlan.pollMs(60_000, 7));
     }
 
     private static LiveOffset end(String executor, String... queues) {
