@@ -15,7 +15,7 @@ T = TypeVar("T")
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
 UNTOLD = -1
-"""In the place of the id given last, of an empty queue where that cannot be known: the next message tells (federation/plain_queue.py)."""
+"""In the place of the id given last, of an empty queue where that cannot be known: the next message tells (federation/plain/queue.py)."""
 _STATE_ITEMS = 9
 
 

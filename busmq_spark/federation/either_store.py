@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from typing import Any, Protocol, cast
 
 from busmq_spark.errors import FederationRefused
-from busmq_spark.federation.bulk_socket import FederationAddress
-from busmq_spark.federation.plain_store import PlainStore
-from busmq_spark.federation.store import FederatedBell, FederatedStore
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.store import FederatedBell, FederatedStore
+from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.store.protocol import Bells, ReadStore, WriteStore
 
 NO_BULK = (401, 101)

@@ -25,7 +25,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from busmq_spark.errors import ConfigError, LinkLost, StateError
-from busmq_spark.federation.bulk_server import BulkServer
+from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.handshake import BULK, HEALTH, OURS, REASONS, Door, Refuse, decide, is_loopback, page
 from busmq_spark.federation.keyring import Keyring

@@ -22,7 +22,7 @@ from busmq_spark.store.sources import by_source
 from busmq_spark.topology.endpoint import PATIENCE_S
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
-    from busmq_spark.federation.bulk_socket import FederationAddress
+    from busmq_spark.federation.address import FederationAddress
     from busmq_spark.federation.either_store import LinkStore
 
 
@@ -35,7 +35,7 @@ DRIVER_PATIENCE_S = 30.0
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
     """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
     try:
-        from busmq_spark.federation.bulk_socket import FederationAddress
+        from busmq_spark.federation.address import FederationAddress
     except ImportError as error:
         remedy = "Install busmq_spark with the extra federation on driver and executors: pip install 'busmq_spark[spark,federation]'"
         raise LocalToolMissing(

@@ -6,8 +6,8 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from busmq_spark.federation.bulk_socket import FederationAddress
-from busmq_spark.federation.store import FederatedStore, open_federated
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Creation

@@ -6,8 +6,8 @@ import json
 import sys
 import time
 
-from busmq_spark.federation.bulk_socket import FederationAddress
-from busmq_spark.federation.plain_store import PlainStore
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation
 

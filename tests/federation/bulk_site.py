@@ -11,8 +11,8 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from busmq_spark.federation.bulk_server import BulkServer
-from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.federation import bulk
-from busmq_spark.federation.bulk_calls import OPERATIONS
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.calls import OPERATIONS
+from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.creation import METHODS, creation
 from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.limits import Limits
@@ -89,12 +90,12 @@ async def test_a_head_that_does_not_end_is_not_kept(federation: Serve) -> None:
 def sequence(bender: Bender, creations: Bender, chance: random.Random, channel: bytes) -> list[bytes]:
     """A channel's life gone wrong, each frame of it sound: the socket survives it."""
     bodies = [creations.one(), *(bender.one() for _ in range(chance.randint(0, 3)))]
-    frames = [frame(channel + b"1" + (body or b"x")) for body in bodies]
+    made = [frame(channel + b"1" + (body or b"x")) for body in bodies]
     if chance.random() < 0.7:
-        frames.append(frame(channel + b"2"))
+        made.append(frame(channel + b"2"))
     if chance.random() < 0.2:
-        chance.shuffle(frames)
-    return frames
+        chance.shuffle(made)
+    return made
 
 
 BROKEN = [
@@ -193,12 +194,12 @@ def bulk_calls(queue: str) -> list[bytes]:
         "forget": ["sink", staged],
     }
     assert {*arguments} == {*OPERATIONS}
-    body = bulk.pack_values([b"a", b"bc" * 100])
+    body = frames.pack_values([b"a", b"bc" * 100])
     calls = [
-        bulk.Frame(bulk.Kind.CALL, number, {"op": name, "args": args}, body if name in ("stage", "push") else b"").encode()
+        Frame(Kind.CALL, number, {"op": name, "args": args}, body if name in ("stage", "push") else b"").encode()
         for number, (name, args) in enumerate(arguments.items())
     ]
-    return [*calls, bulk.Frame(bulk.Kind.CREDIT, 14, 4096).encode(), bulk.Frame(bulk.Kind.CANCEL, 14).encode()]
+    return [*calls, Frame(Kind.CREDIT, 14, 4096).encode(), Frame(Kind.CANCEL, 14).encode()]
 
 
 async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fresh) -> None:

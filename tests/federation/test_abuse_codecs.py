@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.errors import BusError, ProtocolError
-from busmq_spark.federation import bulk
-from busmq_spark.federation.bulk_calls import OPERATIONS, decode_error
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.calls import OPERATIONS, decode_error
+from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.creation import METHODS, Creation, creation
 from busmq_spark.federation.dnode import Line, Lines
 from busmq_spark.federation.grants import Grants
@@ -49,16 +50,16 @@ REQUESTS = [
     "/healthz",
 ]
 
-BULK_SCHEMA = bulk.schema_of(pa.array([b"x"]))
+BULK_SCHEMA = frames.schema_of(pa.array([b"x"]))
 FRAMES = [
-    bulk.Frame(bulk.Kind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
-    bulk.Frame(bulk.Kind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, bulk.pack_values([b"a", b"bc"])).encode(),
-    bulk.Frame(bulk.Kind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
-    bulk.Frame(bulk.Kind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
-    bulk.Frame(bulk.Kind.REPLY, 1, [1, False, 1000]).encode(),
-    bulk.Frame(bulk.Kind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
-    bulk.Frame(bulk.Kind.ROWS, 1, {"first": 1}, bulk.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
-    bulk.Frame(bulk.Kind.CREDIT, 1, 4096).encode(),
+    Frame(Kind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
+    Frame(Kind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])).encode(),
+    Frame(Kind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
+    Frame(Kind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
+    Frame(Kind.REPLY, 1, [1, False, 1000]).encode(),
+    Frame(Kind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
+    Frame(Kind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
+    Frame(Kind.CREDIT, 1, 4096).encode(),
 ]
 
 
@@ -103,16 +104,16 @@ def read_token(data: bytes) -> None:
 
 
 def read_bulk(data: bytes) -> None:
-    found = bulk.decode(data)
-    if found.kind is bulk.Kind.CALL and isinstance(found.head, dict) and (operation := OPERATIONS.get(str(found.head.get("op")))):
+    found = frames.decode(data)
+    if found.kind is Kind.CALL and isinstance(found.head, dict) and (operation := OPERATIONS.get(str(found.head.get("op")))):
         operation.decode_arguments(found.head.get("args"))
-        bulk.unpack_values(found.body)
-    elif found.kind is bulk.Kind.REPLY:
+        frames.unpack_values(found.body)
+    elif found.kind is Kind.REPLY:
         OPERATIONS["hello"].decode_result(found.head)
-    elif found.kind is bulk.Kind.ERROR:
+    elif found.kind is Kind.ERROR:
         assert isinstance(decode_error(found.head, "ws://x"), BusError)
-    elif found.kind is bulk.Kind.ROWS:
-        bulk.decode_rows(found.body, BULK_SCHEMA).to_pylist()
+    elif found.kind is Kind.ROWS:
+        frames.decode_rows(found.body, BULK_SCHEMA).to_pylist()
 
 
 CODECS: list[tuple[Callable[[bytes], None], list[bytes], float]] = [

@@ -18,9 +18,9 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
-from busmq_spark.federation import bulk
-from busmq_spark.federation.bulk import Frame, Kind
-from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, decode_error, encode_error
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error, encode_error
+from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Traces
 
@@ -90,16 +90,16 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
 
 def through(head: Any) -> Any:
     """As it comes out at the other end."""
-    return bulk.decode(Frame(Kind.CALL, 1, head).encode()).head
+    return frames.decode(Frame(Kind.CALL, 1, head).encode()).head
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(Kind), st.integers(0, bulk.MAX_ID), JSON, st.binary(max_size=100))
+@given(st.sampled_from(Kind), st.integers(0, frames.MAX_ID), JSON, st.binary(max_size=100))
 def test_a_frame_comes_through_as_it_was(kind: Kind, id: int, head: Any, body: bytes) -> None:
     message = Frame(kind, id, head, body).encode()
-    found = bulk.decode(message)
+    found = frames.decode(message)
     assert (found.kind, found.id, found.head, bytes(found.body)) == (kind, id, head, body)
     assert not body or (len(message) - len(body)) % 64 == 0
 
@@ -108,26 +108,26 @@ def test_a_frame_comes_through_as_it_was(kind: Kind, id: int, head: Any, body: b
 def test_frames_are_those_of_the_golden_file(case: dict[str, Any]) -> None:
     frame = Frame(Kind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
     assert frame.encode().hex() == case["message"]
-    found = bulk.decode(bytes.fromhex(case["message"]))
+    found = frames.decode(bytes.fromhex(case["message"]))
     assert (found.kind, found.id, found.head, bytes(found.body)) == (frame.kind, frame.id, frame.head, frame.body)
 
 
 @given(VALUES)
 def test_values_to_store_come_through(values: list[bytes]) -> None:
-    assert bulk.unpack_values(bulk.pack_values(values)) == values
+    assert frames.unpack_values(frames.pack_values(values)) == values
 
 
 def test_values_to_store_are_packed_as_in_the_golden_file() -> None:
     values = [value.encode() for value in GOLDEN["values"]["values"]]
-    assert bulk.pack_values(values).hex() == GOLDEN["values"]["body"]
+    assert frames.pack_values(values).hex() == GOLDEN["values"]["body"]
 
 
 @given(VALUES, st.booleans())
 def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes], wide: bool) -> None:
     array = pa.array(values, pa.large_binary() if wide else pa.binary())
-    message = Frame(Kind.ROWS, 1, {"first": 7}, memoryview(bulk.encode_rows(array))).encode()
-    body = bulk.decode(message).body
-    found = bulk.decode_rows(body, bulk.decode_schema(memoryview(bulk.encode_schema(bulk.schema_of(array)))))
+    message = Frame(Kind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
+    body = frames.decode(message).body
+    found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.schema_of(array)))))
     assert found.to_pylist() == values
     assert found.type == array.type
     lies = pa.py_buffer(body).address
@@ -136,8 +136,8 @@ def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes]
 
 def test_rows_and_schema_of_the_golden_file_are_still_read() -> None:
     rows = GOLDEN["rows"]
-    schema = bulk.decode_schema(bytes.fromhex(rows["schema"]))
-    assert bulk.decode_rows(bytes.fromhex(rows["batch"]), schema).to_pylist() == [value.encode() for value in rows["values"]]
+    schema = frames.decode_schema(bytes.fromhex(rows["schema"]))
+    assert frames.decode_rows(bytes.fromhex(rows["batch"]), schema).to_pylist() == [value.encode() for value in rows["values"]]
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------------------------------
@@ -147,24 +147,24 @@ def test_rows_and_schema_of_the_golden_file_are_still_read() -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_a_wire_error(data: bytes) -> None:
     with suppress(WireError):
-        bulk.decode(data)
+        frames.decode(data)
     with suppress(WireError):
-        bulk.unpack_values(data)
+        frames.unpack_values(data)
     with suppress(WireError):
-        bulk.decode_schema(data)
+        frames.decode_schema(data)
 
 
 @settings(max_examples=500)
 @given(VALUES, st.data())
 def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], data: st.DataObject) -> None:
     array = pa.array(values, pa.binary())
-    damaged = bytearray(bulk.encode_rows(array).to_pybytes())
+    damaged = bytearray(frames.encode_rows(array).to_pybytes())
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     stop = data.draw(st.integers(0, len(damaged)))
     for body in (bytes(damaged), bytes(damaged[:stop])):
         with suppress(WireError):
-            assert len(bulk.decode_rows(body, bulk.schema_of(array)).to_pylist()) > 0
+            assert len(frames.decode_rows(body, frames.schema_of(array)).to_pylist()) > 0
 
 
 @pytest.mark.parametrize(
@@ -182,48 +182,48 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
 )
 def test_a_message_that_is_no_frame_is_told_apart(message: Any, found: str) -> None:
     with pytest.raises(WireError, match=found):
-        bulk.decode(message)
+        frames.decode(message)
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\0", b"\xff\xff\xff\xff\0\0\0\0", b"\x01\0\0\0\x05\0\0\0abc", b"\x01\0\0\0\x01\0\0\0abc"])
 def test_values_whose_lengths_do_not_add_up_are_refused(body: bytes) -> None:
     with pytest.raises(WireError):
-        bulk.unpack_values(body)
+        frames.unpack_values(body)
 
 
 def test_only_our_two_schemas_are_taken() -> None:
     other = pa.schema([pa.field("value", pa.string())])
     with pytest.raises(WireError, match="an Arrow schema of 1 columns"):
-        bulk.decode_schema(other.serialize().to_pybytes())
+        frames.decode_schema(other.serialize().to_pybytes())
 
 
 @pytest.mark.parametrize("last", [4_000_000, 3, -1])
 def test_rows_that_point_beyond_their_message_are_refused(last: int) -> None:
     array = pa.array([b"aaaa", b"bbbb"], pa.binary())
-    body, borders = bulk.encode_rows(array).to_pybytes(), struct.pack("<iii", 0, 4, 8)
+    body, borders = frames.encode_rows(array).to_pybytes(), struct.pack("<iii", 0, 4, 8)
     assert body.count(borders) == 1
     with pytest.raises(WireError):
-        bulk.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), bulk.schema_of(array))
+        frames.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), frames.schema_of(array))
 
 
 def test_rows_that_are_compressed_are_refused_before_they_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = bulk.schema_of(pa.array([b""], pa.binary()))
+    narrow = frames.schema_of(pa.array([b""], pa.binary()))
     packed = bulk_compressed(pa.RecordBatch.from_arrays([pa.array([bytes(50_000_000)], pa.binary())], schema=narrow))
     assert len(packed) < 1_000_000
     monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("it was unpacked"))
     with pytest.raises(WireError, match="not compressed"):
-        bulk.decode_rows(packed, narrow)
+        frames.decode_rows(packed, narrow)
 
 
 def test_rows_that_are_compressed_or_null_are_refused() -> None:
-    narrow = bulk.schema_of(pa.array([b""], pa.binary()))
+    narrow = frames.schema_of(pa.array([b""], pa.binary()))
     batch = pa.RecordBatch.from_arrays([pa.array([b"x" * 100_000], pa.binary())], schema=narrow)
     packed = bulk_compressed(batch)
     with pytest.raises(WireError, match="not compressed"):
-        bulk.decode_rows(packed, narrow)
+        frames.decode_rows(packed, narrow)
     null = pa.RecordBatch.from_arrays([pa.array([None, b"1"], pa.binary())], ["value"]).serialize().to_pybytes()
     with pytest.raises(WireError):
-        bulk.decode_rows(null, narrow)
+        frames.decode_rows(null, narrow)
 
 
 def bulk_compressed(batch: Any) -> bytes:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import StateError
-from busmq_spark.federation import bulk_lane
-from busmq_spark.federation.bulk_client import BulkLink
+from busmq_spark.federation.bulk import lane as bulk_lane
+from busmq_spark.federation.bulk.client import BulkLink
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.redis_store import RedisStore, open_store

@@ -15,13 +15,14 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
-from busmq_spark.federation import bulk
-from busmq_spark.federation.bulk import Frame, Kind
-from busmq_spark.federation.bulk_calls import OPERATIONS
-from busmq_spark.federation.bulk_server import CALLS
-from busmq_spark.federation.bulk_socket import BulkSocket, FederationAddress
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.calls import OPERATIONS
+from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.server import CALLS
+from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
@@ -77,7 +78,7 @@ class Peer:
         self.socket.send(frame.encode())
 
     def next(self) -> Frame:
-        return bulk.decode(self.socket.receive())
+        return frames.decode(self.socket.receive())
 
 
 class Line(asyncio.Semaphore):
@@ -129,8 +130,8 @@ def test_reads_at_once_are_counted(peer: Peer, direct: RedisStore, fresh: Fresh)
     part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
     for id in range(1, 10):
         peer.call(id, "read", part, True, 1)
-    frames = [peer.next() for _ in range(13)]
-    assert sorted(frame.id for frame in frames if frame.kind is Kind.ERROR) == [5, 6, 7, 8, 9]
+    came = [peer.next() for _ in range(13)]
+    assert sorted(frame.id for frame in came if frame.kind is Kind.ERROR) == [5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("credit", [1, ENOUGH], ids=["gives no credit", "never reads"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.federation import bulk_server
+from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark import reader
 from busmq_spark.store.protocol import Creation

@@ -14,18 +14,18 @@ import pytest
 from busmq_spark.core.sink import Staged
 from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
-from busmq_spark.federation import bulk
-from busmq_spark.federation import store as federated
-from busmq_spark.federation.bulk import Frame, Kind
-from busmq_spark.federation.bulk_calls import OPERATIONS
-from busmq_spark.federation.bulk_lane import Lane, Pool
-from busmq_spark.federation.bulk_server import READS, READS_IN_ALL, SMALL_HEAD
-from busmq_spark.federation.bulk_socket import BulkSocket
-from busmq_spark.federation.bulk_work import Work
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk import store as federated
+from busmq_spark.federation.bulk.calls import OPERATIONS
+from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.lane import Lane, Pool
+from busmq_spark.federation.bulk.server import READS, READS_IN_ALL, SMALL_HEAD
+from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import ANYONE, Keyring
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
@@ -53,7 +53,7 @@ def call(id: int, name: str, *arguments: Any) -> bytes:
 def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = here.call(threading.get_ident)
     seen: dict[str, set[int]] = {"decode": set(), "check": set(), "reply": set()}
-    decode, check, encode = bulk.decode, type(OPERATIONS["states"]).decode_arguments, Frame.encode
+    decode, check, encode = frames.decode, type(OPERATIONS["states"]).decode_arguments, Frame.encode
 
     def decoding(message: Any) -> Any:
         if len(message) > SMALL_HEAD:
@@ -70,7 +70,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
         return encode(self)
 
     store.keys("q")
-    monkeypatch.setattr(bulk, "decode", decoding)
+    monkeypatch.setattr(frames, "decode", decoding)
     monkeypatch.setattr(type(OPERATIONS["states"]), "decode_arguments", checking)
     monkeypatch.setattr(Frame, "encode", encoding)
     assert len(store.states({f"{i}-{'x' * 100}": -1 for i in range(1000)})) == 1000
@@ -141,10 +141,10 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
         socket.send(call(id, "read", part, True, MIB))
         socket.send(Frame(Kind.CANCEL, id).encode())
     socket.send(call(99, "counters", (queue,)))
-    while bulk.decode(socket.receive()).id != 99:
+    while frames.decode(socket.receive()).id != 99:
         pass
     socket.send(call(100, "read", part, True, MIB))
-    while (frame := bulk.decode(socket.receive())).id != 100:
+    while (frame := frames.decode(socket.receive())).id != 100:
         pass
     assert frame.kind is Kind.SCHEMA
     socket.close()
@@ -217,7 +217,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
         greedy = [BulkSocket(there.address("greedy-" + "s" * 40)) for _ in range(READS_IN_ALL)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))
-        assert bulk.decode(greedy[0].receive()).kind is Kind.SCHEMA
+        assert frames.decode(greedy[0].receive()).kind is Kind.SCHEMA
         assert sum(len(rows.values) for rows in store.read(part, True)) == 20_000
         assert len(there.call(lambda: set(there.connections))) == READS_IN_ALL + 1  # none of them was cut off for that
         for socket in greedy:

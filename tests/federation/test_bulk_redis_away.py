@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation import bulk_lane, bulk_server
-from busmq_spark.federation.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk import lane as bulk_lane
+from busmq_spark.federation.bulk import server as bulk_server
+from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore
@@ -118,7 +119,7 @@ def test_at_least_once_waits(wire: Cutter, store: FederatedStore, direct: RedisS
 
 
 def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("busmq_spark.federation.bulk_client.FAILOVER_PATIENCE_S", 0.1)
+    monkeypatch.setattr("busmq_spark.federation.bulk.client.FAILOVER_PATIENCE_S", 0.1)
     store = open_federated(here.address(patience_s=0.1))
     store.keys(part.queue)
     target, wire.target = wire.target, 1

@@ -14,10 +14,10 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import Staged
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireError
-from busmq_spark.federation.bulk_calls import OPERATIONS
-from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.calls import OPERATIONS
+from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.store import FederatedStore, open_federated
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore
@@ -259,7 +259,7 @@ def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: 
     with pytest.raises(FederationRefused, match="may not write"):
         store.appender().push(open_queue.queue, [b"1"], FullPolicy(0))
     with monkeypatch.context() as patch:
-        patch.setattr("busmq_spark.federation.bulk_server.time.time", lambda: 4e9)
+        patch.setattr("busmq_spark.federation.bulk.server.time.time", lambda: 4e9)
         patch.setattr(here.keyring, "_clock", lambda: 4e9)
         with pytest.raises(FederationRefused, match="the token has expired"):
             store.states({open_queue.queue: -1})  # on a link that was opened before

@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
-from busmq_spark.federation.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Bells, Creation

@@ -15,10 +15,10 @@ from busmq_spark.errors import (
     QueueRecreated,
     RedisRolledBack,
 )
-from busmq_spark.federation import plain_line
-from busmq_spark.federation.bulk_socket import FederationAddress
-from busmq_spark.federation.plain_line import PlainLine
-from busmq_spark.federation.plain_store import PlainStore
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.plain import line as plain_line
+from busmq_spark.federation.plain.line import PlainLine
+from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation
 from tests.conftest import Fresh

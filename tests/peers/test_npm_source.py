@@ -16,8 +16,8 @@ from busmq_spark.errors import (
     QueueBusy,
     QueueFull,
 )
-from busmq_spark.federation import plain_line
-from busmq_spark.federation.plain_store import PlainStore
+from busmq_spark.federation.plain import line as plain_line
+from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark import lease, reader
 from busmq_spark.spark.sink_schema import SinkColumns

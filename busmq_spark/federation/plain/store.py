@@ -1,6 +1,6 @@
 """The source's store behind a federation server that speaks busmq's own protocol only, as npm's does: slower than bulk, and with what that wire has.
 
-It reads without removing, removes what is acknowledged, notices what is lost (see plain_queue.py), and keeps one reader of ours from another. It
+It reads without removing, removes what is acknowledged, notices what is lost (see queue.py), and keeps one reader of ours from another. It
 cannot list queues, keep subscriptions, or write exactly once. Who else consumes a queue it cannot see. Satisfies ReadStore, and as much of WriteStore
 as at-least-once needs; one thread may use one.
 """
@@ -26,12 +26,12 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
-from busmq_spark.federation.bulk_socket import CONNECT_S, FederationAddress
+from busmq_spark.federation.address import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import Target
-from busmq_spark.federation.plain_append import AtLeastOnce
-from busmq_spark.federation.plain_line import PlainLine
-from busmq_spark.federation.plain_queue import NO_TRACES, Message, PlainQueue, encoded
+from busmq_spark.federation.plain.append import AtLeastOnce
+from busmq_spark.federation.plain.line import PlainLine
+from busmq_spark.federation.plain.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Rows, Traces
 from busmq_spark.topology.endpoint import pause

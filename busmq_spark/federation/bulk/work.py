@@ -16,8 +16,8 @@ from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import ATTEMPT, Full, Staged
 from busmq_spark.errors import FederationRefused
-from busmq_spark.federation.bulk import unpack_values, wrong
-from busmq_spark.federation.bulk_calls import Operation
+from busmq_spark.federation.bulk.calls import Operation
+from busmq_spark.federation.bulk.frames import unpack_values, wrong
 from busmq_spark.federation.grants import Verb
 from busmq_spark.federation.keyring import Identity
 from busmq_spark.store.protocol import Creation

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from busmq_spark.errors import BusError, LinkLost, RemoteError
-from busmq_spark.federation.bulk import Frame, Kind
-from busmq_spark.federation.bulk_calls import OPERATIONS, encode_error
+from busmq_spark.federation.bulk.calls import OPERATIONS, encode_error
+from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.metrics import Metrics
 from busmq_spark.topology.address import Address
 from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, patience

@@ -17,7 +17,7 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, RemoteError
-from busmq_spark.federation.bulk import MAX_WHOLE, wrong
+from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Traces
 

@@ -10,24 +10,22 @@ import ssl
 import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidURI, WebSocketException
+from websockets.exceptions import InvalidHandshake, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.typing import Subprotocol
-from websockets.uri import WebSocketURI, parse_uri
+from websockets.uri import WebSocketURI
 
-from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, TlsFailed, WireError
-from busmq_spark.federation.bulk import wrong
+from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireError
+from busmq_spark.federation.address import CONNECT_S, FederationAddress
+from busmq_spark.federation.bulk.frames import wrong
 from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.quiet import WIRE_LOG
-from busmq_spark.topology.endpoint import PATIENCE_S
 
-CONNECT_S = 5.0
 SILENCE_S = 5.0
 """After so long without a byte the server is pinged, and after as long again it counts as gone: a half-open link never breaks by itself."""
 SEND_S = 20.0
@@ -35,50 +33,6 @@ MOST_BYTES = 1536 * 1024 * 1024
 """Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
 _SMALL = 64 * 1024
 _TEMPORARY = (429, 502, 503, 504)
-
-
-@dataclass(frozen=True, slots=True)
-class FederationAddress:
-    """Where a federation server is and what to show it. Values only, so it may be pickled; the secret (or signed token) is in no repr."""
-
-    url: str
-    secret: str = field(default="", repr=False)
-    tls_ca: str | None = None
-    tls_certificate: str | None = None
-    tls_key: str | None = None
-    tls_check_hostname: bool = True
-    patience_s: float = PATIENCE_S
-    """How long one step is tried while nobody answers."""
-
-    def parsed(self) -> WebSocketURI:
-        """Raises ConfigError for what is no address; its text does not repeat a password."""
-        try:
-            found = parse_uri(self.url)
-        except (InvalidURI, ValueError):
-            raise ConfigError(reason="federation.url is no web-socket address; expected ws://host:port/bus or wss://host/bus") from None
-        if found.username or found.password or found.query:
-            raise ConfigError(
-                reason="federation.url has a user or a query; expected only ws(s)://host:port/path, and the secret in federation.secret"
-            )
-        if not self.secret.isascii() or any(c.isspace() or not c.isprintable() for c in self.secret):
-            raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
-        return found
-
-    def check(self) -> None:
-        """Raises ConfigError for what can be known to be wrong without connecting."""
-        if self.parsed().secure:
-            self.context()
-
-    def context(self) -> ssl.SSLContext:
-        """How to trust and be trusted. Raises ConfigError for files that cannot be used."""
-        try:
-            context = ssl.create_default_context(cafile=self.tls_ca)
-            context.check_hostname = self.tls_check_hostname
-            if self.tls_certificate:
-                context.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
-        except (ssl.SSLError, OSError, ValueError) as error:
-            raise ConfigError(reason=f"a file of federation.tls.* cannot be used: {error}") from None
-        return context
 
 
 class BulkSocket:

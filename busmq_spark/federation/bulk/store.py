@@ -21,8 +21,8 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, encode_runs
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, StagingLost
-from busmq_spark.federation.bulk_client import BulkLink
-from busmq_spark.federation.bulk_socket import FederationAddress
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.client import BulkLink
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, FullPolicy, Rows, Traces
 

@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
-from busmq_spark.federation import bulk
-from busmq_spark.federation.bulk import Frame, Kind
-from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, decode_error
-from busmq_spark.federation.bulk_socket import BulkSocket, FederationAddress
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error
+from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, pause
@@ -54,14 +55,14 @@ class BulkLink:
     def post(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> int:
         """Send a call and do not wait: it needs a :meth:`result`. Raises FederationLost when the link breaks; then none of those posted has one."""
         socket = self._ready()
-        return self._send_call(socket, name, arguments, bulk.pack_values(values) if values else b"")
+        return self._send_call(socket, name, arguments, frames.pack_values(values) if values else b"")
 
     def result(self, id: int, name: str) -> Any:
         """The result of a call that was posted."""
         frame = self._next(id)
         del self._inbox[id]
         if frame.kind is not Kind.REPLY:
-            raise self._lost(bulk.wrong(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
+            raise self._lost(frames.wrong(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
         try:
             return OPERATIONS[name].decode_result(frame.head)
         except WireError as error:
@@ -70,7 +71,7 @@ class BulkLink:
     def ready(self) -> Hello:
         """Connect, unless that is done, with patience; what the server says of itself."""
         if self.hello is None:
-            self.call("hello", bulk.VERSION, self._client)
+            self.call("hello", frames.VERSION, self._client)
         assert self.hello is not None
         return self.hello
 
@@ -114,7 +115,7 @@ class BulkLink:
             while True:
                 frame = self._next(id)
                 if frame.kind is Kind.SCHEMA:
-                    schema = bulk.decode_schema(frame.body)
+                    schema = frames.decode_schema(frame.body)
                 elif frame.kind is Kind.ROWS and schema is not None:
                     rows = self._rows(part, frame, schema, need, strict)
                     need = rows.first + len(rows.values)
@@ -124,10 +125,10 @@ class BulkLink:
                 elif frame.kind is Kind.END:
                     done = True
                     if strict and need <= part.last:
-                        raise self._lost(bulk.wrong(f"the end of a range at id {need - 1}", f"id {part.last}"))
+                        raise self._lost(frames.wrong(f"the end of a range at id {need - 1}", f"id {part.last}"))
                     return
                 else:
-                    raise self._lost(bulk.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR"))
+                    raise self._lost(frames.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR"))
         except BusError as error:
             done = True  # answered, or the link is gone
             if isinstance(error, WireError):
@@ -139,9 +140,9 @@ class BulkLink:
 
     def _rows(self, part: Range, frame: Frame, schema: Any, need: int, strict: bool) -> Rows:
         first = frame.head.get("first") if isinstance(frame.head, dict) else None
-        values = bulk.decode_rows(frame.body, schema)
+        values = frames.decode_rows(frame.body, schema)
         if type(first) is not int or not need <= first <= part.last + 1 - len(values) or (strict and first != need):
-            raise self._lost(bulk.wrong(f"{len(values)} rows from id {first!r}"[:100], f"ids {need}..{part.last}"))
+            raise self._lost(frames.wrong(f"{len(values)} rows from id {first!r}"[:100], f"ids {need}..{part.last}"))
         return Rows(part.queue, first, values)
 
     def _cancel(self, id: int) -> None:
@@ -157,7 +158,7 @@ class BulkLink:
             if self._socket is None or id not in self._inbox:
                 raise FederationLost(url=self.address.url, reason="the connection broke while this was under way")
             try:
-                frame = bulk.decode(self._socket.receive())
+                frame = frames.decode(self._socket.receive())
             except WireError as error:
                 raise self._lost(error) from None
             if frame.id in self._inbox:
@@ -169,7 +170,7 @@ class BulkLink:
         return frame
 
     def _send_call(self, socket: BulkSocket, name: str, arguments: Sequence[Any], body: bytes) -> int:
-        id = next(self._ids) % bulk.MAX_ID
+        id = next(self._ids) % frames.MAX_ID
         self._inbox[id] = deque()
         try:
             call = Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
@@ -183,8 +184,8 @@ class BulkLink:
     def _check_size(self, name: str, size: int, body: int) -> None:
         """A server cuts off whoever sends more than it takes, which looks as if it were away."""
         most = self.hello.message_bytes if self.hello is not None else size
-        if size > most or size - body > bulk.HEAD_BYTES:
-            limit = f"{most} bytes (its limit message_bytes), {bulk.HEAD_BYTES} of them names and the like"
+        if size > most or size - body > frames.HEAD_BYTES:
+            limit = f"{most} bytes (its limit message_bytes), {frames.HEAD_BYTES} of them names and the like"
             raise MessageRefused(reason=f"a call {name!r} of {size} bytes is over what the federation server takes: {limit}")
 
     def _ready(self) -> BulkSocket:
@@ -193,7 +194,7 @@ class BulkLink:
             self.drop()
         if self._socket is None:
             self._socket = BulkSocket(self.address)
-            id = self._send_call(self._socket, "hello", (bulk.VERSION, self._client), b"")
+            id = self._send_call(self._socket, "hello", (frames.VERSION, self._client), b"")
             self.hello = self.result(id, "hello")
         return self._socket
 

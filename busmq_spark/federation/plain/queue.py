@@ -18,7 +18,7 @@ from hashlib import sha1
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import UNTOLD, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
-from busmq_spark.federation.plain_line import PlainLine
+from busmq_spark.federation.plain.line import PlainLine
 from busmq_spark.store.loss import Loss, check_life, loss_error
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Traces

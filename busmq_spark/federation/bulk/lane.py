@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk_work import Work
+from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.keyring import Identity
 from busmq_spark.store.position import Range
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore

@@ -3,7 +3,7 @@
 Rule 1. Calls of one connection are worked off in their order, on one store. Range reads run beside them, each on a store of its own.
 Rule 2. A connection costs bounded memory: calls in flight are counted, a read holds two replies of Redis, and only as many ROWS are sent as the
         peer gave credit for. A peer that takes nothing off the wire for ``send_s``, or gives a read no credit for as long, is cut off.
-Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them (bulk_lane.py).
+Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them (lane.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.errors import BusError, FederationRefused, WireError
-from busmq_spark.federation import bulk
-from busmq_spark.federation.bulk import Frame, Kind
-from busmq_spark.federation.bulk_answers import UNEXPECTED, Counts, refusal
-from busmq_spark.federation.bulk_calls import OPERATIONS, Hello, Operation
-from busmq_spark.federation.bulk_lane import Clients, Lane, Places, Pool, Reading, Turns
-from busmq_spark.federation.bulk_work import check
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.answers import UNEXPECTED, Counts, refusal
+from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, Operation
+from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, Turns
+from busmq_spark.federation.bulk.work import check
 from busmq_spark.federation.keyring import Identity
 from busmq_spark.federation.limits import Limits
 from busmq_spark.metrics import Metrics
@@ -165,21 +165,21 @@ class _Session:
             match frame.kind:
                 case Kind.CALL:
                     await self._call(frame, len(message))
-                case Kind.CREDIT if type(frame.head) is int and 0 < frame.head <= bulk.MAX_WHOLE:
+                case Kind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
                     if frame.id in self._reads:
                         self._reads[frame.id].grant(frame.head)
                 case Kind.CANCEL:
                     if (reading := self._reads.get(frame.id)) and reading.task:
                         reading.task.cancel()
                 case _:
-                    raise bulk.wrong(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
+                    raise frames.wrong(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
 
     async def _decoded(self, message: bytes | str) -> Frame:
         """Large heads are taken apart in a thread: the other peers' loop is this one."""
-        size = bulk.head_bytes(message)
-        if size > bulk.HEAD_BYTES:
-            raise bulk.wrong(f"a head of {size} bytes", f"at most {bulk.HEAD_BYTES}")
-        return bulk.decode(message) if size <= SMALL_HEAD else await asyncio.to_thread(bulk.decode, message)
+        size = frames.head_bytes(message)
+        if size > frames.HEAD_BYTES:
+            raise frames.wrong(f"a head of {size} bytes", f"at most {frames.HEAD_BYTES}")
+        return frames.decode(message) if size <= SMALL_HEAD else await asyncio.to_thread(frames.decode, message)
 
     async def _call(self, frame: Frame, size: int) -> None:
         """Beside the others what may take for ever; else in its turn."""
@@ -223,10 +223,10 @@ class _Session:
     def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
         if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
-            raise bulk.wrong("a call of another form", "op and args")
+            raise frames.wrong("a call of another form", "op and args")
         name, operation = head["op"], OPERATIONS.get(head["op"])
         if operation is None:
-            raise bulk.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
+            raise frames.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
         if self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
         arguments = operation.decode_arguments(head["args"])
@@ -236,7 +236,7 @@ class _Session:
     async def _do(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
         if name == "hello":
             await self._greet(arguments[1])
-            result: Any = Hello(bulk.VERSION, self._server.address.cluster, self._limits.message_bytes)
+            result: Any = Hello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
         elif name == "listen":
             await self._listen(arguments[0])
             result = None
@@ -252,7 +252,7 @@ class _Session:
     async def _greet(self, name: str) -> None:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
         if len(name) > MAX_CLIENT:
-            raise bulk.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
+            raise frames.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
         if name and self._client is None:
             self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._lane, self._socket.transport.abort)
@@ -262,7 +262,7 @@ class _Session:
     async def _listen(self, queues: tuple[str, ...]) -> None:
         """Exactly to these queues from now on; returns once what is pushed from now on is heard."""
         if len(queues) > MOST_LISTENED:
-            raise bulk.wrong(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
+            raise frames.wrong(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
         self._server.listen()
         store = self._lane.work.store
         places = await self._lane.run(store.locate, queues)
@@ -285,7 +285,7 @@ class _Session:
 
     async def _begin_wait(self, frame: Frame, _: str, __: Operation, arguments: tuple[Any, ...]) -> None:
         if self._waits:
-            raise bulk.wrong("a second wait", "one at a time")
+            raise frames.wrong("a second wait", "one at a time")
         self._beside(self._waits, self._wait(frame.id, min(max(0.0, arguments[0] / 1000), LONGEST_WAIT_S)))
 
     async def _wait(self, id: int, timeout_s: float) -> None:
@@ -309,7 +309,7 @@ class _Session:
     async def _begin_read(self, frame: Frame, _: str, __: Operation, arguments: tuple[Any, ...]) -> None:
         part, strict, credit = arguments
         if len(self._reads) >= READS or frame.id in self._reads:
-            raise bulk.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
+            raise frames.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
         reading = self._reads[frame.id] = Reading(credit)
         reading.task = asyncio.create_task(self._read(frame.id, reading, part, strict), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._read_ended(frame.id, reading))  # also when cancelled before its first step
@@ -347,7 +347,7 @@ class _Session:
             following = lane.start(_next, rows)  # Redis and Arrow go on while this one is on its way
             try:
                 if schema is not told:
-                    await self._send(Frame(Kind.SCHEMA, id, None, bulk.encode_schema(schema)))
+                    await self._send(Frame(Kind.SCHEMA, id, None, frames.encode_schema(schema)))
                     self._server.places.found(part)
                     told = schema
                 await self._spend(reading, body.size)
@@ -394,4 +394,4 @@ class _Session:
 def _next(rows: Iterator[Rows]) -> tuple[int, int, Any, Any] | None:
     """Of the next rows the first id, their number, schema and body; None at the end."""
     found = next(rows, None)
-    return None if found is None else (found.first, len(found.values), bulk.schema_of(found.values), bulk.encode_rows(found.values))
+    return None if found is None else (found.first, len(found.values), frames.schema_of(found.values), frames.encode_rows(found.values))

@@ -1,0 +1,58 @@
+"""Where a federation server is, and how it is trusted; values only."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+
+from websockets.exceptions import InvalidURI
+from websockets.uri import WebSocketURI, parse_uri
+
+from busmq_spark.errors import ConfigError
+from busmq_spark.topology.endpoint import PATIENCE_S
+
+CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FederationAddress:
+    """Where a federation server is and what to show it. Values only, so it may be pickled; the secret (or signed token) is in no repr."""
+
+    url: str
+    secret: str = field(default="", repr=False)
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_check_hostname: bool = True
+    patience_s: float = PATIENCE_S
+    """How long one step is tried while nobody answers."""
+
+    def parsed(self) -> WebSocketURI:
+        """Raises ConfigError for what is no address; its text does not repeat a password."""
+        try:
+            found = parse_uri(self.url)
+        except (InvalidURI, ValueError):
+            raise ConfigError(reason="federation.url is no web-socket address; expected ws://host:port/bus or wss://host/bus") from None
+        if found.username or found.password or found.query:
+            raise ConfigError(
+                reason="federation.url has a user or a query; expected only ws(s)://host:port/path, and the secret in federation.secret"
+            )
+        if not self.secret.isascii() or any(c.isspace() or not c.isprintable() for c in self.secret):
+            raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
+        return found
+
+    def check(self) -> None:
+        """Raises ConfigError for what can be known to be wrong without connecting."""
+        if self.parsed().secure:
+            self.context()
+
+    def context(self) -> ssl.SSLContext:
+        """How to trust and be trusted. Raises ConfigError for files that cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            context.check_hostname = self.tls_check_hostname
+            if self.tls_certificate:
+                context.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise ConfigError(reason=f"a file of federation.tls.* cannot be used: {error}") from None
+        return context
