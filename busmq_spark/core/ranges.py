@@ -7,6 +7,7 @@ First id, last id and number of rows prove a reply whole, since every writer app
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from busmq_spark.core.flow import Call, Flow, command, script
@@ -92,3 +93,16 @@ def seek(keys: QueueKeys, id: int) -> Flow[tuple[int, bool, int]]:
     """Find an id in a list with holes: position of the last message up to it (-1: none), whether it is that id, the next id (0: none)."""
     position, exact, following = yield script("seek", (keys.messages,), (id,))
     return position, bool(exact), int(following or 0)
+
+
+def shorts(ranges: Sequence[tuple[QueueKeys, int, int]], most_bytes: int) -> Flow[list[tuple[str, list[bytes]]]]:
+    """The beginnings of id ranges (inclusive) of many queues: for each its incarnation ('' when it is missing) and its values from the first id on.
+
+    They end before the first id that is not stored or does not fit ``most_bytes``; no values where the range lies deep.
+    """
+    replies = yield [script("short", (keys.metadata, keys.messages), (first, last, most_bytes, DEEP)) for keys, first, last in ranges]
+    found = []
+    for (_, first, _), (born, *pairs) in zip(ranges, replies, strict=True):
+        whole = next((row for row, id in enumerate(pairs[0::2]) if int(id) != first + row), len(pairs) // 2)
+        found.append((born.decode(), pairs[1 : 2 * whole : 2]))
+    return found

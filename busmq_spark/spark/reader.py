@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +30,7 @@ from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import bells, planning_store, task_store
 from busmq_spark.store.linked import LinkedStore, within
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Rows, SourceStore
+from busmq_spark.store.protocol import Rows, SourceStore, TaskStore
 from busmq_spark.store.sources import shown, spell, split
 
 HELD_ROWS, HELD_BYTES = 20_000, 4 * 1024 * 1024
@@ -56,11 +57,13 @@ class Partition(InputPartition):
 def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) -> Iterator[Any]:
     """The record batches of a task."""
     freeze()
-    rows = ArrowRows(schema)
-    store = task_store(options)
-    for part in partition.ranges:
-        for piece in partition.held.get(part) or store.read(part, options.fail_on_data_loss):
-            yield from rows.batches(piece)
+    return ArrowRows(schema).batches(_rows(task_store(options), partition, options.fail_on_data_loss))
+
+
+def _rows(store: TaskStore, partition: Partition, strict: bool) -> Iterator[Rows]:
+    for held, group in groupby(partition.ranges, key=partition.held.__contains__):
+        parts = list(group)
+        yield from chain.from_iterable(partition.held[part] for part in parts) if held else store.read_many(parts, strict)
 
 
 class StreamReader(DataSourceStreamReader, compat.AvailableNow):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
-from busmq_spark.core.once import Remembered
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import LOCAL
 from busmq_spark.store.protocol import Rows
@@ -27,6 +26,8 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
 }
 BATCH_ROWS = 10_000
 """Rows of one Arrow batch: measured, 5 000 to 20 000 cost Spark the least."""
+SHORT_ROWS, SHARED_BYTES = 1_000, 1024 * 1024
+"""Pieces up to so many rows and bytes share a batch of at most so many bytes: one costs Spark as much as hundreds of rows."""
 
 
 def check_source_schema(schema: StructType, known: str = SOURCE_SCHEMA) -> None:
@@ -43,29 +44,51 @@ def check_source_schema(schema: StructType, known: str = SOURCE_SCHEMA) -> None:
 class ArrowRows:
     """Turns rows of a store into record batches that match a schema exactly, the cheapest way that was measured.
 
-    Values come as an Arrow array and are sliced. Ids follow each other, so they are a range, not parsed. The queue's name is built once and
-    sliced.
+    Values come as an Arrow array and are sliced. Ids follow each other, so they are a range, not parsed. Names are repeated, not built row by row.
     """
 
     def __init__(self, schema: StructType) -> None:
         self._schema = to_arrow_schema(schema)
         self._columns = [(field.name, field.type) for field in self._schema]
 
-    def batches(self, rows: Rows) -> Iterator[Any]:
-        """Record batches of at most BATCH_ROWS rows."""
-        values = rows.values
-        for at in range(0, len(values), BATCH_ROWS):
-            part = values.slice(at, BATCH_ROWS)
-            columns = [self._column(name, kind, rows.queue, rows.first + at, part) for name, kind in self._columns]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+    def batches(self, pieces: Iterable[Rows]) -> Iterator[Any]:
+        """Record batches of at most BATCH_ROWS rows, in the order of the pieces; short ones that follow each other share one."""
+        waiting: list[Rows] = []
+        rows = size = 0
+        for piece in pieces:
+            more, bytes_ = len(piece.values), piece.values.nbytes
+            short = more <= SHORT_ROWS and bytes_ <= SHARED_BYTES
+            if waiting and not (short and rows + more <= BATCH_ROWS and size + bytes_ <= SHARED_BYTES):
+                yield self._batch(waiting)
+                waiting, rows, size = [], 0, 0
+            if short:
+                waiting.append(piece)
+                rows, size = rows + more, size + bytes_
+            else:
+                yield from map(self._batch, _cut(piece))
+        if waiting:
+            yield self._batch(waiting)
 
-    def _column(self, name: str, kind: Any, queue: str, first: int, values: Any) -> Any:
-        if name == "value":
-            return _values(kind, queue, first, values)
-        if name == "id":
-            return _range(first, len(values))
-        source, own = split(queue)
-        return _names(own if name == "queue" else source or LOCAL, kind).slice(0, len(values))
+    def _batch(self, pieces: Sequence[Rows]) -> Any:
+        return pa.RecordBatch.from_arrays([_joined([_column(name, kind, p) for p in pieces]) for name, kind in self._columns], schema=self._schema)
+
+
+def _cut(piece: Rows) -> Iterator[list[Rows]]:
+    for at in range(0, len(piece.values), BATCH_ROWS):
+        yield [Rows(piece.queue, piece.first + at, piece.values.slice(at, BATCH_ROWS))]
+
+
+def _joined(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _column(name: str, kind: Any, rows: Rows) -> Any:
+    if name == "value":
+        return _values(kind, rows.queue, rows.first, rows.values)
+    if name == "id":
+        return pa.array(np.arange(rows.first, rows.first + len(rows.values), dtype=np.int64))
+    source, own = split(rows.queue)
+    return pa.repeat(pa.scalar(own if name == "queue" else source or LOCAL, kind), len(rows.values))
 
 
 def _values(kind: Any, queue: str, first: int, values: Any) -> Any:
@@ -75,14 +98,3 @@ def _values(kind: Any, queue: str, first: int, values: Any) -> Any:
         raise ConfigError(
             reason=f"queue {shown(queue)!r}: a message in ids {first}..{first + len(values) - 1} is not UTF-8 text ({error}). Read value as binary"
         ) from None
-
-
-def _range(first: int, rows: int) -> Any:
-    return pa.array(np.arange(first, first + rows, dtype=np.int64))
-
-
-def _name_column(queue: str, kind: Any) -> Any:
-    return pa.array([queue] * BATCH_ROWS, kind)
-
-
-_names = Remembered(_name_column, 256)

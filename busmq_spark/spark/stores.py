@@ -14,7 +14,7 @@ from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.store.line import DirectLine, Line, PausingLine
 from busmq_spark.store.linked import LinkedStore
-from busmq_spark.store.protocol import Bells, ReadStore, SourceStore, WriteStore
+from busmq_spark.store.protocol import Bells, SourceStore, TaskStore, WriteStore
 from busmq_spark.store.redis_store import RedisBells, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
@@ -74,7 +74,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
     return LinkedStore({**_own(options), **lines})
 
 
-def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
+def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> TaskStore:
     """A new store for whoever cannot do without one of its sources: a batch read, a task. With onUnavailable=wait it waits for links so long."""
     return _linked(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
@@ -113,16 +113,19 @@ def bells(options: ReadOptions, store: SourceStore, rung: Event) -> Bells:
     if isinstance(store, RedisStore):
         return RedisBells(store, rung)
     assert isinstance(store, LinkedStore)
-    own = {"": [RedisBells(store.own, rung)]} if isinstance(store.own, RedisStore) else {}
+    own = {"": [RedisBells(store.own, rung)]} if store.own is not None else {}
     return LinkedBells({**own, **{link: open_link(options, link).bells(rung) for link, _ in options.links}})
 
 
 _SHARED: dict[tuple[int, str, StoreOptions], Any] = {}
 
 
-def task_store(options: StoreOptions) -> ReadStore:
+def task_store(options: StoreOptions) -> TaskStore:
     """The store of this process for a source with these options: tasks that follow each other in one worker share its connections."""
-    return shared_redis(options) if not options.links else _shared("source", options, lambda: patient_store(options, inf))
+    if not options.links:
+        return shared_redis(options)
+    found: TaskStore = _shared("source", options, lambda: patient_store(options, inf))
+    return found
 
 
 def sink_store(options: WriteOptions, *, task: bool = False) -> WriteStore:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TypeVar
 
 from busmq_spark.core.keys import QueueKeys
@@ -17,6 +18,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.store.line import BUDGET_S, Away, DirectLine, Line
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, ReadStore, Rows, Traces
+from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.sources import by_source, spell, split
 
 T = TypeVar("T")
@@ -39,10 +41,10 @@ class LinkedStore:
         return {source for source, line in self._lines.items() if line.away}
 
     @property
-    def own(self) -> ReadStore | None:
+    def own(self) -> RedisStore | None:
         """The store of Redis itself, where it takes part."""
         line = self._lines.get("")
-        return line.store if isinstance(line, DirectLine) else None
+        return line.store if isinstance(line, DirectLine) and isinstance(line.store, RedisStore) else None
 
     def keys(self, queue: str) -> QueueKeys:
         """How the keys would be spelt on one server; a link's are its own affair."""
@@ -133,6 +135,14 @@ class LinkedStore:
                 return
             except BusError as error:
                 line.endured(error)
+
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+        for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
+            if not source and self.own is not None:
+                yield from self.own.read_many(list(group), fail_on_data_loss)
+            else:
+                for part in group:
+                    yield from self.read(part, fail_on_data_loss)
 
     def close(self) -> None:
         for line in self._lines.values():

@@ -70,7 +70,7 @@ class FullPolicy:
 
 
 class ReadStore(Protocol):
-    """What a source needs on the driver, and ``read`` on executors."""
+    """What a source needs on the driver, and ``read`` in tasks."""
 
     def keys(self, queue: str) -> QueueKeys: ...
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]: ...
@@ -89,6 +89,14 @@ class ReadStore(Protocol):
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]: ...
     def close(self) -> None: ...
+
+
+class TaskStore(ReadStore, Protocol):
+    """What a source needs in tasks and batch reads."""
+
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+        """The messages of ranges, one range after the other; as ``read`` of each, in fewer round trips where that can be."""
+        ...
 
 
 class SourceStore(ReadStore, Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, TypeVar
 
 from busmq_spark.core import queue as queues_
@@ -23,6 +23,7 @@ from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Rows, Traces
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
+from busmq_spark.store.redis_short import read_ranges
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import Endpoint
@@ -130,9 +131,11 @@ class RedisStore:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
-        if not self._range_links:
-            self._range_links = [RangeLinks(link, range_link(link), self._patience_s, self._reply_bytes) for link in self._links]
-        return read_range(self._range_links[part.server], part, fail_on_data_loss)
+        return read_range(self._ranges(part.server), part, fail_on_data_loss)
+
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+        for server, own in groupby(parts, key=lambda part: part.server):
+            yield from read_ranges(self._ranges(server), list(own), fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate, self.keys)
@@ -195,6 +198,11 @@ class RedisStore:
             link.close()
         for links in self._range_links:
             links.many.drop()
+
+    def _ranges(self, server: int) -> RangeLinks:
+        if not self._range_links:
+            self._range_links = [RangeLinks(link, range_link(link), self._patience_s, self._reply_bytes) for link in self._links]
+        return self._range_links[server]
 
     def _home(self, sink: str) -> Link:
         """The server that has the record of a sink."""

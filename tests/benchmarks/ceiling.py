@@ -19,7 +19,7 @@ from busmq_spark.store.protocol import Rows
 def batch(size: int, rows: int) -> Any:
     """One record batch of ``rows`` values of ``size`` bytes."""
     schema = StructType().add("queue", "string").add("id", "long").add("value", "binary")
-    return next(ArrowRows(schema).batches(Rows("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))))
+    return next(ArrowRows(schema).batches([Rows("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))]))
 
 
 class CeilingReader(DataSourceStreamReader):

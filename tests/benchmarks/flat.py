@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -100,30 +100,37 @@ class Watch:
 
 
 def queues(runs: int = RUNS) -> Iterator[Row]:
-    """Planning a batch from many queues, every one of which has new messages."""
+    """Planning and reading a batch from many queues, every one of which has new messages."""
     spark = session()
     with redis() as (server, link):
-        counts = {"few": 10, "many": 1000}
-        for name, count in counts.items():
+        counts = {"few": (10, 10), "many": (1000, 10), "long": (10, 1000)}
+        for name, (count, rows) in counts.items():
             for i in range(count):
                 keys = QueueKeys(f"{name}{i}")
                 link.run(q.attach(keys, "bench", ttl_s=86_400))
-                link.run(q.push_many(keys, [b"x" * SIZE] * 10 * PLANS))
+                link.run(q.push_many(keys, [b"x" * SIZE] * rows * PLANS))
 
-        def plan_s(name: str) -> float:
+        def batch_s(name: str, part: Callable[[Any], float]) -> float:
+            count, rows = counts[name]
             frame = spark.readStream.format("busmq").options(
-                **{"redis.url": server.url, "subscribePattern": f"{name}\\d+", "ack": "none", "maxMessagesPerTrigger": str(counts[name] * 10)}
+                **{"redis.url": server.url, "subscribePattern": f"{name}\\d+", "ack": "none", "maxMessagesPerTrigger": str(count * rows)}
             )
-            batches = drain(frame.load())[1:]  # the first one attaches
-            return Spread.of([_planning_ms(p) / 1000 for p in batches]).median
+            return Spread.of([part(p) for p in drain(frame.load())[1:]]).median  # the first one attaches
 
-        found = alternating(runs, few=lambda: plan_s("few"), many=lambda: plan_s("many"))
+        found = alternating(runs, few=lambda: batch_s("few", planning_s), many=lambda: batch_s("many", planning_s))
         over = Spread.of(ratios(found["many"], found["few"]))
         shown = f"{over.text()}; {1000 * Spread.of(found['few']).median:.0f} and {1000 * Spread.of(found['many']).median:.0f} ms"
         yield Row("Planning a batch from 1,000 queues, against 10", shown, "< 2", over.median < 2)
+        found = alternating(runs, few=lambda: batch_s("long", reading_s), many=lambda: batch_s("many", reading_s))
+        yield Row("Reading 10,000 messages from 1,000 queues, against 10", Spread.of(ratios(found["many"], found["few"])).text(), "", None)
 
 
-def _planning_ms(progress: Any) -> float:
+def planning_s(progress: Any) -> float:
     """Everything of a trigger but the stage itself and the commit log."""
     spent = progress["durationMs"]
-    return sum(spent.get(part, 0) for part in ("latestOffset", "getBatch", "queryPlanning", "walCommit"))
+    return float(sum(spent.get(part, 0) for part in ("latestOffset", "getBatch", "queryPlanning", "walCommit"))) / 1000
+
+
+def reading_s(progress: Any) -> float:
+    """The stage."""
+    return add_batch_s([progress])

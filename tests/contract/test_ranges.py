@@ -85,3 +85,36 @@ def test_messages_that_are_gone_have_no_bytes(run: Run, born: Born) -> None:
     run(queue.pop(keys, most=2))
     assert run(state.bytes_until(keys, 2, 5, 100)) == (1, 0)
     assert run(state.bytes_until(keys, 4, 9, 100)) == (5, 4)
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.sets(st.integers(1, 40)), st.integers(1, 41), st.integers(0, 40)), min_size=1, max_size=5),
+    st.integers(0, 400),
+    st.booleans(),
+)
+def test_short_ranges_bring_what_lies_next_to_each_other_and_fits(
+    link: SyncLink, fresh_keys: FreshKeys, wanted: list[tuple[set[int], int, int]], room: int, named: bool
+) -> None:
+    asked, expected = [], []
+    for n, (ids, first, more) in enumerate(wanted):
+        keys = fresh_keys()
+        values = {id: b"%d" % id * (1 + id % 7) for id in ids}
+        link.execute([command("RPUSH", keys.messages, id, values[id]) for id in sorted(ids)])
+        if named:
+            link.execute(command("HSET", keys.metadata, "born", f"life {n}"))
+        id, left, found = first, room, []
+        while id <= first + more and id in values and len(values[id]) <= left:
+            left -= len(values[id])
+            found.append(values[id])
+            id += 1
+        asked.append((keys, first, first + more))
+        expected.append((f"life {n}" if named else "", found))
+    assert link.run(ranges.shorts(asked, room)) == expected
+
+
+def test_short_ranges_bring_nothing_from_deep_down(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "DEEP", 3)
+    keys, there = born()
+    run(queue.push_many(keys, [b"1", b"2", b"3", b"4"]))
+    assert run(ranges.shorts([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue, sink, state
+from busmq_spark.core import queue, ranges, sink, state
 from busmq_spark.core.flow import Step, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
@@ -15,6 +15,7 @@ from busmq_spark.core.scripts import load
 from busmq_spark.core.sink import Staged, encode_runs
 from busmq_spark.core.state import QUEUES_PER_CALL, Ack
 from busmq_spark.embedded import RedisServer
+from busmq_spark.store import redis_short
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import parse
 from tests.conftest import FreshKeys
@@ -23,7 +24,8 @@ LIMIT_US = 5000
 ATTEMPTS = 10
 """The machine may stop Redis for longer than 5 ms at any moment; a script that is slow by itself is slow every time."""
 SCRIPTS = {
-    load(name).digest: name for name in ("ack", "ack_to", "attach", "commit", "measure", "pop", "push", "stage", "state", "subscribe", "touch")
+    load(name).digest: name
+    for name in ("ack", "ack_to", "attach", "commit", "measure", "pop", "push", "short", "stage", "state", "subscribe", "touch")
 }
 # Not among them: 1 MB values when pushed, committed or freed. Freeing 200 of them took Redis 13 ms: the 5 ms are not kept there.
 SHAPES = [(1, 20_000), (100, 20_000), (1000, 5000), (10_240, 3000)]
@@ -149,6 +151,16 @@ def crowd(own: TimedLink, fresh_keys: FreshKeys) -> Iterator[list[QueueKeys]]:
     yield queues
     for keys in queues:
         own.run(queue.close(keys))
+
+
+@pytest.mark.parametrize(("rows", "size"), [(250, 0), (250, 250), (6, 10_240), (3, 1_048_576)])
+@pytest.mark.parametrize("before", [0, 200_000])
+def test_reading_short_ranges(own: TimedLink, fresh_keys: FreshKeys, rows: int, size: int, before: int) -> None:
+    keys = fresh_keys()
+    own.run(queue.attach(keys, "b", ttl_s=600))
+    own.run(queue.push_many(keys, [b"x"] * before + [b"x" * size] * rows))
+    never_slow(own, lambda: own.run(ranges.shorts([(keys, before + 1, before + rows)] * 64, redis_short.SHORT_BYTES)))
+    own.run(queue.close(keys))
 
 
 @pytest.mark.parametrize("wanted", [-1, 50, 100])
