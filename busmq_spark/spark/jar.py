@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 from busmq_spark.errors import LocalToolMissing
+from busmq_spark.spark.installed import says
 
 NAME = "busmq-spark-shim.jar"
 PACKAGE = Path(__file__).parents[1]
@@ -41,19 +41,11 @@ def offer_jar() -> bool:
     Spark Connect, nor an executor on another machine.
     """
     path = find_jar()
-    if path is None or _class_path_is_set_elsewhere():
+    # Spark's launcher reads this script first, and an assignment there is the last word.
+    if path is None or says("spark-env.sh", CLASS_PATH):
         return False
     entries = [entry for entry in os.environ.get(CLASS_PATH, "").split(os.pathsep) if entry]
     if str(path) not in entries:
         os.environ[CLASS_PATH] = os.pathsep.join([*entries, str(path)])
     os.environ[MANAGER] = "busmq.spark.LocalCheckpointFileManager"
     return True
-
-
-def _class_path_is_set_elsewhere() -> bool:
-    """Spark's launcher reads this script first, and an assignment there is the last word."""
-    spec = find_spec("pyspark")
-    homes = [os.environ.get("SPARK_HOME"), spec and spec.origin and str(Path(spec.origin).parent)]
-    folders = [os.environ.get("SPARK_CONF_DIR"), *(f"{home}/conf" for home in homes if home)]
-    scripts = [Path(folder) / "spark-env.sh" for folder in folders if folder]
-    return any(script.is_file() and CLASS_PATH in script.read_text(errors="replace") for script in scripts)

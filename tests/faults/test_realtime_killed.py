@@ -85,6 +85,7 @@ def test_an_executor_killed_in_a_long_batch_costs_its_task_a_second_try_from_the
         live.feed(100)
         live.wait(driver, 100)
         [executor] = [each for each in driver.processes() if is_executor(each)]
+        assert "-XX:G1HeapRegionSize=4m" in executor.cmdline()  # realtime has said so
         executor.kill()
         live.feed(50)
         live.wait(driver, 100 + 150)

@@ -45,6 +45,25 @@ def test_what_the_user_set_stays(a_jar: str) -> None:
     assert (builder._options["spark.jars"], builder._options[check]) == (f"mine.jar,{a_jar}", "true")
 
 
+def test_a_java_that_is_still_to_start_gets_a_heap_in_which_a_batch_is_nothing_huge(a_jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    mine = SparkSession.Builder().config("spark.driver.defaultJavaOptions", "-Xss2m")
+    assert busmq_spark.realtime(mine)._options.items() >= {**helper.JAVA, "spark.driver.defaultJavaOptions": "-Xss2m"}.items()
+
+
+def test_a_java_that_somebody_else_has_started_or_configured_keeps_its_options(a_jar: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as running:
+        running.setattr("pyspark.SparkContext._gateway", object())
+        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA.keys()
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    with monkeypatch.context() as submitted:
+        submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
+        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA.keys()
+    (tmp_path / "spark-defaults.conf").write_text("spark.executor.defaultJavaOptions  -Dours=1\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert helper.JAVA.keys() - busmq_spark.realtime(SparkSession.Builder())._options.keys() == {"spark.executor.defaultJavaOptions"}
+
+
 def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jar, "find_jar", lambda: None)
     with pytest.raises(LocalToolMissing, match="mvn -f jvm-shim package"):
