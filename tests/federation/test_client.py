@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, MessageRefused, QueueFull, StateError
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client import wire
+from busmq_spark.federation.client.channel import RemoteChannel
+from busmq_spark.federation.client.line import Line
 from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.server import FederationServer
@@ -22,6 +25,7 @@ from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick
 from tests.federation.tools import SECRET
+from tests.support import PATIENCE_S
 from tests.tls import Authority
 
 WRONG = "not-the-right-horse"
@@ -292,6 +296,27 @@ async def test_a_subscription_and_a_channel_come_back(redis_url: str, fresh: Fre
             assert [(await anext(channel.messages())).text for _ in range(2)] == ["a", "b"]  # it was not acked
             assert await channel.send("to the peer") > 0
             assert (await anext(peer.messages())).text == "to the peer"
+
+
+async def test_a_message_that_comes_before_the_word_that_the_channel_is_back_wakes_who_waits(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+    restore = RemoteChannel._restore
+
+    async def slowly(channel: RemoteChannel, line: Line) -> None:
+        await restore(channel, line)
+        await until(lambda: not channel._begun or any(isinstance(told, Message) for told in channel._told))
+
+    monkeypatch.setattr(RemoteChannel, "_restore", slowly)
+    async with far(redis_url) as both:
+        bus, name = both.bus, fresh()
+        async with await bus.federate(bus.channel(name)).listen(reliable=True) as channel, both.home.channel(name) as peer:
+            peer.send("a")
+            assert (await anext(channel.messages())).text == "a"
+            both.cutter.cut()
+            async with asyncio.timeout(PATIENCE_S):
+                assert (await anext(channel.messages())).text == "a"
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------------------------------

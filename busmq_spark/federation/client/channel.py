@@ -197,6 +197,7 @@ class RemoteChannel(Emitter):
 
     def wire_back(self) -> None:
         """Connected again."""
+        self._advance()  # what came before the word of it
         self._emit("reconnected")
 
     def wire_failed(self, error: BusError) -> None:
