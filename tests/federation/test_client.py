@@ -310,13 +310,12 @@ async def test_a_message_that_comes_before_the_word_that_the_channel_is_back_wak
 
     monkeypatch.setattr(RemoteChannel, "_restore", slowly)
     async with far(redis_url) as both:
-        bus, name = both.bus, fresh()
-        async with await bus.federate(bus.channel(name)).listen(reliable=True) as channel, both.home.channel(name) as peer:
+        there = both.bus.channel(fresh())
+        async with await both.bus.federate(there).listen(reliable=True) as channel, both.home.channel(there.name) as peer:
             peer.send("a")
             assert (await anext(channel.messages())).text == "a"
             both.cutter.cut()
-            async with asyncio.timeout(PATIENCE_S):
-                assert (await anext(channel.messages())).text == "a"
+            assert (await asyncio.wait_for(anext(channel.messages()), PATIENCE_S)).text == "a"
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------------------------------
