@@ -27,9 +27,12 @@ ENGINE_OPTIONS = frozenset({"checkpointlocation", "queryname", "asyncprogresstra
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "") -> Any:
-    """One row of an option table. Without a default the option must be given. What may hold a secret is left out of the object's repr."""
-    info = {"name": name, "parse": parse, "doc": doc, "alias": alias}
+def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "", unsaid: str = "") -> Any:
+    """One row of an option table. Without a default the option must be given. What may hold a secret is left out of the object's repr.
+
+    ``unsaid`` is what a default of None stands for, where it matters whether a user has said it.
+    """
+    info = {"name": name, "parse": parse, "doc": doc, "alias": alias, "unsaid": unsaid}
     shown = not _secret(name)
     return field(metadata=info, repr=shown) if default is MISSING else field(default=default, metadata=info, repr=shown)
 
@@ -283,8 +286,12 @@ class ReadOptions(StoreOptions):
 
     subscribe: tuple[str, ...] = option("subscribe", names, (), doc="queues to read, comma separated")
     subscribe_pattern: str | None = option("subscribePattern", pattern, None, doc="read every queue whose whole name matches, also later ones")
-    starting: str | dict[str, Any] = option(
-        "startingOffsets", starting, "earliest", doc="earliest, latest or JSON from queue to last id that counts as read; only for a fresh checkpoint"
+    starting: str | dict[str, Any] | None = option(
+        "startingOffsets",
+        starting,
+        None,
+        doc="earliest, latest or JSON from queue to last id that counts as read; only for a fresh checkpoint",
+        unsaid="earliest",
     )
     max_messages: int | None = option(
         "maxMessagesPerTrigger", whole(1), None, doc="most messages in one micro-batch, shared fairly over queues", alias="maxOffsetsPerTrigger"
@@ -318,12 +325,17 @@ class ReadOptions(StoreOptions):
 
     def start_of(self, source: str, queue: str) -> str | int:
         """Where reading begins in a queue: earliest, latest, or the last id that counts as read."""
+        found = self.asked_start(source, queue)
+        return "earliest" if found is None else found
+
+    def asked_start(self, source: str, queue: str) -> str | int | None:
+        """The same as far as startingOffsets says it; None when it says nothing about the queue."""
         if not isinstance(self.starting, dict):
             return self.starting
         own = self.starting.get(source or LOCAL)
         found = own.get(queue) if isinstance(own, dict) else None
-        found = self.starting.get(queue, "earliest") if found is None else found
-        return "earliest" if isinstance(found, dict) else found  # a queue with the name of a source
+        found = self.starting.get(queue) if found is None else found
+        return None if isinstance(found, dict) else found  # a queue with the name of a source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +390,6 @@ def rows(cls: type[Any]) -> list[tuple[str, str, str]]:
     """Name, default and sentence of each option, for the README and help texts."""
     out = []
     for row in fields(cls):
-        default = "" if row.default in (None, "", ()) else str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
-        out.append((row.metadata["name"], default, row.metadata["doc"]))
+        default = str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
+        out.append((row.metadata["name"], row.metadata["unsaid"] if row.default in (None, "", ()) else default, row.metadata["doc"]))
     return out

@@ -51,6 +51,8 @@ class Attachment:
         self.paused = {queue for queue in new if queue in known} - set(losses)
         ttls = self._open([queue for queue in new if queue not in self.paused], known)
         found = list(ttls)
+        if self._options.subscription:  # before the lease, which would outlive the error
+            self._mention_gone([queue for queue in found if queue not in known and self._first_start(queue, fresh(queue)) == "earliest"], fresh)
         if self._token and found:
             found = lease.acquire(self.store, self._unmixed(found), self._options.subscription, self._token)
         if self._options.subscription and found:
@@ -148,6 +150,22 @@ class Attachment:
                     remedy="A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none",
                 )
         return [queue for queue in queues if queue in subscriptions]
+
+    def _mention_gone(self, queues: Sequence[str], fresh: Callable[[str], bool]) -> None:
+        """A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages."""
+        name = self._options.subscription
+        others = {queue: names for queue, names in self.store.subscriptions(queues).items() if names and name not in names} if queues else {}
+        for queue, state in self.store.states(dict.fromkeys(others, -1)).items() if others else ():
+            if state.floor <= 0:
+                continue
+            text = (
+                f"queue {shown(queue)!r}: {state.floor} messages (ids 1..{state.floor}) had left it before subscription {name!r} came, "
+                f"acknowledged by {', '.join(sorted(others[queue]))}"
+            )
+            if fresh(queue) and self._options.fail_on_data_loss and self._options.asked_start(*split(queue)) == "earliest":
+                remedy = "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored"
+                raise ConfigError(reason=f"{text}, and startingOffsets=earliest asks for them. {remedy}")
+            log.warning("%s; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text)
 
     def _first_start(self, queue: str, fresh: bool) -> str | int:
         return self._options.start_of(*split(queue)) if fresh else "earliest"

@@ -30,6 +30,12 @@ from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this 
     test_with_fail_on_data_loss_false_a_queue_of_a_pattern_may_come_and_go,
     test_without_create_queue_a_missing_queue_is_an_error_and_stays_missing,
 )
+from tests.spark.test_late_subscription import (  # noqa: F401  # as above
+    test_a_late_subscription_is_warned_about_the_messages_that_are_gone_for_it,
+    test_a_late_subscription_that_asks_for_the_first_message_is_refused,
+    test_a_late_subscription_with_data_loss_allowed_goes_on_with_a_warning,
+    test_a_subscription_that_misses_nothing_is_not_warned_about,
+)
 from tests.spark.test_limits import (  # noqa: F401  # as above
     test_a_large_message_waits_one_batch_at_most_while_other_queues_are_busy,
     test_a_message_larger_than_the_whole_budget_passes_alone,

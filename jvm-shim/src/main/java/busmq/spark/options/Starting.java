@@ -11,13 +11,17 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 
-/** Option {@code startingOffsets}: where a fresh checkpoint begins, for all queues or one by one; ask {@link #of}. */
-public record Starting(long all, Map<String, Long> queues, Map<String, Map<String, Long>> sources) implements Serializable {
+/**
+ * Option {@code startingOffsets}: where a fresh checkpoint begins, for all queues or one by one; ask {@link #of}.
+ *
+ * @param given whether {@code all} is what a user said, and not the default
+ */
+public record Starting(long all, boolean given, Map<String, Long> queues, Map<String, Map<String, Long>> sources) implements Serializable {
     /** In place of an id: from the oldest stored message, or after the newest. */
     public static final long EARLIEST = -1;
     /** See {@link #EARLIEST}. */
     public static final long LATEST = -2;
-    static final Starting FIRST = new Starting(EARLIEST, Map.of(), Map.of());
+    static final Starting FIRST = new Starting(EARLIEST, false, Map.of(), Map.of());
     private static final long IDS = 1L << 53;
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
     private static final String WANTED =
@@ -26,7 +30,7 @@ public record Starting(long all, Map<String, Long> queues, Map<String, Map<Strin
     static Starting parse(String text) {
         Long word = word(text.strip().toLowerCase(Locale.ROOT));
         if (word != null) {
-            return new Starting(word, Map.of(), Map.of());
+            return new Starting(word, true, Map.of(), Map.of());
         }
         JsonNode found;
         try {
@@ -48,7 +52,7 @@ public record Starting(long all, Map<String, Long> queues, Map<String, Map<Strin
                 queues.put(entry.getKey(), start(entry.getValue()));
             }
         });
-        return new Starting(EARLIEST, queues, sources);
+        return new Starting(EARLIEST, false, queues, sources);
     }
 
     private static Long word(String text) {
@@ -70,6 +74,12 @@ public record Starting(long all, Map<String, Long> queues, Map<String, Map<Strin
     public long of(String queue) {
         Long found = sources.getOrDefault("local", Map.of()).get(queue);
         return found != null ? found : queues.getOrDefault(queue, all);
+    }
+
+    /** Whether a user has said that the queue is to be read from its first message. */
+    public boolean asksForAll(String queue) {
+        boolean named = queues.containsKey(queue) || sources.getOrDefault("local", Map.of()).containsKey(queue);
+        return of(queue) == EARLIEST && (given || named);
     }
 
     /** Whether any queue has this start. */

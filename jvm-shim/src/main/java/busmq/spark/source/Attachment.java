@@ -73,6 +73,7 @@ final class Attachment implements AutoCloseable {
                     boolean sound = known.containsKey(queue) && !losses.get(queue);
                     starts.put(queue, sound ? Long.valueOf(known.get(queue).last()) : Long.valueOf(firstStart(queue, fresh)));
                 });
+                mentionGone(ttls.keySet().stream().filter(queue -> starts.get(queue) == Starting.EARLIEST && !known.containsKey(queue)).toList(), fresh);
                 store.subscribe(starts, options.subscription());
             }
         } catch (RuntimeException error) {
@@ -186,6 +187,27 @@ final class Attachment implements AutoCloseable {
                 throw busy(queue, "is read by a query without a subscription",
                         "That query would lose messages to this one: stop it, or give it an option 'subscription' of its own");
             }
+        });
+    }
+
+    /** A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages. */
+    private void mentionGone(Collection<String> names, boolean fresh) {
+        String own = options.subscription();
+        Map<String, List<String>> others = new HashMap<>(store.subscriptions(names));
+        others.values().removeIf(found -> found.isEmpty() || found.contains(own));
+        Map<String, Long> wanted = new HashMap<>();
+        others.keySet().forEach(queue -> wanted.put(queue, -1L));
+        store.states(wanted).forEach((queue, state) -> {
+            if (state.floor() <= 0) {
+                return;
+            }
+            String text = "queue " + PyText.repr(queue) + ": " + state.floor() + " messages (ids 1.." + state.floor() + ") had left it before subscription "
+                    + PyText.repr(own) + " came, acknowledged by " + String.join(", ", others.get(queue));
+            if (fresh && options.failOnDataLoss() && options.starting().asksForAll(queue)) {
+                throw BusException.config(text + ", and startingOffsets=earliest asks for them. "
+                        + "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored");
+            }
+            LOG.warn("{}; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text);
         });
     }
 
