@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
-from busmq_spark.errors import BusError, LinkLost, Unauthorized
+from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
 from tests.bus.tools import until
 from tests.bus.traffic import Traffic
 from tests.conftest import Fresh
@@ -49,6 +49,24 @@ async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: 
             await asyncio.to_thread(server.restart)
             await traffic.flows()
             await traffic.finish(since=before)
+
+
+@both
+async def test_a_redis_that_is_full_refuses_pushes_and_can_be_drained(fresh: Fresh, reliable: bool) -> None:
+    with RedisServer(maxmemory="6mb") as server:
+        async with Bus(server.url) as producer, Bus(server.url) as consumer:
+            queue = producer.queue(fresh())
+            await queue.attach()
+            with pytest.raises(ServerFull, match="drain"):
+                await queue.push_many([b"x" * 10_000] * 2000)
+            stored = await queue.count()
+            async with consumer.queue(queue.name) as there:
+                taken = [message.id async for message in there.consume(reliable=reliable, max=stored)]
+                assert taken == list(range(1, stored + 1))
+                if reliable:
+                    await there.ack(stored)
+                assert await queue.push("more") == stored + 1
+            await queue.detach()
 
 
 @both

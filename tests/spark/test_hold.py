@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, ServerFull
 from busmq_spark.options import WEEK_S
 from busmq_spark.spark import lease, reader
 from tests.conftest import Fresh
-from tests.spark.conftest import PATIENCE_S, Bus
+from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import Engine, Row
 from tests.support import wait_until
 
@@ -273,3 +274,21 @@ def test_the_keep_alive_ends_with_the_reader(bus: Bus, engine: MakeEngine, queue
     query.step()
     query.kill()
     wait_until(lambda: not bus("EXISTS", QueueKeys(queue).metadata), PATIENCE_S)
+
+
+# A Redis that is full
+
+
+@pytest.mark.parametrize("options", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
+def test_a_redis_that_is_full_can_be_drained_and_then_takes_messages_again(bus_of: MakeBus, engine: MakeEngine, options: dict[str, str]) -> None:
+    with RedisServer(maxmemory="6mb") as server:
+        bus = bus_of(server)
+        with pytest.raises(ServerFull, match="drain"):
+            bus.push("q", *[b"x" * 10_000] * 2000)
+        stored = bus.ids("q")
+        query = engine({"redis.url": bus.url, "subscribe": "q", "maxMessagesPerTrigger": len(stored) // 3, **options})
+        assert ids(query.drain()) == stored
+        assert query.step() is None
+        bus.push("q", "more")
+        assert ids(query.drain()) == [stored[-1] + 1]
+        query.kill()

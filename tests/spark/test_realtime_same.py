@@ -18,6 +18,7 @@ from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this 
     test_a_queue_with_a_long_ttl_and_one_that_is_created_are_not_warned_about,
     test_a_queue_with_a_short_ttl_is_touched_while_a_query_idles,
     test_a_reader_without_subscription_is_refused_where_others_have_one,
+    test_a_redis_that_is_full_can_be_drained_and_then_takes_messages_again,
     test_a_second_query_on_a_queue_is_refused,
     test_a_second_query_that_removes_nothing_is_welcome,
     test_a_subscription_is_refused_where_a_query_without_one_runs,

@@ -4,6 +4,7 @@
 -- Result for each queue {status, detail}: ok n | more n (n messages dropped; more: call again) | missing | recreated born | older last | reissued mark
 -- At most `most` messages are dropped a call, over all its queues. The message at id is compared with its fingerprint while it is still stored: a
 -- Redis that lost its tail in a failover and gave the same ids to other messages is caught before one of them is dropped.
+-- @include even_if_full
 -- @include find
 -- @include mark
 local sub, most, long_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -29,9 +30,10 @@ local function ack(metadata, messages, msgid, acks, id_text, born, expected)
     if found ~= expected then return {'reissued', found} end
   end
   if sub ~= '' then
-    local acked = tonumber(redis.call('HGET', acks, sub) or 0)
+    local acked, lasting = tonumber(redis.call('HGET', acks, sub) or 0), math.max(tonumber(stored[1]) or 0, long_ttl_s)
+    even_if_full(acks, lasting)
     if acked < id then redis.call('HSET', acks, sub, id_text, ':born', born) end
-    redis.call('EXPIRE', acks, math.max(tonumber(stored[1]) or 0, long_ttl_s))
+    redis.call('EXPIRE', acks, lasting) -- it may be new
   end
   local low = lowest(acks, id)
   if low < id then index = find(messages, low) end

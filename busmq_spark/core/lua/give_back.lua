@@ -3,10 +3,12 @@
 -- ARGV handed available ttl_s token
 -- handed: the id handed over last (0: none). Lease: see take. A record of the taker's own ends here and is marked for late packets.
 -- Result how many messages went back; -1 when the lease is not the taker's: then whoever has it restores them.
+-- @include even_if_full
 -- @include find
 local handed, ttl = ARGV[1], ARGV[3]
 if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[4] then return -1 end
 if redis.call('LINDEX', KEYS[2], -2) == 'ended' then return 0 end
+even_if_full(KEYS[2], ttl)
 local all, keep = redis.call('LRANGE', KEYS[2], 0, -1), 0
 for i = #all - 1, 1, -2 do
   if all[i] == handed then

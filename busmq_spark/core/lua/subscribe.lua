@@ -2,8 +2,10 @@
 -- KEYS metadata msgid messages acks
 -- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s
 -- Result the last acked id of the subscription, as text; it keeps the one it has.
+-- @include even_if_full
 local sub, start = ARGV[1], ARGV[2]
 local born = redis.call('HGET', KEYS[1], 'born') or ''
+local lasting = math.max(tonumber(redis.call('HGET', KEYS[1], 'ttl') or 0) or 0, tonumber(ARGV[3]))
 local of = redis.call('HGET', KEYS[4], ':born')
 if of and of ~= born then redis.call('DEL', KEYS[4]) end -- positions in a life that ended
 local known = redis.call('HGET', KEYS[4], sub)
@@ -17,7 +19,8 @@ if not known then
   else
     known = start
   end
+  even_if_full(KEYS[4], lasting)
   redis.call('HSET', KEYS[4], sub, known, ':born', born)
 end
-redis.call('EXPIRE', KEYS[4], math.max(tonumber(redis.call('HGET', KEYS[1], 'ttl') or 0) or 0, tonumber(ARGV[3])))
+redis.call('EXPIRE', KEYS[4], lasting)
 return known

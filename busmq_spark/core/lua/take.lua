@@ -5,6 +5,7 @@
 -- With a lease the record is toack, where messages stay until acked, and the taker must hold the lease. Without one the record is the taker's own:
 -- it holds the last batch only.
 -- Result flat pairs id, value; empty when there is nothing; -1 when the lease is not the taker's.
+-- @include even_if_full
 -- @include run
 local after, most, room, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[5] then return -1 end
@@ -22,6 +23,7 @@ end
 local taken = run(KEYS[1], 0, most, room)
 -- While a slot moves, a script that comes back to a key it has emptied dies half way: so what may empty a key comes last.
 if #taken > 0 then
+  even_if_full(KEYS[2], ttl)
   redis.call('RPUSH', KEYS[2], unpack(taken))
   redis.call('EXPIRE', KEYS[2], ttl)
   if not KEYS[3] then redis.call('LTRIM', KEYS[2], -#taken, -1) end

@@ -1,0 +1,113 @@
+"""A Redis at ``maxmemory`` that evicts nothing takes no messages, and can be drained: only what stores more is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from busmq_spark.core import queue, state
+from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.state import Ack, AckResult
+from busmq_spark.errors import ServerFull
+from busmq_spark.topology.cluster_link import ClusterLink
+from busmq_spark.topology.links import Link
+from tests.conftest import FreshKeys
+from tests.contract.conftest import Born, Run
+
+ME = "me"
+
+
+@pytest.fixture
+def full(link: Link) -> Iterator[Callable[[], None]]:
+    """From the call on every server is beyond its memory, until the end of the test."""
+
+    def limit(size: int) -> None:
+        for node in link.masters if isinstance(link, ClusterLink) else [link]:
+            node.execute(command("CONFIG", "SET", "maxmemory", size))
+
+    yield lambda: limit(1)
+    limit(0)
+
+
+@pytest.fixture
+def stored(born: Born, link: Link, full: Callable[[], None]) -> QueueKeys:
+    """A queue of the messages 1 to 20 in a Redis that is full."""
+    keys, _ = born()
+    link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 21)]))
+    full()
+    return keys
+
+
+def ids(messages: Any) -> list[int]:
+    return [message.id for message in messages]
+
+
+def test_a_push_is_refused_and_says_that_draining_helps(run: Run, stored: QueueKeys) -> None:
+    with pytest.raises(ServerFull, match="drain"):
+        run(queue.push(stored, b"more"))
+    assert run(queue.count(stored)) == 20
+
+
+def test_a_source_starts_reads_and_acks(run: Run, stored: QueueKeys) -> None:
+    life = run(queue.attach(stored, "new", ttl_s=60, create=False)).born
+    assert run(state.lease([stored], "", ME, 60_000, [""])) == [ME]
+    assert run(state.lease([stored], "", ME, 60_000, [""])) == [ME]  # it is there now
+    assert run(state.lease([stored], "", "next", 60_000, [ME])) == ["next"]
+    assert ids(run(queue.after(stored, 0, 0, 3))) == [1, 2, 3]
+    assert run(state.keep_alive([stored], "", "next", 60_000)) == [1]
+    assert run(state.ack_to([Ack(stored, 15, life, "")])) == [AckResult("ok", "15")]
+    assert run(state.release(stored, "", "next"))
+    assert run(queue.count(stored)) == 5
+
+
+def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKeys) -> None:
+    life = run(queue.attach(stored, "new", ttl_s=60)).born
+    for _ in range(2):
+        assert run(state.subscribe([stored], "s", ["earliest"])) == [0]
+    assert run(state.keep_alive([stored], "s", ME, 60_000)) == [1]
+    assert run(state.ack_to([Ack(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
+    assert run(state.subscriptions([stored])) == [{"s": 15}]
+    assert run(state.unsubscribe(stored, "s"))
+
+
+def test_a_source_starts_also_when_one_of_its_queues_does_not_exist_yet(run: Run, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
+    keys = fresh_keys()
+    full()
+    assert not run(queue.attach(keys, "life", ttl_s=60)).existed
+    assert run(queue.attach(keys, "later", ttl_s=60)).born == "life"
+
+
+def test_a_queue_of_npm_busmq_is_adopted(run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
+    keys = fresh_keys()
+    link.execute(command("HSET", keys.metadata, "ttl", "60"))
+    full()
+    assert run(queue.attach(keys, "life", ttl_s=60, create=False)).born == "life"
+
+
+@pytest.mark.parametrize("token", ["", ME])
+def test_a_consumer_takes_gives_back_and_acks(run: Run, stored: QueueKeys, token: str) -> None:
+    record = stored.toack if token else stored.hand("one")
+    if token:
+        run(state.lease([stored], "", token, 60_000, [""]))
+
+    def take(after: int) -> Flow[Any]:
+        return queue.take(stored, record, after, most=5, ttl_s=60, token=token)
+
+    assert ids(run(take(0))) == [1, 2, 3, 4, 5]
+    assert ids(run(take(0))) == [1, 2, 3, 4, 5]  # again: its reply was lost
+    assert ids(run(take(5))) == [6, 7, 8, 9, 10]
+    assert run(queue.give_back(stored, record, 8, ttl_s=60, token=token)) == 2
+    run(queue.ack(stored, 3, ttl_s=60, restore=True))
+    assert run(queue.count(stored)) == (17 if token else 12)
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+def test_a_consumer_of_the_simple_kind_pops_and_acks(run: Run, stored: QueueKeys, reliable: bool) -> None:
+    assert ids(run(queue.pop(stored, reliable=reliable, ttl_s=60, most=5))) == [1, 2, 3, 4, 5]
+    run(queue.ack(stored, 3, ttl_s=60))
+    run(queue.touch(stored, 60))
+    run(queue.trim(stored, 10))
+    assert run(queue.flush(stored))
