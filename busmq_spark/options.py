@@ -5,26 +5,22 @@ Names follow Spark's Kafka source where the meaning is equal. Look-up is case-bl
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from os import environ
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.parsers import LOCAL, duration_s, flag, links, names, one_name, one_of, pattern, size, starting, subscription, whole
 
 O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
 WEEK_S = 7 * 24 * 3600
-LOCAL, UNNAMED = "local", "federation"
-"""What Redis itself, and a link without a name, are called beside links with names."""
 _LINK_SECRETS = "federation.<name>.secret"
 _SECRET_OF = re.compile(r"federation\.([a-z][a-z0-9_-]*)\.secret")
 ENGINE_OPTIONS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"})
 """What Spark itself takes from the same option map; not ours, so not an error."""
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "", unsaid: str = "") -> Any:
@@ -80,110 +76,6 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"unknown option {name!r}; {hint}"
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Parser of a whole number of at least ``least``."""
-
-    def parse_whole(text: str) -> int:
-        if not re.fullmatch(r"\s*\d+\s*", text) or int(text) < least:
-            raise ValueError(f"a whole number of at least {least}")
-        return int(text)
-
-    return parse_whole
-
-
-def flag(text: str) -> bool:
-    """Parser of true or false."""
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.strip().lower() == "true"
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    """Parser of a word out of a few."""
-
-    def parse_word(text: str) -> str:
-        found = {word.lower(): word for word in words}.get(text.strip().lower())
-        if found is None:
-            raise ValueError(f"one of {', '.join(words)}")
-        return found
-
-    return parse_word
-
-
-def duration_s(text: str) -> int:
-    """Parser of a time: seconds, or a number with s, m, h or d, from 1 s up."""
-    found = re.fullmatch(r"\s*(\d+)\s*([smhd]?)\s*", text.lower())
-    if not found or int(found[1]) < 1:
-        raise ValueError("seconds, or a number with s, m, h or d: 30s, 12h, 7d")
-    return int(found[1]) * _UNITS[found[2]]
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Parser of a comma list of queue names."""
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not found:
-        raise ValueError("a comma list of queue names, such as orders,audit")
-    return found
-
-
-def name(text: str) -> str:
-    """Parser of one name that is not empty."""
-    if not text.strip():
-        raise ValueError("a name")
-    return text.strip()
-
-
-def pattern(text: str) -> str:
-    """Parser of a regular expression."""
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"a Python regular expression ({error})") from None
-    return text
-
-
-def starting(text: str) -> str | dict[str, Any]:
-    """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done; one level deeper, per source."""
-    word = text.strip().lower()
-    if word in ("earliest", "latest"):
-        return word
-    wanted = 'earliest, latest, or JSON such as {"orders": 41, "audit": "latest"} (an id is the last one that counts as read)'
-    try:
-        found = json.loads(text)
-    except ValueError:
-        raise ValueError(wanted) from None
-    if not isinstance(found, dict) or not all(_starts({0: value}) or _starts(value) for value in found.values()):
-        raise ValueError(wanted)
-    return found
-
-
-def _starts(found: object) -> bool:
-    return isinstance(found, dict) and all(v in ("earliest", "latest") or (type(v) is int and 0 <= v < 2**53) for v in found.values())
-
-
-def links(text: str) -> tuple[tuple[str, str], ...]:
-    """Parser of federation.url: one web-socket URL, or several with names. The result is name and URL of each."""
-    found = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        named = re.fullmatch(r"([^=:/?]*)=(.*)", part)
-        found.append((named[1].strip(), named[2].strip()) if named else (UNNAMED, part))
-    for link, url in found:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]*", link) or link == LOCAL:
-            raise ValueError(f"names of small letters, digits, - and _ before each =, and not {LOCAL!r}, which is Redis itself")
-        try:
-            at = urlsplit(url)
-            well = at.scheme in ("ws", "wss") and at.hostname and at.port != 0
-        except ValueError:
-            well = False
-        if not well:
-            raise ValueError("wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…")
-        if "@" in at.netloc or "?" in url or "#" in url:
-            raise ValueError("an address without user, query or fragment: secrets in an address get printed; give them as federation.secret")
-    if not found or len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED in dict(found)):
-        raise ValueError("one address, or several with a name of its own each: eu=wss://…,us=wss://…")
-    return tuple(found)
-
-
 def default_url() -> str | None:
     """The address every option table falls back to."""
     return environ.get("BUSMQ_REDIS_URL") or None
@@ -194,7 +86,7 @@ class RedisOptions:
     """How to reach Redis."""
 
     url: str | None = option("redis.url", str, None, doc="one Redis URL or a comma list, in the same order as every peer; else BUSMQ_REDIS_URL")
-    user: str | None = option("redis.username", name, None, doc="ACL user for every server whose URL has no credentials")
+    user: str | None = option("redis.username", one_name, None, doc="ACL user for every server whose URL has no credentials")
     password: str | None = option("redis.password", str, None, doc="password for every server whose URL has none")
     layout: str = option(
         "redis.layout",
@@ -202,10 +94,10 @@ class RedisOptions:
         "direct",
         doc="direct: independent servers; else the URLs are sentinels, or nodes of a cluster",
     )
-    master: str = option("redis.sentinelMaster", name, "mymaster", doc="the name under which the sentinels watch the servers")
-    tls_ca: str | None = option("redis.tls.ca", name, None, doc="PEM file of the authority to trust with rediss://, instead of the system's")
-    tls_certificate: str | None = option("redis.tls.certificate", name, None, doc="PEM file of the client certificate to show")
-    tls_key: str | None = option("redis.tls.key", name, None, doc="PEM file of its private key; not needed when the certificate's file holds it")
+    master: str = option("redis.sentinelMaster", one_name, "mymaster", doc="the name under which the sentinels watch the servers")
+    tls_ca: str | None = option("redis.tls.ca", one_name, None, doc="PEM file of the authority to trust with rediss://, instead of the system's")
+    tls_certificate: str | None = option("redis.tls.certificate", one_name, None, doc="PEM file of the client certificate to show")
+    tls_key: str | None = option("redis.tls.key", one_name, None, doc="PEM file of its private key; not needed when the certificate's file holds it")
     tls_check_hostname: bool = option("redis.tls.checkHostname", flag, True, doc="whether the server's certificate must name the host of the URL")
 
     @property
@@ -234,10 +126,10 @@ class StoreOptions(RedisOptions):
     )
     secret: str | None = option("federation.secret", str, None, doc="the secret they ask for; else BUSMQ_FEDERATION_SECRET")
     link_secrets: tuple[tuple[str, str], ...] = option(_LINK_SECRETS, str, (), doc="the secret of one of them")
-    link_ca: str | None = option("federation.tls.ca", name, None, doc="PEM file of the authority to trust with wss://, instead of the system's")
-    link_certificate: str | None = option("federation.tls.certificate", name, None, doc="PEM file of the client certificate to show")
+    link_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, instead of the system's")
+    link_certificate: str | None = option("federation.tls.certificate", one_name, None, doc="PEM file of the client certificate to show")
     link_key: str | None = option(
-        "federation.tls.key", name, None, doc="PEM file of its private key; not needed when the certificate's file holds it"
+        "federation.tls.key", one_name, None, doc="PEM file of its private key; not needed when the certificate's file holds it"
     )
     link_check_hostname: bool = option(
         "federation.tls.checkHostname", flag, True, doc="whether the server's certificate must name the host of the URL"
@@ -284,7 +176,7 @@ class StoreOptions(RedisOptions):
 class ReadOptions(StoreOptions):
     """Options of ``spark.readStream.format("busmq")`` and ``spark.read.format("busmq")``."""
 
-    subscribe: tuple[str, ...] = option("subscribe", names, (), doc="queues to read, comma separated")
+    subscribe: tuple[str, ...] = option("subscribe", names, (), doc='queues to read, comma separated, or a JSON list: ["orders", "a,b"]')
     subscribe_pattern: str | None = option("subscribePattern", pattern, None, doc="read every queue whose whole name matches, also later ones")
     starting: str | dict[str, Any] | None = option(
         "startingOffsets",
@@ -296,12 +188,14 @@ class ReadOptions(StoreOptions):
     max_messages: int | None = option(
         "maxMessagesPerTrigger", whole(1), None, doc="most messages in one micro-batch, shared fairly over queues", alias="maxOffsetsPerTrigger"
     )
-    max_bytes: int | None = option("maxBytesPerTrigger", whole(1), None, doc="most bytes of values in one micro-batch (at least one message is read)")
+    max_bytes: int | None = option(
+        "maxBytesPerTrigger", size, None, doc="most bytes of values in one micro-batch, such as 64k, 10m, 1g (at least one message is read)"
+    )
     min_partitions: int | None = option("minPartitions", whole(1), None, doc="split queues by id ranges until there are so many tasks")
     max_per_partition: int | None = option("maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages")
     fail_on_data_loss: bool = option("failOnDataLoss", flag, True, doc="stop when planned messages are gone; false: go on from the oldest stored")
     ack: str = option("ack", one_of("commit", "none"), "commit", doc="commit: messages leave when their batch is committed; none: nothing is removed")
-    subscription: str = option("subscription", name, "", doc="a name; several queries then read one queue, each with its own acks")
+    subscription: str = option("subscription", subscription, "", doc="a name; several queries then read one queue, each with its own acks")
     create: bool = option("createQueue", flag, True, doc="create a queue named in subscribe that does not exist")
     ttl_s: int = option("ttl", duration_s, WEEK_S, doc="lifetime without readers or writers of a queue that is created: seconds, or 30s, 12h, 7d")
     idle_poll_ms: int = option("idlePollMs", whole(1), 50, doc="an idle query asks Redis this often at most; a push wakes it sooner")
@@ -342,9 +236,9 @@ class ReadOptions(StoreOptions):
 class WriteOptions(StoreOptions):
     """Options of ``df.writeStream.format("busmq")`` and ``df.write.format("busmq")``."""
 
-    queue: str | None = option("queue", name, None, doc="queue for every row; needed when there is no column queue")
+    queue: str | None = option("queue", one_name, None, doc="queue for every row; needed when there is no column queue")
     delivery: str = option("delivery", one_of("exactly-once", "at-least-once"), "exactly-once", doc="exactly-once, or at-least-once (faster)")
-    sink: str = option("sinkId", name, "", doc="name under which committed batches are remembered; default: the query's id")
+    sink: str = option("sinkId", one_name, "", doc="name under which committed batches are remembered; default: the query's id")
     on_full: str = option("onFull", one_of("block", "fail"), "block", doc="a queue at its maxsize: block until there is room, or fail at once")
     full_timeout_ms: int = option("fullTimeoutMs", whole(0), 60_000, doc="how long to block on a full queue before failing")
     create: bool = option("createQueue", flag, True, doc="create a queue that does not exist")
@@ -368,7 +262,7 @@ class BusOptions(RedisOptions):
     federate_secret: str | Mapping[str, str] | None = option(
         "federation.secret", str, None, doc="their secret, or a dictionary from URL to secret; else BUSMQ_FEDERATION_SECRET"
     )
-    federate_tls_ca: str | None = option("federation.tls.ca", name, None, doc="PEM file of the authority to trust with wss://, not the system's")
+    federate_tls_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, not the system's")
     federate_sockets: int = option("federation.sockets", whole(1), 2, doc="web sockets kept open to each federation server")
 
     def __post_init__(self) -> None:
@@ -383,7 +277,9 @@ def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
         if name_ not in known:
             near = get_close_matches(name_, known, n=1, cutoff=0.6)
             raise ConfigError(reason=f"unknown setting {name_!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"))
-    return cls(**given)
+    whole_numbers = {row.name: row for row in fields(cls) if type(row.default) is int}  # type: ignore[arg-type]  # a dataclass
+    numbers = {name_: _parsed(name_, row.metadata["parse"], given[name_]) for name_, row in whole_numbers.items() if name_ in given}
+    return cls(**{**given, **numbers})
 
 
 def rows(cls: type[Any]) -> list[tuple[str, str, str]]:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import duration_s
+from busmq_spark.parsers import duration_s
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with JSON, one object a line, and nothing else on stdout.")]
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.", show_default=False)]

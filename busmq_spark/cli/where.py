@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import RedisOptions, one_of
+from busmq_spark.options import RedisOptions
+from busmq_spark.parsers import one_of
 
 PANEL = "Redis"
 

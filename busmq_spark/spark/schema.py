@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import LOCAL
+from busmq_spark.parsers import LOCAL
 from busmq_spark.store.protocol import Rows
 from busmq_spark.store.sources import shown, split
 

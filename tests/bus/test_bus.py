@@ -149,6 +149,13 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known() -> None:
         Bus("redis://localhost", layout="ring")
 
 
+@pytest.mark.parametrize("setting", [{"reply_timeout_ms": 0}, {"reply_timeout_ms": 2.5}, {"federate_sockets": -3}, {"federate_sockets": True}])
+def test_a_number_that_makes_no_sense_is_refused(setting: dict[str, Any]) -> None:
+    [name] = setting
+    with pytest.raises(ConfigError, match=rf"option '{name}' is .*; expected a whole number of at least \d+"):
+        Bus("redis://localhost", **setting)
+
+
 async def test_no_server_is_an_error_that_names_it() -> None:
     nowhere = absent()
     with pytest.raises(LinkLost, match=str(nowhere.port)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -69,6 +70,13 @@ def test_without_create_queue_a_missing_queue_is_an_error_and_stays_missing(bus:
     query = engine({"redis.url": bus.url, "subscribe": queue, "createQueue": "false"})
     with pytest.raises(QueueMissing, match=f"queue '{queue}' does not exist and may not be created here"):
         query.step()
+    assert bus("EXISTS", QueueKeys(queue).metadata) == 0
+
+
+def test_a_queue_whose_name_has_commas_is_named_in_a_json_list(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.push(f"{queue},{queue}", "1")
+    query = engine({"redis.url": bus.url, "subscribe": json.dumps([f"{queue},{queue}"])})
+    assert names(query.drain()) == [f"{queue},{queue}"]
     assert bus("EXISTS", QueueKeys(queue).metadata) == 0
 
 

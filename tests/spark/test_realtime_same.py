@@ -15,6 +15,7 @@ from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this 
     test_a_pattern_must_match_the_whole_name_and_creates_nothing,
     test_a_query_that_lost_its_lease_while_it_was_cut_off_stops,
     test_a_queue_that_was_found_by_a_pattern_and_expired_is_missed_at_the_next_start,
+    test_a_queue_whose_name_has_commas_is_named_in_a_json_list,
     test_a_queue_with_a_long_ttl_and_one_that_is_created_are_not_warned_about,
     test_a_queue_with_a_short_ttl_is_touched_while_a_query_idles,
     test_a_reader_without_subscription_is_refused_where_others_have_one,

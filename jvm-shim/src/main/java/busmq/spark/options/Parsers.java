@@ -1,5 +1,10 @@
 package busmq.spark.options;
 
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
@@ -8,11 +13,15 @@ import java.util.function.Function;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
+import java.util.stream.Stream;
 
 /** Texts to values, as {@code options.py} parses them. */
 final class Parsers {
     private static final Pattern DURATION = Pattern.compile("\\s*(\\d+)\\s*([smhd]?)\\s*");
     private static final Map<String, Long> UNITS = Map.of("", 1L, "s", 1L, "m", 60L, "h", 3600L, "d", 86400L);
+    private static final Pattern SIZE = Pattern.compile("\\s*(\\d{1,15})\\s*([kmg]?)b?\\s*");
+    private static final Map<String, Long> BYTES = Map.of("", 1L, "k", 1L << 10, "m", 1L << 20, "g", 1L << 30);
+    private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
     private Parsers() {
     }
@@ -49,12 +58,48 @@ final class Parsers {
         return Long.parseLong(found.group(1)) * UNITS.get(found.group(2));
     }
 
-    static List<String> names(String text) {
-        List<String> found = Arrays.stream(text.split(",")).map(String::strip).filter(name -> !name.isEmpty()).distinct().toList();
-        if (found.isEmpty()) {
-            throw new IllegalArgumentException("a comma list of queue names, such as orders,audit");
+    /** Bytes; k, m and g are powers of 1024. */
+    static long size(String text) {
+        Matcher found = SIZE.matcher(text.toLowerCase(Locale.ROOT));
+        if (!found.matches() || Long.parseLong(found.group(1)) < 1) {
+            throw new IllegalArgumentException("bytes, or a number with k, m or g: 64k, 10m, 1g");
         }
-        return found;
+        return Math.multiplyExact(Long.parseLong(found.group(1)), BYTES.get(found.group(2)));
+    }
+
+    /** A comma list, or a JSON list, where a name may hold commas and spaces. */
+    static List<String> names(String text) {
+        Stream<String> found = text.stripLeading().startsWith("[") ? jsonNames(text)
+                : Arrays.stream(text.split(",")).map(String::strip).filter(name -> !name.isEmpty());
+        List<String> distinct = found.distinct().toList();
+        if (distinct.isEmpty()) {
+            throw new IllegalArgumentException(
+                    "queue names with commas between them, such as orders,audit, or a JSON list, such as [\"orders\", \"a,b\"]");
+        }
+        return distinct;
+    }
+
+    private static Stream<String> jsonNames(String text) {
+        try {
+            List<String> found = new ArrayList<>();
+            for (JsonNode each : JSON.readTree(text)) {
+                if (!each.isTextual() || each.textValue().isEmpty()) {
+                    return Stream.empty();
+                }
+                found.add(each.textValue());
+            }
+            return found.stream();
+        } catch (JsonProcessingException error) {
+            return Stream.empty();
+        }
+    }
+
+    /** Names that begin with a colon are fields of our own beside the subscriptions. */
+    static String subscription(String text) {
+        if (name(text).startsWith(":")) {
+            throw new IllegalArgumentException("a name that does not begin with a colon");
+        }
+        return name(text);
     }
 
     static String name(String text) {

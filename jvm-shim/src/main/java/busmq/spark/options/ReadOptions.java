@@ -24,12 +24,12 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern, null);
     private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.FIRST);
     private static final Row<Long> MAX_MESSAGES = new Row<>("maxMessagesPerTrigger", "maxOffsetsPerTrigger", Parsers.whole(1), null);
-    private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers.whole(1), null);
+    private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers::size, null);
     private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1), null);
     private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1), null);
     private static final Row<Boolean> FAIL_ON_DATA_LOSS = Row.of("failOnDataLoss", Parsers::flag, true);
     private static final Row<String> ACK = Row.of("ack", Parsers.oneOf("commit", "none"), "commit");
-    private static final Row<String> SUBSCRIPTION = Row.of("subscription", Parsers::name, "");
+    private static final Row<String> SUBSCRIPTION = Row.of("subscription", Parsers::subscription, "");
     private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag, true);
     private static final Row<Long> TTL = Row.of("ttl", Parsers::duration, WEEK_S);
     private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1), 50L);

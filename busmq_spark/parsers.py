@@ -1,0 +1,144 @@
+"""Texts to values: what the options are parsed with. A parser raises ValueError whose text says what was expected.
+
+jvm-shim/src/main/java/busmq/spark/options/Parsers.java does the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+LOCAL, UNNAMED = "local", "federation"
+"""What Redis itself, and a link without a name, are called beside links with names."""
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Parser of a whole number of at least ``least``."""
+
+    def parse_whole(text: str) -> int:
+        if not re.fullmatch(r"\s*\d+\s*", text) or int(text) < least:
+            raise ValueError(f"a whole number of at least {least}")
+        return int(text)
+
+    return parse_whole
+
+
+def flag(text: str) -> bool:
+    """Parser of true or false."""
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.strip().lower() == "true"
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Parser of a word out of a few."""
+
+    def parse_word(text: str) -> str:
+        found = {word.lower(): word for word in words}.get(text.strip().lower())
+        if found is None:
+            raise ValueError(f"one of {', '.join(words)}")
+        return found
+
+    return parse_word
+
+
+def duration_s(text: str) -> int:
+    """Parser of a time: seconds, or a number with s, m, h or d, from 1 s up."""
+    found = re.fullmatch(r"\s*(\d+)\s*([smhd]?)\s*", text.lower())
+    if not found or int(found[1]) < 1:
+        raise ValueError("seconds, or a number with s, m, h or d: 30s, 12h, 7d")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def size(text: str) -> int:
+    """Parser of a number of bytes, from 1 up: plain, or with k, m or g, which are powers of 1024."""
+    found = re.fullmatch(r"\s*(\d{1,15})\s*([kmg]?)b?\s*", text.lower())
+    if not found or int(found[1]) < 1:
+        raise ValueError("bytes, or a number with k, m or g: 64k, 10m, 1g")
+    return int(found[1]) * _BYTES[found[2]]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parser of queue names: a comma list, or a JSON list, where a name may hold commas and spaces."""
+    found = _json_names(text) if text.lstrip().startswith("[") else [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise ValueError('queue names with commas between them, such as orders,audit, or a JSON list, such as ["orders", "a,b"]')
+    return tuple(dict.fromkeys(found))
+
+
+def _json_names(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) and all(isinstance(name, str) and name for name in found) else []
+
+
+def one_name(text: str) -> str:
+    """Parser of one name that is not empty."""
+    if not text.strip():
+        raise ValueError("a name")
+    return text.strip()
+
+
+def subscription(text: str) -> str:
+    """Parser of the name of a subscription; names that begin with a colon are fields of our own beside them."""
+    if one_name(text).startswith(":"):
+        raise ValueError("a name that does not begin with a colon")
+    return one_name(text)
+
+
+def pattern(text: str) -> str:
+    """Parser of a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"a Python regular expression ({error})") from None
+    return text
+
+
+def starting(text: str) -> str | dict[str, Any]:
+    """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done; one level deeper, per source."""
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return word
+    wanted = 'earliest, latest, or JSON such as {"orders": 41, "audit": "latest"} (an id is the last one that counts as read)'
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise ValueError(wanted) from None
+    if not isinstance(found, dict) or not all(_starts({0: value}) or _starts(value) for value in found.values()):
+        raise ValueError(wanted)
+    return found
+
+
+def _starts(found: object) -> bool:
+    return isinstance(found, dict) and all(v in ("earliest", "latest") or (type(v) is int and 0 <= v < 2**53) for v in found.values())
+
+
+def links(text: str) -> tuple[tuple[str, str], ...]:
+    """Parser of federation.url: one web-socket URL, or several with names. The result is name and URL of each."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        named = re.fullmatch(r"([^=:/?]*)=(.*)", part)
+        found.append((named[1].strip(), named[2].strip()) if named else (UNNAMED, part))
+    for link, url in found:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", link) or link == LOCAL:
+            raise ValueError(f"names of small letters, digits, - and _ before each =, and not {LOCAL!r}, which is Redis itself")
+        try:
+            at = urlsplit(url)
+            well = at.scheme in ("ws", "wss") and at.hostname and at.port != 0
+        except ValueError:
+            well = False
+        if not well:
+            raise ValueError("wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…")
+        if "@" in at.netloc or "?" in url or "#" in url:
+            raise ValueError("an address without user, query or fragment: secrets in an address get printed; give them as federation.secret")
+    if not found or len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED in dict(found)):
+        raise ValueError("one address, or several with a name of its own each: eu=wss://…,us=wss://…")
+    return tuple(found)
