@@ -13,6 +13,7 @@
     │   └── ServerReadOnly         a replica, or a master that lost its replicas
     ├── QueueMissing               the queue does not exist and may not be created
     ├── QueueBusy                  another query reads this queue (or subscription)
+    ├── UnreadBacklog              startingOffsets would delete messages that were never read
     ├── QueueFull        retriable the queue stayed at its ``maxsize`` until the deadline
     ├── StateError                 a call that makes no sense now, such as a push while not attached
     ├── RequestFailed              a service's provider answered with an error
@@ -151,6 +152,17 @@ class QueueBusy(BusError):
 
     code = "BUSMQ_QUEUE_BUSY"
     template = "queue {queue!r} {found}. {remedy}"
+
+
+class UnreadBacklog(BusError):
+    """A new query would begin behind stored messages that it has not read, and its acks would delete them. Nothing was deleted."""
+
+    code = "BUSMQ_UNREAD_BACKLOG"
+    template = (
+        "queue {queue!r} holds {count} unread messages up to id {last}, where {start} begins; the acks of this query would delete them. "
+        "To read them set startingOffsets=earliest with a new checkpoint; to leave them stored set ack=none; "
+        "to delete them unread set discardBacklog=true"
+    )
 
 
 class QueueFull(BusError):

@@ -191,6 +191,9 @@ class ReadOptions(StoreOptions):
     max_bytes: int | None = option(
         "maxBytesPerTrigger", size, None, doc="most bytes of values in one micro-batch, such as 64k, 10m, 1g (at least one message is read)"
     )
+    discard: bool = option(
+        "discardBacklog", flag, False, doc="true: a new query may delete unread messages before its startingOffsets; else that is an error"
+    )
     min_partitions: int | None = option("minPartitions", whole(1), None, doc="split queues by id ranges until there are so many tasks")
     max_per_partition: int | None = option("maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages")
     fail_on_data_loss: bool = option("failOnDataLoss", flag, True, doc="stop when planned messages are gone; false: go on from the oldest stored")
@@ -208,6 +211,8 @@ class ReadOptions(StoreOptions):
             raise ConfigError(reason=f"exactly one of 'subscribe' and 'subscribePattern' names the queues to read; {found} given")
         if self.ack == "none" and self.subscription:
             raise ConfigError(reason="ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out")
+        if self.ack == "none" and self.discard:
+            raise ConfigError(reason="ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out")
         if not isinstance(self.starting, dict):
             return
         nested = {source: starts for source, starts in self.starting.items() if isinstance(starts, dict)}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from busmq_spark.core.state import UNTOLD, AckResult, QueueState
-from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
+from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
-from busmq_spark.spark.plan import lost
+from busmq_spark.spark.plan import dropped, lost
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.loss import Loss, loss_error
 from busmq_spark.store.position import Position
@@ -32,13 +32,16 @@ class Attachment:
         self.queues: list[str] = []
         self.paused: set[str] = set()
         """What the last ``hold`` left out since its source is away."""
+        self._entering: dict[str, Position] = {}
+        """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
         self._options = options
         self._bells = bells
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
 
-    def hold(self, names: Sequence[str], known: Mapping[str, Position], fresh: Callable[[str], bool]) -> None:
+    def hold(self, names: Sequence[str], known: Mapping[str, Position], fresh: Callable[[str], bool], *, blind: bool = False) -> None:
         """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched.
+        ``blind``: there may be a checkpoint that knows more; then nothing is decided here that it would decide otherwise.
 
         A queue whose source goes away at any step of it is not held, and tried again with the next call: every step may be repeated.
         """
@@ -54,9 +57,12 @@ class Attachment:
         if self._options.subscription:  # before the lease, which would outlive the error
             self._mention_gone([queue for queue in found if queue not in known and self._first_start(queue, fresh(queue)) == "earliest"], fresh)
         if self._token and found:
-            found = lease.acquire(self.store, self._unmixed(found), self._options.subscription, self._token)
+            found = self._unmixed(found)
+            if not blind:  # before the leases, which a query that is refused would keep as long as its process lives
+                self._enter_at({queue: self._first_start(queue, fresh(queue)) for queue in found if queue not in known})
+            found = lease.acquire(self.store, found, self._options.subscription, self._token)
         if self._options.subscription and found:
-            starts = {q: known[q].last if q in known and not losses[q] else self._first_start(q, fresh(q)) for q in found}
+            starts = {q: known[q].last if q in known and not losses[q] else self._subscribe_at(q) for q in found}
             subscribed = self.store.subscribe(starts, self._options.subscription)
             found = [queue for queue in found if queue in subscribed]
         self.paused |= set(ttls) - set(found)
@@ -167,6 +173,36 @@ class Attachment:
                 raise ConfigError(reason=f"{text}, and startingOffsets=earliest asks for them. {remedy}")
             log.warning("%s; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text)
 
+    def _enter_at(self, starts: Mapping[str, str | int]) -> None:
+        """Decide where queues begin that do not begin at their oldest message."""
+        later = {queue: start for queue, start in starts.items() if start != "earliest"}
+        if not later:
+            return
+        states = {queue: state for queue, state in self.store.states(dict.fromkeys(later, -1)).items() if state.given != UNTOLD}
+        ends = {queue: Position(state.born, self._last_of(queue, later[queue], state)) for queue, state in states.items()}
+        self.check_backlog(ends)
+        self._entering.update(ends)
+
+    def check_backlog(self, ends: Mapping[str, Position]) -> None:
+        """Raises UnreadBacklog when acks up to positions of queues that enter would delete messages that this query has not read."""
+        if not ends or not self._token:
+            return
+        states = self.store.states(dict.fromkeys(ends, -1))
+        subscriptions = self.store.subscriptions(list(states))
+        for queue, names in subscriptions.items():
+            others = [last for name, last in names.items() if name != self._options.subscription]
+            last = ends[queue].last
+            count = dropped(states[queue], last, names.get(self._options.subscription), others)
+            if count and not self._options.discard:
+                start = self._options.start_of(*split(queue))
+                raise UnreadBacklog(queue=shown(queue), count=count, last=last, start=f"startingOffsets={start}")
+            if count:
+                log.warning("queue %r: %d unread messages up to id %d will be deleted, as discardBacklog=true says", shown(queue), count, last)
+
+    def _subscribe_at(self, queue: str) -> str | int:
+        """Where a new subscription begins: no later than its query, or messages would go that it has still to read."""
+        return self._entering[queue].last if queue in self._entering else "earliest"
+
     def _first_start(self, queue: str, fresh: bool) -> str | int:
         return self._options.start_of(*split(queue)) if fresh else "earliest"
 
@@ -175,19 +211,26 @@ class Attachment:
             with suppress(ValueError):
                 self.queues.remove(queue)  # it went away between attach and here: it is taken hold of anew when it is found again
             return None
-        start = self._first_start(queue, fresh)
-        last = {"earliest": state.floor, "latest": state.given}.get(str(start), start)
-        assert isinstance(last, int)
+        entered = self._entering.get(queue)
+        start = entered.last if entered and entered.born == state.born else self._first_start(queue, fresh)
+        last = self._last_of(queue, start, state)
         if state.given == UNTOLD:  # what comes next is new, and tells
             return None if last == UNTOLD else Position(state.born, last, "", last)
-        if last > state.given:
-            raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.given}")
         skipped = max(0, state.floor - last)
         if skipped and self._options.fail_on_data_loss:
             oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.given}"
             raise self._error(queue, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
+
+    def _last_of(self, queue: str, start: str | int, state: QueueState) -> int:
+        """The last id that counts as read where a queue enters the query."""
+        last = {"earliest": state.floor, "latest": state.given}.get(str(start), start)
+        assert isinstance(last, int)
+        if last > state.given != UNTOLD:
+            remedy = "Name that id or a smaller one, or startingOffsets=latest to begin with the next message"
+            raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.given}. {remedy}")
+        return last
 
     def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from busmq_spark.core.state import QueueState
 from busmq_spark.store.loss import Loss
@@ -72,6 +72,16 @@ def _pack(ranges: Sequence[Range]) -> list[tuple[Range, ...]]:
     if shared:
         packed.append(tuple(shared))
     return packed
+
+
+def dropped(state: QueueState, last: int, own: int | None, others: Collection[int]) -> int:
+    """How many stored messages that this reader has not read are deleted once it has acked ``last``: at most so many where ids have holes.
+
+    ``own`` is the acked id of its subscription, None when it has none yet; ``others`` are those of the other subscriptions.
+    """
+    if own is None and others:
+        return 0  # what is stored waits for the others, and what none of them waits for they have read
+    return max(0, min(state.count, min(last, state.newest, *others) - max(state.floor, own or 0)))
 
 
 def lost(at: Position, now: QueueState) -> Loss | None:

@@ -146,6 +146,11 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         attachment = self._attach({**begin, **goal}, lambda queue: split(queue)[0] not in known)
         if self._blind:
             attachment.compare([queue for queue in begin if self._wanted(queue)], begin)
+        if (
+            self._options.starting != "earliest" and not self._options.discard
+        ):  # where the checkpoint was not known when this was planned; else it was checked then
+            entered = {queue: position for queue, position in goal.items() if queue not in begin and split(queue)[0] not in known}
+            attachment.check_backlog({queue: Position(p.born, p.start) for queue, p in entered.items() if p.start})
         self._planned, self._blind = end, False
         servers = attachment.store.locate(list(goal))
         held = self._held if end == self._planned else {}  # before a restart it was another process that held them
@@ -191,7 +196,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             if time.monotonic() >= self._next_discovery:
                 names = list(dict.fromkeys(names + attachment.store.discover(self._wanted)))
                 self._next_discovery = time.monotonic() + DISCOVERY_S
-        attachment.hold(names, known, fresh)
+        attachment.hold(names, known, fresh, blind=self._blind)
         return attachment
 
     def _check_sources(self, planned: Mapping[str, Position]) -> None:

@@ -15,6 +15,7 @@ from busmq_spark.errors import (
     MessageRefused,
     QueueBusy,
     QueueFull,
+    UnreadBacklog,
 )
 from busmq_spark.federation.plain import line as plain_line
 from busmq_spark.federation.plain.store import PlainStore
@@ -88,7 +89,9 @@ def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_oth
 
 def test_latest_leaves_out_what_is_stored(queries: Queries, fresh: Fresh) -> None:
     queries.fill(queue := fresh(), 1, 5)
-    query = queries.query(queue, startingOffsets="latest")
+    with pytest.raises(UnreadBacklog, match="holds 5 unread messages up to id 5"):
+        queries.query(queue, startingOffsets="latest").step()
+    query = queries.query(queue, startingOffsets="latest", discardBacklog="true")
     assert query.step() == []
     queries.fill(queue, 6, 8)
     assert gather(query, 3) == [6, 7, 8]

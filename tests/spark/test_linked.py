@@ -85,7 +85,7 @@ def test_a_far_data_centre_is_asked_about_all_its_queues_at_once(
 def test_starting_offsets_count_for_each_source(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
     for bus in buses.values():
         bus.fill(queue, 5)
-    query = linked(queue, startingOffsets=json.dumps({queue: 3, "eu": {queue: "latest"}, "local": {queue: 1}}))
+    query = linked(queue, startingOffsets=json.dumps({queue: 3, "eu": {queue: "latest"}, "local": {queue: 1}}), discardBacklog="true")
     [rows] = query.drain()
     assert {source: ids(rows, source) for source in SOURCES} == {"": [2, 3, 4, 5], "eu": [], "us": [4, 5]}
 
@@ -99,7 +99,7 @@ def test_a_link_that_is_added_to_a_query_begins_where_starting_offsets_say_and_o
     query.drain()
     query.kill()
     query._schema = LINKED
-    query.options |= {**LINKS, "startingOffsets": "latest"}
+    query.options |= {**LINKS, "startingOffsets": "latest", "discardBacklog": "true"}
     query.reader = query._new_reader()
     buses["eu"].fill(queue, 1, first=3)
     buses[""].fill(queue, 1, first=3)
@@ -217,7 +217,7 @@ def test_a_link_that_is_away_at_the_start_joins_later_and_starting_offsets_count
     for bus in buses.values():
         bus.fill(queue, 2)
     centres["eu"].down = True
-    query = linked(queue, startingOffsets="latest")
+    query = linked(queue, startingOffsets="latest", discardBacklog="true")
     wait_until(lambda: query.step() is None, PATIENCE_S)
     buses[""].fill(queue, 1, first=3)
     assert ids(gather(query, {"": 1}), "") == [3]

@@ -41,6 +41,7 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (ReadOptions, "failOnDataLoss", "False", "fail_on_data_loss", False),
     (ReadOptions, "ack", "NONE", "ack", "none"),
     (ReadOptions, "subscription", " s ", "subscription", "s"),
+    (ReadOptions, "discardBacklog", "True", "discard", True),
     (ReadOptions, "createQueue", "false", "create", False),
     (ReadOptions, "ttl", "12h", "ttl_s", 12 * 3600),
     (ReadOptions, "ttl", "30", "ttl_s", 30),

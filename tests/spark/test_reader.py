@@ -75,7 +75,7 @@ def test_whatever_happens_every_message_is_delivered_once_and_in_order(
 @pytest.mark.parametrize("crash", ["", "planned", "read"])
 def test_latest_means_what_was_newest_when_the_first_batch_was_planned(bus: Bus, engine: MakeEngine, queue: str, crash: str, spark40: bool) -> None:
     bus.fill(queue, 5)
-    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": "latest"}, spark40=spark40)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": "latest", "discardBacklog": "true"}, spark40=spark40)
     query.step(crash)
     bus.fill(queue, 3, first=6)
     if crash:
@@ -100,13 +100,13 @@ def test_starting_offsets_as_json_name_the_last_id_that_is_done(bus: Bus, engine
     a, b, c = fresh("a"), fresh("b"), fresh("c")
     for queue in (a, b, c):
         bus.fill(queue, 5)
-    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b},{c}", "startingOffsets": f'{{"{a}": 3, "{b}": "latest"}}'})
+    query = engine({"redis.url": bus.url, "subscribe": f"{a},{b},{c}", "startingOffsets": f'{{"{a}": 3, "{b}": "latest"}}', "discardBacklog": "true"})
     assert [(name, id) for batch in query.drain() for name, id, _ in batch] == [(a, 4), (a, 5), *[(c, i) for i in range(1, 6)]]
 
 
 def test_starting_offsets_count_only_for_a_fresh_checkpoint(bus: Bus, engine: MakeEngine, queue: str) -> None:
     bus.fill(queue, 5)
-    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": f'{{"{queue}": 4}}'})
+    query = engine({"redis.url": bus.url, "subscribe": queue, "startingOffsets": f'{{"{queue}": 4}}', "discardBacklog": "true"})
     assert [id for batch in query.drain() for _, id, _ in batch] == [5]
     bus.fill(queue, 2, first=6)
     query.restart(startingOffsets="latest")
@@ -138,7 +138,7 @@ def test_a_queue_taken_out_of_subscribe_is_not_read_any_more(bus: Bus, engine: M
 def test_a_queue_added_to_subscribe_is_read_from_its_oldest_message_even_with_latest(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
     a, b = fresh("a"), fresh("b")
     bus.fill(a, 2)
-    query = engine({"redis.url": bus.url, "subscribe": a, "startingOffsets": "latest"})
+    query = engine({"redis.url": bus.url, "subscribe": a, "startingOffsets": "latest", "discardBacklog": "true"})
     query.step()
     bus.fill(b, 2)
     query.restart(subscribe=f"{a},{b}")

@@ -10,6 +10,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.jvm_engine import JvmEngine
+from tests.spark.test_entry import (  # noqa: F401  # as below; read is their fixture
+    read,
+    test_a_checkpoint_counts_and_not_the_start,
+    test_a_start_above_the_last_id_says_what_to_do,
+    test_a_start_behind_unread_messages_is_an_error_and_deletes_nothing,
+    test_a_subscription_that_has_messages_waiting_does_not_skip_them_with_another_checkpoint,
+    test_ack_none_deletes_nothing_so_it_may_begin_anywhere,
+    test_discard_backlog_deletes_it_with_a_warning,
+    test_latest_of_an_empty_or_new_queue_is_no_error,
+    test_what_comes_while_a_query_enters_is_neither_passed_over_nor_deleted,
+    test_what_waits_for_another_subscription_stays_so_a_new_one_may_begin_behind_it,
+    test_where_everything_before_the_start_has_left_nothing_is_deleted,
+)
 from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this file
     test_a_named_queue_that_does_not_exist_is_created_to_live_a_week,
     test_a_pattern_must_match_the_whole_name_and_creates_nothing,

@@ -24,6 +24,10 @@ public enum ErrorKind {
             "queue {queue!r} does not exist and may not be created here. "
                     + "Create it with a producer first, or set createQueue=true on a stream"),
     QUEUE_BUSY("BUSMQ_QUEUE_BUSY", false, "queue {queue!r} {found}. {remedy}"),
+    UNREAD_BACKLOG("BUSMQ_UNREAD_BACKLOG", false,
+            "queue {queue!r} holds {count} unread messages up to id {last}, where {start} begins; the acks of this query would delete them. "
+                    + "To read them set startingOffsets=earliest with a new checkpoint; to leave them stored set ack=none; "
+                    + "to delete them unread set discardBacklog=true"),
     QUEUE_FULL("BUSMQ_QUEUE_FULL", true,
             "queue {queue!r} holds its maxsize of {maxsize} messages{waited}; {left} rows are not stored. "
                     + "Let a consumer drain it, or create it anew with a larger maxsize (an existing queue keeps its own); "

@@ -1,5 +1,8 @@
 package busmq.spark.core;
 
+import java.util.Collection;
+import java.util.Collections;
+
 /**
  * Messages that were planned and are gone.
  *
@@ -33,6 +36,20 @@ public record Loss(String kind, String expected, String found, long ids) {
             return new Loss("removed", following, storedOf(now), now.floor() - at.last());
         }
         return null;
+    }
+
+    /**
+     * How many stored messages that this reader has not read are deleted once it has acked {@code last}: at most so many where ids have holes.
+     *
+     * @param own the acked id of its subscription, null when it has none yet
+     * @param others those of the other subscriptions
+     */
+    public static long dropped(QueueState now, long last, Long own, Collection<Long> others) {
+        if (own == null && !others.isEmpty()) {
+            return 0; // what is stored waits for the others, and what none of them waits for they have read
+        }
+        long end = Math.min(Math.min(last, now.newest()), others.isEmpty() ? last : Collections.min(others));
+        return Math.max(0, Math.min(now.count(), end - Math.max(now.floor(), own == null ? 0 : own)));
     }
 
     /** What is still there, for people. */

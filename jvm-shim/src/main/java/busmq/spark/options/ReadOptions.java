@@ -17,7 +17,7 @@ import java.util.stream.Stream;
  * @param ack {@code commit} or {@code none}
  */
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Long maxMessages, Long maxBytes,
-        Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS,
+        boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS,
         long idlePollMs) implements Serializable {
     private static final long WEEK_S = 7 * 24 * 3600;
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
@@ -25,6 +25,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.FIRST);
     private static final Row<Long> MAX_MESSAGES = new Row<>("maxMessagesPerTrigger", "maxOffsetsPerTrigger", Parsers.whole(1), null);
     private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers::size, null);
+    private static final Row<Boolean> DISCARD = Row.of("discardBacklog", Parsers::flag, false);
     private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1), null);
     private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1), null);
     private static final Row<Boolean> FAIL_ON_DATA_LOSS = Row.of("failOnDataLoss", Parsers::flag, true);
@@ -34,7 +35,8 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Long> TTL = Row.of("ttl", Parsers::duration, WEEK_S);
     private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1), 50L);
     private static final OptionTable TABLE = new OptionTable(Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, STARTING,
-            MAX_MESSAGES, MAX_BYTES, MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL, IDLE_POLL_MS)).toList());
+            MAX_MESSAGES, MAX_BYTES, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
+            IDLE_POLL_MS)).toList());
 
     /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static ReadOptions parse(Map<String, String> given) {
@@ -42,7 +44,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         String pattern = values.get(PATTERN);
         ReadOptions options = new ReadOptions(RedisOptions.from(values), values.get(SUBSCRIBE),
                 pattern == null || pattern.isEmpty() ? null : pattern, values.get(STARTING),
-                values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
+                values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
                 values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
                 values.get(IDLE_POLL_MS));
         options.check();
@@ -57,6 +59,9 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         }
         if (ack.equals("none") && !subscription.isEmpty()) {
             throw BusException.config("ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out");
+        }
+        if (ack.equals("none") && discard) {
+            throw BusException.config("ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out");
         }
         Set<String> sources = new TreeSet<>(starting.sources().keySet());
         sources.remove("local");

@@ -70,6 +70,11 @@ public record Starting(long all, boolean given, Map<String, Long> queues, Map<St
         return value.longValue();
     }
 
+    /** A start as the option has it. */
+    public static String shown(long start) {
+        return start == EARLIEST ? "earliest" : start == LATEST ? "latest" : String.valueOf(start);
+    }
+
     /** An id that counts as read, {@link #EARLIEST} or {@link #LATEST}. */
     public long of(String queue) {
         Long found = sources.getOrDefault("local", Map.of()).get(queue);

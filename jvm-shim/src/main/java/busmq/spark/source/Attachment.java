@@ -29,6 +29,8 @@ final class Attachment implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
 
     final ReadStore store;
+    /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
+    private final Map<String, Position> entering = new HashMap<>();
     private final SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
     private final ReadOptions options;
     private final String token;
@@ -62,6 +64,7 @@ final class Attachment implements AutoCloseable {
         }
         if (!token.isEmpty()) {
             refuseMixed(ttls.keySet());
+            enterAt(ttls.keySet().stream().filter(queue -> !known.containsKey(queue)).toList(), fresh);
         }
         try {
             if (!token.isEmpty()) {
@@ -71,7 +74,7 @@ final class Attachment implements AutoCloseable {
                 Map<String, Long> starts = new HashMap<>();
                 ttls.keySet().forEach(queue -> {
                     boolean sound = known.containsKey(queue) && !losses.get(queue);
-                    starts.put(queue, sound ? Long.valueOf(known.get(queue).last()) : Long.valueOf(firstStart(queue, fresh)));
+                    starts.put(queue, sound ? Long.valueOf(known.get(queue).last()) : Long.valueOf(subscribeAt(queue)));
                 });
                 mentionGone(ttls.keySet().stream().filter(queue -> starts.get(queue) == Starting.EARLIEST && !known.containsKey(queue)).toList(), fresh);
                 store.subscribe(starts, options.subscription());
@@ -176,7 +179,7 @@ final class Attachment implements AutoCloseable {
         if (options.subscription().isEmpty()) {
             store.subscriptions(names).forEach((queue, found) -> {
                 if (!found.isEmpty()) {
-                    throw busy(queue, "has the subscriptions " + String.join(", ", found),
+                    throw busy(queue, "has the subscriptions " + String.join(", ", found.keySet()),
                             "A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none");
                 }
             });
@@ -193,8 +196,8 @@ final class Attachment implements AutoCloseable {
     /** A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages. */
     private void mentionGone(Collection<String> names, boolean fresh) {
         String own = options.subscription();
-        Map<String, List<String>> others = new HashMap<>(store.subscriptions(names));
-        others.values().removeIf(found -> found.isEmpty() || found.contains(own));
+        Map<String, Map<String, Long>> others = new HashMap<>(store.subscriptions(names));
+        others.values().removeIf(found -> found.isEmpty() || found.containsKey(own));
         Map<String, Long> wanted = new HashMap<>();
         others.keySet().forEach(queue -> wanted.put(queue, -1L));
         store.states(wanted).forEach((queue, state) -> {
@@ -202,7 +205,7 @@ final class Attachment implements AutoCloseable {
                 return;
             }
             String text = "queue " + PyText.repr(queue) + ": " + state.floor() + " messages (ids 1.." + state.floor() + ") had left it before subscription "
-                    + PyText.repr(own) + " came, acknowledged by " + String.join(", ", others.get(queue));
+                    + PyText.repr(own) + " came, acknowledged by " + String.join(", ", others.get(queue).keySet());
             if (fresh && options.failOnDataLoss() && options.starting().asksForAll(queue)) {
                 throw BusException.config(text + ", and startingOffsets=earliest asks for them. "
                         + "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored");
@@ -215,6 +218,43 @@ final class Attachment implements AutoCloseable {
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found, "remedy", remedy);
     }
 
+    /** Decide where queues begin that do not begin at their oldest message. */
+    private void enterAt(Collection<String> names, boolean fresh) {
+        Map<String, Long> later = new HashMap<>();
+        names.stream().filter(queue -> firstStart(queue, fresh) != Starting.EARLIEST).forEach(queue -> later.put(queue, -1L));
+        if (later.isEmpty()) {
+            return;
+        }
+        Map<String, Map<String, Long>> subscriptions = store.subscriptions(later.keySet());
+        store.states(later).forEach((queue, state) -> {
+            Position end = new Position(state.born(), lastOf(queue, firstStart(queue, fresh), state), "");
+            Map<String, Long> others = new HashMap<>(subscriptions.get(queue));
+            long count = Loss.dropped(state, end.last(), others.remove(options.subscription()), others.values());
+            if (count > 0 && !options.discard()) {
+                throw BusException.of(ErrorKind.UNREAD_BACKLOG, "queue", queue, "count", count, "last", end.last(),
+                        "start", "startingOffsets=" + Starting.shown(firstStart(queue, fresh)));
+            }
+            if (count > 0) {
+                LOG.warn("queue {}: {} unread messages up to id {} will be deleted, as discardBacklog=true says", PyText.repr(queue), count, end.last());
+            }
+            entering.put(queue, end);
+        });
+    }
+
+    /** Where a new subscription begins: no later than its query, or messages would go that it has still to read. */
+    private long subscribeAt(String queue) {
+        return entering.containsKey(queue) ? entering.get(queue).last() : Starting.EARLIEST;
+    }
+
+    private static long lastOf(String queue, long start, QueueState state) {
+        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.given() : start;
+        if (last > state.given()) {
+            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.given()
+                    + ". Name that id or a smaller one, or startingOffsets=latest to begin with the next message");
+        }
+        return last;
+    }
+
     private long firstStart(String queue, boolean fresh) {
         return fresh ? options.startOf(queue) : Starting.EARLIEST;
     }
@@ -224,11 +264,9 @@ final class Attachment implements AutoCloseable {
             queues.remove(queue); // it went away between attach and here: it is taken hold of anew when it is found again
             return null;
         }
-        long start = firstStart(queue, fresh);
-        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.given() : start;
-        if (last > state.given()) {
-            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.given());
-        }
+        Position entered = entering.get(queue);
+        boolean decided = entered != null && entered.born().equals(state.born());
+        long last = lastOf(queue, decided ? entered.last() : firstStart(queue, fresh), state);
         long skipped = Math.max(0, state.floor() - last);
         if (skipped > 0 && options.failOnDataLoss()) {
             throw error(queue, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));

@@ -177,16 +177,18 @@ public final class ReadStore implements AutoCloseable {
         }, (reply, at, queue) -> reply);
     }
 
-    /** The subscriptions of each queue, sorted. */
-    public Map<String, List<String>> subscriptions(Collection<String> queues) {
+    /** The subscriptions of each queue with their last acked ids, sorted. */
+    public Map<String, Map<String, Long>> subscriptions(Collection<String> queues) {
         return each(queues, 1, part -> Call.command("HGETALL", keys(part.get(0)).acks()), (reply, at, queue) -> {
-            Map<String, Object> found = new TreeMap<>();
+            Map<String, Long> found = new TreeMap<>();
             List<Object> items = list(reply);
             for (int i = 0; i < items.size(); i += 2) {
-                found.put(text(items.get(i)), items.get(i + 1));
+                String name = text(items.get(i));
+                if (!name.equals(":born")) {
+                    found.put(name, number(items.get(i + 1)));
+                }
             }
-            found.remove(":born");
-            return List.copyOf(found.keySet());
+            return found;
         });
     }
 
