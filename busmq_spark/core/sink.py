@@ -3,7 +3,9 @@
 Rule 1. A task writes its rows to lists nobody reads (``stage``), one list per queue and attempt.
 Rule 2. The driver writes down which lists make up the batch (``record``). This is the commit point: before it nothing is visible, after it
         exactly these lists are appended, even when the batch is computed again with other rows or another order.
-Rule 3. Each chunk moves from a staged list to its queue together with the progress (``commit``), in one script. A crash resumes there; two
+Rule 3. A staged list is a segment: one connection writes it, and what counts of it are the chunks that Redis has confirmed there. When the link
+        breaks, the rows in doubt go into a new segment; a packet that comes late lies behind what counts, where no commit looks.
+Rule 4. Each chunk moves from a staged list to its queue together with the progress (``commit``), in one script. A crash resumes there; two
         drivers that commit at once append each row once, because the script compares the progress it was called for.
 """
 
@@ -32,9 +34,17 @@ def attempt(query: str, batch: str, partition: int, token: str) -> str:
     return f"{query or 'batch'}:{batch}:{partition}:{token}"
 
 
+def next_segment(key: str, token: str) -> str:
+    """The key of another segment of the same attempt; ``token`` is random."""
+    return key[: -len(token)] + token
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One staged list: rows of one task attempt for one queue. ``runs`` are the chunk sizes as [size, how often] pairs."""
+    """One staged list: rows of one task attempt for one queue. ``runs`` are the chunk sizes as [size, how often] pairs.
+
+    They are the rows at its head; what lies behind them does not count.
+    """
 
     queue: str
     server: int
@@ -86,11 +96,22 @@ def stage(key: str, before: int, values: Sequence[Arg]) -> Call:
     return script("stage", (key,), (before, STAGE_TTL_S, *values))
 
 
-def verify(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
-    """Raises StagingLost when a list does not hold what was staged: better before the commit point, when it can still be staged again."""
-    replies = yield [command("LLEN", s.key) for s in staged]
-    for s, found in zip(staged, replies, strict=True):
-        if found != s.rows:
+def stage_more(key: str, values: Sequence[Arg]) -> Call:
+    """Append a chunk on the connection that has written the whole list so far. The reply is the rows in the list.
+
+    Never to be repeated on the same list: the first try may still arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
+    """
+    return command("RPUSHX", key, *values, idempotent=False)
+
+
+def seal(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
+    """Let the lists live as long as a record does, before it names them: so long a query may be down from the commit point on.
+
+    Raises StagingLost when one does not hold what was staged: better before the commit point, when it can still be staged again.
+    """
+    replies = yield [call for s in staged for call in (command("EXPIRE", s.key, LONG_TTL_S), command("LLEN", s.key))]
+    for s, found in zip(staged, replies[1::2], strict=True):
+        if found < s.rows:
             raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key, remedy=STAGE_AGAIN)
 
 
@@ -157,12 +178,6 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged]) -> 
             case _:
                 raise ServerRefused(url="", reason=f"unknown commit status {status!r}")
     return None
-
-
-def keep_staged(staged: Sequence[Staged]) -> Flow[None]:
-    """Let the lists of a recorded batch live as long as the record, so that a query that is down for days still finds them."""
-    if staged:
-        yield [command("EXPIRE", s.key, LONG_TTL_S) for s in staged]
 
 
 def discard(keys: Sequence[str]) -> Flow[None]:

@@ -1,6 +1,6 @@
 """Writes of one task to Redis, several chunks under way per server, and what happens to them when the link breaks.
 
-Staged chunks: those in doubt are sent again in a form that the list's length makes idempotent, so each is there once.
+Staged chunks: those in doubt are staged again in a new segment (core/sink.py), so each counts once, whenever a packet of the old link arrives.
 Pushed chunks: those in doubt are sent again; some may then be there twice, which is what at-least-once allows. Their order holds.
 """
 
@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.sink import STAGE_AGAIN, Staged, discard, encode_runs, stage
+from busmq_spark.core.sink import STAGE_AGAIN, Staged, discard, encode_runs, next_segment, stage, stage_more
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.topology.links import Link
+from busmq_spark.topology.place import new_token
 
 DEPTH = 3
 """Chunks under way at once: Redis stores one while the next is packed."""
@@ -25,13 +26,26 @@ DEPTH = 3
 
 @dataclass(slots=True)
 class _List:
-    """One staged list as it grows."""
+    """What a task stages for one queue: segments that are closed, and the one that grows."""
 
     queue: str
     server: int
     key: str
+    sent: int = 0
+    """Rows of the segment, confirmed or under way."""
     sizes: list[int] = field(default_factory=list)
-    rows: int = 0
+    """The chunks of it that Redis has confirmed."""
+    closed: list[Staged] = field(default_factory=list)
+
+    @property
+    def segments(self) -> list[Staged]:
+        """All of them in their order, with what is confirmed of each."""
+        return [*self.closed, Staged(self.queue, self.server, self.key, encode_runs(self.sizes))]
+
+    def cut(self) -> None:
+        """Go on in a new segment: what is under way to this one may arrive at any time."""
+        self.closed = self.segments
+        self.key, self.sent, self.sizes = next_segment(self.key, new_token()), 0, []
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +59,14 @@ class _Sent:
     @property
     def call(self) -> Call:
         """The first chunk brings the ttl; the others need not be copied through Lua."""
-        if self.before == 0:
-            return self.again
-        return command("RPUSH", self.part.key, *self.values, idempotent=False)
+        return stage_more(self.part.key, self.values) if self.before else stage(self.part.key, 0, self.values)
 
-    @property
-    def again(self) -> Call:
-        """The same, when it may have arrived."""
-        return stage(self.part.key, self.before, self.values)
+    def settle(self, found: int) -> None:
+        """The reply has come. Raises StagingLost when other rows than ours are there, or ours are not."""
+        expected = self.before + len(self.values)
+        if found != expected:
+            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=found, key=self.part.key, remedy=STAGE_AGAIN)
+        self.part.sizes.append(len(self.values))
 
 
 class _Pipe:
@@ -62,7 +76,9 @@ class _Pipe:
         self._link = link
         self._waiting: deque[_Sent] = deque()
 
-    def send(self, sent: _Sent) -> None:
+    def send(self, part: _List, values: Sequence[bytes]) -> None:
+        sent = _Sent(part, part.sent, values)
+        part.sent += len(values)
         self._waiting.append(sent)
         try:
             self._link.post(sent.call)
@@ -81,7 +97,7 @@ class _Pipe:
     def drain(self) -> None:
         """Wait until everything under way is answered, be it with an error."""
         while self._waiting:
-            with suppress(ServerRefused):
+            with suppress(ServerRefused, StagingLost):
                 self._settle()
 
     def abandon(self) -> None:
@@ -93,20 +109,22 @@ class _Pipe:
 
     def _settle(self) -> None:
         try:
-            self._link.fetch()
+            found = self._link.fetch()
         except ServerRefused:
             self._waiting.popleft()
             raise
-        self._waiting.popleft()
+        self._waiting.popleft().settle(found)
 
     def _recover(self) -> None:
-        """After a broken link: what is in doubt is sent again one by one, with the link's own patience."""
+        """After a broken link: what is in doubt is staged again one by one, with the link's own patience, where nothing else writes."""
         self._link.abandon()
         waiting, self._waiting = list(self._waiting), deque()
+        for part in {id(sent.part): sent.part for sent in waiting}.values():
+            part.cut()
         for sent in waiting:
-            found, expected = self._link.execute(sent.again), sent.before + len(sent.values)
-            if found < expected:
-                raise StagingLost(sink="", batch="?", queue=sent.part.queue, expected=expected, found=found, key=sent.part.key, remedy=STAGE_AGAIN)
+            again = _Sent(sent.part, sent.part.sent, sent.values)
+            sent.part.sent += len(sent.values)
+            again.settle(self._link.execute(stage(again.part.key, again.before, again.values)))
 
 
 def stage_at(link: Link, part: Staged, before: int, values: Sequence[bytes]) -> int:
@@ -167,9 +185,7 @@ class RedisAppender:
             staged = self._lists[key] = _List(queue, self._locate([queue])[queue], key)
         pipe = self._pipes[staged.server]
         for chunk in chunks(values):
-            pipe.send(_Sent(staged, staged.rows, chunk))
-            staged.sizes.append(len(chunk))
-            staged.rows += len(chunk)
+            pipe.send(staged, chunk)
 
     def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
         """Append values to the queue itself. One chunk at a time, since a full queue may take a part of it."""
@@ -193,12 +209,12 @@ class RedisAppender:
     def finish(self) -> list[Staged]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
         self.settle()
-        return [Staged(s.queue, s.server, s.key, encode_runs(s.sizes)) for s in self._lists.values()]
+        return [segment for part in self._lists.values() for segment in part.segments if segment.runs]
 
     def discard(self) -> None:
-        """Take back what was staged, once every chunk under way is answered: one that came later would make its list anew, without a ttl."""
+        """Take back what was staged, once every chunk under way is answered. One that comes even later finds no list, or makes one with a ttl."""
         for server, pipe in enumerate(self._pipes):
-            if keys := [s.key for s in self._lists.values() if s.server == server]:
+            if keys := [segment.key for part in self._lists.values() if part.server == server for segment in part.segments]:
                 pipe.drain()
                 pipe.discard(keys)
 

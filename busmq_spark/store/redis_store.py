@@ -151,11 +151,8 @@ class RedisStore:
 
     def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
         for server, part in _by_server(staged).items():
-            self._links[server].run(sinks.verify(sink, batch, part))
-        held = self._home(sink).run(sinks.record(sink, batch, staged, query))
-        for server, part in _by_server(held).items():
-            self._links[server].run(sinks.keep_staged(part))
-        return held
+            self._links[server].run(sinks.seal(sink, batch, part))
+        return self._home(sink).run(sinks.record(sink, batch, staged, query))
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
         return self._links[staged[0].server].run(sinks.commit(self.keys(queue), sink, batch, staged))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,45 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.core import queue, sink
-from busmq_spark.core.flow import Flow, Step, command
-from busmq_spark.core.keys import QueueKeys, sink_record
+from busmq_spark.core.flow import Flow, Step
 from busmq_spark.core.queue import LONG_TTL_S, attach
-from busmq_spark.core.sink import STAGE_TTL_S, Full, Staged, encode_runs
+from busmq_spark.core.sink import Full
 from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
 from busmq_spark.topology.link import SyncLink
-from tests.conftest import Fresh, FreshKeys
+from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
+from tests.contract.sinks import numbered, replies, stage, stored
 from tests.support import just_given
-
-
-def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]) -> tuple[Staged, list[bytes]]:
-    """Stage rows named after their attempt in chunks of these sizes, as a task does."""
-    rows = [f"{attempt}.{i}".encode() for i in range(sum(sizes))]
-    key = keys.stage(attempt)
-    if rows:
-        execute([command("RPUSH", key, *rows), command("EXPIRE", key, STAGE_TTL_S)])
-    return Staged(keys.name, 0, key, encode_runs(sizes)), rows
-
-
-def stored(execute: Callable[[Step], Any], keys: QueueKeys) -> list[tuple[int, bytes]]:
-    flat = execute(command("LRANGE", keys.messages, 0, -1))
-    return list(zip(map(int, flat[0::2]), flat[1::2], strict=True))
-
-
-def numbered(rows: Sequence[bytes], first: int = 1) -> list[tuple[int, bytes]]:
-    return list(enumerate(rows, first))
-
-
-def replies(flow: Flow[Any], execute: Callable[[Step], Any]) -> Generator[None, None, Any]:
-    """Run a flow call by call: whoever holds this decides when the next one happens, or that none does."""
-    step = next(flow)
-    while True:
-        yield
-        reply = execute(step)
-        try:
-            step = flow.send(reply)
-        except StopIteration as done:
-            return done.value
 
 
 class Crash(Exception):
@@ -213,16 +183,29 @@ def test_lost_staging_stops_the_commit_before_a_row_of_it_is_appended(run: Run, 
     assert stored(link.execute, keys) == numbered(first)
 
 
-@pytest.mark.parametrize("damage", [("LPOP",), ("RPUSH", "stranger")])
-def test_staging_that_does_not_hold_what_was_staged_counts_as_lost(
-    run: Run, born: Born, link: SyncLink, redis: Redis, damage: tuple[str, ...]
-) -> None:
+def test_staging_with_fewer_rows_than_were_staged_counts_as_lost(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
     keys, _ = born()
     part, _ = stage(link.execute, keys, "one", [2, 2])
-    redis(damage[0], part.key, *damage[1:])
+    redis("LPOP", part.key)
     with pytest.raises(StagingLost):
         run(sink.commit(keys, "s", 1, [part]))
     assert stored(link.execute, keys) == []
+
+
+@pytest.mark.parametrize("moment", [0, 1, 2])
+def test_rows_that_came_late_behind_those_that_were_staged_are_never_appended(
+    run: Run, born: Born, link: SyncLink, redis: Redis, moment: int
+) -> None:
+    keys, _ = born()
+    (one, first), (two, second) = stage(link.execute, keys, "one", [2, 2]), stage(link.execute, keys, "two", [2])
+    pace = replies(sink.commit(keys, "s", 1, [one, two]), link.execute)
+    for _ in range(moment):
+        next(pace)
+    redis("RPUSHX", one.key, *[b"late"] * 2)
+    assert run(sink.commit(keys, "s", 1, [one, two])) is None
+    assert stored(link.execute, keys) == numbered(first + second)
+    assert redis("RPUSHX", one.key, b"later") == 0
+    assert redis("EXISTS", one.key, two.key) == 0
 
 
 def test_a_batch_older_than_the_one_committed_is_stale_and_appends_nothing(run: Run, born: Born, link: SyncLink) -> None:
@@ -272,115 +255,6 @@ def test_a_commit_renews_the_queue_and_notifies_its_consumers(run: Run, born: Bo
     run(sink.commit(keys, "s", 1, [part]))
     assert all(just_given(redis("TTL", key), 50) for key in (keys.metadata, keys.messages, keys.msgid))
     assert just_given(redis("TTL", keys.sinks), LONG_TTL_S)
-
-
-# Staging
-
-
-def test_chunks_are_staged_in_order_with_a_life_of_their_own(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
-    key = fresh_keys().stage("one")
-    assert link.execute(sink.stage(key, 0, [b"a", b"b"])) == 2
-    assert link.execute(sink.stage(key, 2, [b"c"])) == 3
-    assert redis("LRANGE", key, 0, -1) == [b"a", b"b", b"c"]
-    assert just_given(redis("TTL", key), STAGE_TTL_S)
-
-
-def test_a_chunk_that_is_staged_again_since_its_reply_was_lost_is_there_once(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
-    key = fresh_keys().stage("one")
-    for chunk, before in (([b"a", b"b"], 0), ([b"a", b"b"], 0), ([b"c"], 2), ([b"c"], 2)):
-        assert link.execute(sink.stage(key, before, chunk)) == before + len(chunk)
-    assert redis("LRANGE", key, 0, -1) == [b"a", b"b", b"c"]
-    assert sink.stage(key, 0, [b"a"]).idempotent
-
-
-def test_a_chunk_behind_rows_that_were_lost_is_not_staged(link: SyncLink, fresh_keys: FreshKeys) -> None:
-    assert link.execute(sink.stage(fresh_keys().stage("one"), 2, [b"c"])) == 0
-
-
-def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
-    keys, _ = born(maxsize=3)
-    rows = [b"%d" % i for i in range(6)]
-    for before in (0, 3):
-        link.execute(sink.stage(keys.stage("a"), before, rows[before : before + 3]))
-    part = Staged(keys.name, 0, keys.stage("a"), ((3, 2),))
-    assert run(sink.commit(keys, "s", 0, [part])) == Full(keys.name, 3, 3)
-    assert link.execute(sink.stage(part.key, 3, rows[3:])) == 3
-    redis("DEL", keys.messages)
-    assert run(sink.commit(keys, "s", 0, [part])) is None
-    assert stored(link.execute, keys) == numbered(rows[3:], 4)
-
-
-def test_lists_that_hold_what_was_staged_are_verified(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
-    keys, _ = born()
-    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])
-    run(sink.verify("s", 1, [one, two]))
-    run(sink.verify("s", 1, []))
-    redis("LPOP", two.key)
-    with pytest.raises(StagingLost, match=r"3 rows .* but 2 are left"):
-        run(sink.verify("s", 1, [one, two]))
-
-
-# The record
-
-
-def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_differently(run: Run, fresh: Fresh, born: Born, link: SyncLink) -> None:
-    keys, _ = born()
-    name = fresh("sink")
-    one, first = stage(link.execute, keys, "one", [2, 2])
-    other, _ = stage(link.execute, keys, "other", [3])
-    assert run(sink.record(name, 4, [one])) == (one,)
-    held = run(sink.record(name, 4, [other]))
-    assert held == (one,)
-    run(sink.commit(keys, name, 4, held))
-    assert stored(link.execute, keys) == numbered(first)
-
-
-def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(run: Run, fresh: Fresh, redis: Redis) -> None:
-    name = fresh("sink")
-    one, two = Staged("q", 0, "k1", ((1, 1),)), Staged("q", 0, "k2", ((1, 1),))
-    run(sink.record(name, 4, [one]))
-    assert run(sink.record(name, 5, [two])) == (two,)
-    with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
-        run(sink.record(name, 4, [one]))
-    assert just_given(redis("TTL", sink_record(name)), LONG_TTL_S)
-
-
-def test_a_batch_on_record_is_found_and_another_is_not(run: Run, fresh: Fresh) -> None:
-    name, one = fresh("sink"), Staged("q", 0, "k1", ((1, 1),))
-    assert run(sink.recorded(name, 4)) == ()
-    run(sink.record(name, 4, [one]))
-    assert run(sink.recorded(name, 4)) == (one,)
-    assert run(sink.recorded(name, 3)) == run(sink.recorded(name, 5)) == ()
-
-
-def test_a_batch_without_rows_can_be_recorded(run: Run, fresh: Fresh) -> None:
-    assert run(sink.record(fresh("sink"), 0, [])) == ()
-
-
-def test_recorded_lists_live_as_long_as_their_record(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
-    keys, _ = born()
-    part, _ = stage(link.execute, keys, "one", [2])
-    run(sink.keep_staged([part]))
-    run(sink.keep_staged([]))
-    assert just_given(redis("TTL", part.key), LONG_TTL_S)
-
-
-def test_discarding_removes_staged_lists_and_nothing_else(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
-    keys, _ = born()
-    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2])
-    run(sink.discard([one.key]))
-    run(sink.discard([]))
-    assert (redis("EXISTS", one.key), redis("EXISTS", two.key)) == (0, 1)
-
-
-def test_a_forgotten_sink_may_begin_anew(run: Run, born: Born, link: SyncLink) -> None:
-    keys, _ = born()
-    one, first = stage(link.execute, keys, "one", [1])
-    run(sink.commit(keys, "s", 5, [one]))
-    run(sink.forget(keys, "s"))
-    two, second = stage(link.execute, keys, "two", [1])
-    run(sink.commit(keys, "s", 0, [two]))
-    assert stored(link.execute, keys) == numbered(first + second)
 
 
 def test_an_error_of_the_link_leaves_the_commit_to_be_called_again(link: SyncLink, born: Born) -> None:

@@ -56,11 +56,21 @@ class Held:
 
     command: Command
     port: int
+    _wire: _Wire
     _answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
     def release(self) -> None:
         """Let it go on to Redis (or its reply to the client)."""
         self._answer.put(True)
+
+    def cut(self) -> None:
+        """Break the link for the client alone: what it has sent stays under way, and arrives with :meth:`arrive`."""
+        self._wire.cut()
+
+    def arrive(self) -> None:
+        """Deliver what is under way on a link that was cut; returns when Redis has executed all of it."""
+        self.release()
+        assert self._wire.ended.wait(PATIENCE_S)
 
     def drop(self) -> None:
         """Lose it, and the connection with it."""
@@ -166,6 +176,13 @@ class _Wire:
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, port: int) -> None:
         self._proxy, self._client, self._server, self._port = proxy, client, server, port
         self._mute: tuple[Gate, Held] | None = None
+        self._cut = False
+        self.ended = threading.Event()
+
+    def cut(self) -> None:
+        self._cut = True
+        with suppress(OSError):
+            self._client.shutdown(socket.SHUT_RDWR)
 
     def start(self) -> None:
         for sock in (self._client, self._server):
@@ -181,6 +198,10 @@ class _Wire:
                 if not self._pass(Command.of(words)):
                     break
                 self._server.sendall(head)
+        if self._cut:
+            with suppress(OSError):
+                self._server.shutdown(socket.SHUT_WR)  # Redis ends the connection when it has executed what it got
+            return
         self._end()
 
     def _pass(self, command: Command) -> bool:
@@ -188,7 +209,7 @@ class _Wire:
             observe(command)
         for gate in self._proxy._gates:
             if gate.stops(command):
-                held = Held(command, self._port)
+                held = Held(command, self._port, self)
                 if not gate.reply:
                     return gate.take(held)
                 self._mute = (gate, held)
@@ -201,13 +222,15 @@ class _Wire:
                     (gate, held), self._mute = self._mute, None
                     if not gate.take(held):
                         break
-                self._client.sendall(data)
+                if not self._cut:
+                    self._client.sendall(data)
         self._end()
 
     def _end(self) -> None:
         for sock in (self._client, self._server):
             self._proxy._sockets.discard(sock)
             _close(sock)
+        self.ended.set()
 
 
 def _read_command(stream: object) -> tuple[bytes, list[bytes]] | None:

@@ -61,7 +61,7 @@ def reads_rows(command: Command) -> bool:
 
 
 def stages(command: Command) -> bool:
-    return command.name in ("RPUSH", "stage") and ":stage:" in command.keys[0]
+    return command.name in ("RPUSHX", "stage") and ":stage:" in command.keys[0]
 
 
 def ends_the_queue(command: Command) -> bool:

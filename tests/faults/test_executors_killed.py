@@ -22,7 +22,7 @@ def reads(command: Command) -> bool:
 
 
 def stages(command: Command) -> bool:
-    return command.name == "RPUSH" and ":stage:" in command.keys[0]
+    return command.name == "RPUSHX" and ":stage:" in command.keys[0]
 
 
 def executor_of(worker: psutil.Process) -> psutil.Process:

@@ -33,7 +33,7 @@ def reads(command: Command) -> bool:
 
 
 def stages(command: Command) -> bool:
-    return command.name == "RPUSH" and ":stage:" in command.keys[0]
+    return command.name == "RPUSHX" and ":stage:" in command.keys[0]
 
 
 def named(script: str) -> Callable[[Command], bool]:

@@ -1,10 +1,11 @@
 -- Move one chunk of one staged list to the end of its queue, and record the progress, in one step.
 -- KEYS metadata messages msgid toack sinks stage
 -- ARGV available sink batch slot moved count total last long_ttl_s
---      slot: which staged list of this queue (from 0), moved: rows of it already appended, total: rows it was staged with, last 1: no list follows
+--      slot: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows
 -- Result {status, a, b}: moved rows 0 | at slot moved (somebody was here before: go on from there; slot -1: the batch is done) |
 --        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0
--- Compare-and-set: two drivers that commit the same batch at the same time append each row once.
+-- Compare-and-set: two drivers that commit the same batch at the same time append each row once. What lies in the list behind the total came late,
+-- from a connection that was given up: it is never read, and goes with the list.
 local slot, moved, count, total = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local batch = tonumber(ARGV[3])
 local progress = redis.call('HGET', KEYS[5], ARGV[2])
@@ -22,10 +23,10 @@ local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
 local left = redis.call('LLEN', KEYS[6])
-if left ~= total - moved then return {'lost', left, 0} end
+if left < total - moved then return {'lost', left, 0} end
 if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end
-if count <= 0 and left > 0 then return {'full', maxsize, 0} end
-count = math.max(0, math.min(count, left)) -- a queue that peers overfilled has less than no room, even for an empty list
+if count <= 0 and total > moved then return {'full', maxsize, 0} end
+count = math.max(0, math.min(count, total - moved)) -- a queue that peers overfilled has less than no room, even for an empty list
 local after
 if moved + count < total then
   after = string.format('%.0f:%d:%d', batch, slot, moved + count)
@@ -40,14 +41,15 @@ if count > 0 then
   local last = redis.call('INCRBY', KEYS[3], count)
   local pairs = {}
   for i = 1, count do
-    pairs[2 * i - 1] = string.format('%.0f', last - count + i)
+    pairs[2 * i - 1] = last - count + i
     pairs[2 * i] = values[i]
   end
   redis.call('RPUSH', KEYS[2], unpack(pairs))
   redis.call('LTRIM', KEYS[6], count, -1)
-  redis.call('EXPIRE', KEYS[6], ARGV[9]) -- also seals what is left of the list: see stage.lua
+  redis.call('EXPIRE', KEYS[6], ARGV[9])
   redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
 end
+if moved + count >= total then redis.call('UNLINK', KEYS[6]) end
 redis.call('HSET', KEYS[5], ARGV[2], after)
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))

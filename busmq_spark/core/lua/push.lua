@@ -10,10 +10,10 @@ if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]
 if count <= 0 then return {0, 0} end
 if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end
 local last = redis.call('INCRBY', KEYS[3], count)
-local first, pairs = last - count + 1, {}
+local first, pairs, argv = last - count + 1, {}, ARGV
 for i = 1, count do
-  pairs[2 * i - 1] = string.format('%.0f', first + i - 1)
-  pairs[2 * i] = ARGV[i + 1]
+  pairs[2 * i - 1] = first + i - 1 -- Redis writes a whole number of up to 53 bits with all its digits
+  pairs[2 * i] = argv[i + 1]
 end
 redis.call('RPUSH', KEYS[2], unpack(pairs))
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end

@@ -17,6 +17,7 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.function.Function;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /** What a sink does with Redis, call by call ({@code core/sink.py} has the rules). For one thread; closing it gives its links back. */
 final class SinkStore implements AutoCloseable {
@@ -84,36 +85,47 @@ final class SinkStore implements AutoCloseable {
         return found == null ? 0 : Long.parseLong(text(found));
     }
 
-    /** Appends a chunk to a staged list that {@code before} rows precede, unless it is there; the reply is the rows in the list. */
+    /** Appends a chunk to a staged list, unless it is there; the reply is the rows in the list. */
     static Call stage(Staged.Growing list, List<byte[]> values) {
-        return Call.script("stage", List.of(list.key), words(values, list.rows, STAGE_TTL_S));
+        return Call.script("stage", List.of(list.key()), words(values, list.rows(), STAGE_TTL_S));
+    }
+
+    /**
+     * Appends a chunk on the connection that has written the whole list so far. Never to be repeated on the same list: the first try may still
+     * arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
+     */
+    static Call stageMore(Staged.Growing list, List<byte[]> values) {
+        return Call.command(words(values, "RPUSHX", list.key())).once();
     }
 
     static void checkStaged(Staged.Growing list, int added, long found) {
-        if (found < list.rows + added) {
-            throw stagingLost("", "?", list.queue, list.rows + added, found, list.key, STAGE_AGAIN);
+        if (found != list.rows() + added) {
+            throw stagingLost("", "?", list.queue, list.rows() + added, found, list.key(), STAGE_AGAIN);
         }
     }
 
     /** Make {@code staged} what the batch consists of, unless it has been recorded before: then that holds. The commit point. */
     List<Staged> record(String sink, long batch, List<Staged> staged, String query) {
-        byServer(staged, part -> {
-            List<Object> rows = link(part.get(0).server()).runAll(calls(part, s -> Call.command("LLEN", s.key())));
-            for (int i = 0; i < part.size(); i++) {
-                Staged s = part.get(i);
-                if ((Long) rows.get(i) != s.rows()) {
-                    throw stagingLost(sink, batch, s.queue(), s.rows(), (Long) rows.get(i), s.key(), STAGE_AGAIN);
-                }
-            }
-        });
+        byServer(staged, part -> seal(sink, batch, part));
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
         List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, Manifest.encode(staged), LONG_TTL_S, query));
         if (reply.size() == 1) {
             throw stale(sink, batch, text(reply.get(0)));
         }
-        List<Staged> held = Manifest.decode((byte[]) reply.get(1));
-        byServer(held, part -> link(part.get(0).server()).runAll(calls(part, s -> Call.command("EXPIRE", s.key(), LONG_TTL_S))));
-        return held;
+        return Manifest.decode((byte[]) reply.get(1));
+    }
+
+    /** Lets lists of one server live as long as a record does, before it names them. Throws BUSMQ_STAGING_LOST when one does not hold its rows. */
+    private void seal(String sink, long batch, List<Staged> staged) {
+        Stream<Call> calls = staged.stream().flatMap(s -> Stream.of(Call.command("EXPIRE", s.key(), LONG_TTL_S), Call.command("LLEN", s.key())));
+        List<Object> replies = link(staged.get(0).server()).runAll(calls.toList());
+        for (int i = 0; i < staged.size(); i++) {
+            Staged s = staged.get(i);
+            long found = (Long) replies.get(2 * i + 1);
+            if (found < s.rows()) {
+                throw stagingLost(sink, batch, s.queue(), s.rows(), found, s.key(), STAGE_AGAIN);
+            }
+        }
     }
 
     /** The lists recorded for this batch; empty when another batch, or none, is on record. */

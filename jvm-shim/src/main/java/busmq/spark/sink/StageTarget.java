@@ -1,5 +1,7 @@
 package busmq.spark.sink;
 
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import busmq.spark.redis.Call;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -36,7 +38,12 @@ final class StageTarget implements GroupCommit.Target {
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
     List<Staged> staged() {
-        return lists.stream().map(Staged.Growing::done).toList();
+        return segments().stream().filter(segment -> !segment.runs().isEmpty()).toList();
+    }
+
+    /** The same with those where nothing was confirmed. */
+    List<Staged> segments() {
+        return lists.stream().flatMap(list -> list.segments().stream()).toList();
     }
 
     private Staged.Growing open(String queue, int server) {
@@ -45,9 +52,25 @@ final class StageTarget implements GroupCommit.Target {
         return list;
     }
 
+    /** After a broken link the chunks, which are in doubt, are staged again where nothing else writes, with the link's own patience. */
     private void stage(int server, List<Lane> lanes) {
-        List<Call> calls = lanes.stream().map(lane -> SinkStore.stage(list(lane), lane.chunk)).toList();
-        List<Object> replies = store.link(server).runAll(calls);
+        try {
+            settle(lanes, store.link(server).runAll(lanes.stream().map(StageTarget::first).toList()));
+        } catch (BusException error) {
+            if (error.kind() != ErrorKind.LINK_LOST) {
+                throw error;
+            }
+            lanes.forEach(lane -> list(lane).cut(SinkStore.token()));
+            settle(lanes, store.link(server).runAll(lanes.stream().map(lane -> SinkStore.stage(list(lane), lane.chunk)).toList()));
+        }
+    }
+
+    /** The first chunk of a list brings the ttl; the others need not be copied through Lua. */
+    private static Call first(Lane lane) {
+        return list(lane).rows() == 0 ? SinkStore.stage(list(lane), lane.chunk) : SinkStore.stageMore(list(lane), lane.chunk);
+    }
+
+    private static void settle(List<Lane> lanes, List<Object> replies) {
         for (int i = 0; i < lanes.size(); i++) {
             int rows = lanes.get(i).chunk.size();
             SinkStore.checkStaged(list(lanes.get(i)), rows, (Long) replies.get(i));

@@ -4,7 +4,10 @@ import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.List;
 
-/** One staged list: rows of one task attempt for one queue. {@code runs} are the chunk sizes as (size, how often). */
+/**
+ * One staged list: rows of one task attempt for one queue. {@code runs} are the chunk sizes as (size, how often). They are the rows at its head;
+ * what lies behind them does not count.
+ */
 public record Staged(String queue, int server, String key, List<Run> runs) implements Serializable {
 
     /** So many chunks of one size, one after another: a million rows are two runs, not a thousand numbers. */
@@ -32,18 +35,29 @@ public record Staged(String queue, int server, String key, List<Run> runs) imple
         return 0;
     }
 
-    /** A list that grows. */
+    /** What a task stages for one queue: segments that are closed, and the one that grows. {@code core/sink.py} says why. */
     static final class Growing {
         final String queue;
         final int server;
-        final String key;
-        long rows;
-        private final List<Run> runs = new ArrayList<>();
+        private final List<Staged> closed = new ArrayList<>();
+        private String key;
+        private long rows;
+        private List<Run> runs = new ArrayList<>();
 
         Growing(String queue, int server, String key) {
             this.queue = queue;
             this.server = server;
             this.key = key;
+        }
+
+        /** The segment that grows. */
+        String key() {
+            return key;
+        }
+
+        /** The rows of that segment that Redis has confirmed. */
+        long rows() {
+            return rows;
         }
 
         void add(int size) {
@@ -56,8 +70,19 @@ public record Staged(String queue, int server, String key, List<Run> runs) imple
             rows += size;
         }
 
-        Staged done() {
-            return new Staged(queue, server, key, runs);
+        /** Go on in a new segment: what is under way to this one may arrive at any time. {@code token} is random. */
+        void cut(String token) {
+            closed.add(new Staged(queue, server, key, runs));
+            key = key.substring(0, key.length() - token.length()) + token;
+            rows = 0;
+            runs = new ArrayList<>();
+        }
+
+        /** All segments in their order, with what is confirmed of each. */
+        List<Staged> segments() {
+            List<Staged> all = new ArrayList<>(closed);
+            all.add(new Staged(queue, server, key, runs));
+            return all;
         }
     }
 }

@@ -64,7 +64,7 @@ public final class TaskSink implements AutoCloseable {
         try (store) {
             if (discard && !rows.failedFor(ErrorKind.LINK_LOST)) {
                 // A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
-                store.discard(staging.staged());
+                store.discard(staging.segments());
             }
         } catch (BusException error) {
             // Only tidying up: staged lists end by themselves, and the error that led here is the one to be seen.

@@ -43,8 +43,8 @@ class ManifestTest {
         Staged.Growing list = new Staged.Growing("q", 0, "k");
         IntStream.range(0, 1000).forEach(i -> list.add(1000));
         list.add(7);
-        assertEquals(List.of(new Run(1000, 1000), new Run(7, 1)), list.done().runs());
-        assertEquals(1_000_007, list.done().rows());
+        assertEquals(List.of(new Run(1000, 1000), new Run(7, 1)), only(list).runs());
+        assertEquals(1_000_007, only(list).rows());
     }
 
     @RepeatedTest(50)
@@ -55,7 +55,7 @@ class ManifestTest {
         for (int size : sizes) {
             list.add(size);
         }
-        Staged staged = list.done();
+        Staged staged = only(list);
         long moved = random.nextLong(staged.rows() + 1);
         long border = 0;
         for (int size : sizes) {
@@ -67,5 +67,23 @@ class ManifestTest {
         }
         assertEquals(staged.rows(), moved);
         assertEquals(0, staged.chunkAt(moved));
+    }
+
+    @Test
+    void whatIsNotConfirmedWhenTheLinkBreaksGoesOnInASegmentOfItsOwn() {
+        Staged.Growing list = new Staged.Growing("q", 0, "q:stage:0123456789abcdef");
+        list.add(3);
+        list.cut("fedcba9876543210");
+        assertEquals(0, list.rows());
+        list.add(2);
+        List<Staged> expected = List.of(new Staged("q", 0, "q:stage:0123456789abcdef", List.of(new Run(3, 1))),
+                new Staged("q", 0, "q:stage:fedcba9876543210", List.of(new Run(2, 1))));
+        assertEquals(expected, list.segments());
+    }
+
+    private static Staged only(Staged.Growing list) {
+        List<Staged> segments = list.segments();
+        assertEquals(1, segments.size());
+        return segments.get(0);
     }
 }

@@ -1,0 +1,40 @@
+"""What tests of the sink have in common: staged rows, and what is stored in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from busmq_spark.core.flow import Flow, Step, command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.sink import STAGE_TTL_S, Staged, encode_runs
+
+
+def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]) -> tuple[Staged, list[bytes]]:
+    """Stage rows named after their attempt in chunks of these sizes, as a task does."""
+    rows = [f"{attempt}.{i}".encode() for i in range(sum(sizes))]
+    key = keys.stage(attempt)
+    if rows:
+        execute([command("RPUSH", key, *rows), command("EXPIRE", key, STAGE_TTL_S)])
+    return Staged(keys.name, 0, key, encode_runs(sizes)), rows
+
+
+def stored(execute: Callable[[Step], Any], keys: QueueKeys) -> list[tuple[int, bytes]]:
+    flat = execute(command("LRANGE", keys.messages, 0, -1))
+    return list(zip(map(int, flat[0::2]), flat[1::2], strict=True))
+
+
+def numbered(rows: Sequence[bytes], first: int = 1) -> list[tuple[int, bytes]]:
+    return list(enumerate(rows, first))
+
+
+def replies(flow: Flow[Any], execute: Callable[[Step], Any]) -> Generator[None, None, Any]:
+    """Run a flow call by call: whoever holds this decides when the next one happens, or that none does."""
+    step = next(flow)
+    while True:
+        yield
+        reply = execute(step)
+        try:
+            step = flow.send(reply)
+        except StopIteration as done:
+            return done.value

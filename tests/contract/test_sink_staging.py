@@ -1,0 +1,124 @@
+"""What comes before the commit of the exactly-once sink: staged lists, and the record of a batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.core import sink
+from busmq_spark.core.keys import sink_record
+from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.sink import STAGE_TTL_S, Full, Staged
+from busmq_spark.errors import StagingLost, StaleBatch
+from busmq_spark.topology.link import SyncLink
+from tests.conftest import Fresh, FreshKeys
+from tests.contract.conftest import Born, Redis, Run
+from tests.contract.sinks import numbered, stage, stored
+from tests.support import just_given
+
+# Staging
+
+
+def test_chunks_are_staged_in_order_with_a_life_of_their_own(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+    key = fresh_keys().stage("one")
+    assert link.execute(sink.stage(key, 0, [b"a", b"b"])) == 2
+    assert link.execute(sink.stage(key, 2, [b"c"])) == 3
+    assert redis("LRANGE", key, 0, -1) == [b"a", b"b", b"c"]
+    assert just_given(redis("TTL", key), STAGE_TTL_S)
+
+
+def test_a_chunk_that_is_staged_again_since_its_reply_was_lost_is_there_once(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+    key = fresh_keys().stage("one")
+    for chunk, before in (([b"a", b"b"], 0), ([b"a", b"b"], 0), ([b"c"], 2), ([b"c"], 2)):
+        assert link.execute(sink.stage(key, before, chunk)) == before + len(chunk)
+    assert redis("LRANGE", key, 0, -1) == [b"a", b"b", b"c"]
+    assert sink.stage(key, 0, [b"a"]).idempotent
+
+
+def test_a_chunk_behind_rows_that_were_lost_is_not_staged(link: SyncLink, fresh_keys: FreshKeys) -> None:
+    assert link.execute(sink.stage(fresh_keys().stage("one"), 2, [b"c"])) == 0
+
+
+def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born(maxsize=3)
+    rows = [b"%d" % i for i in range(6)]
+    for before in (0, 3):
+        link.execute(sink.stage(keys.stage("a"), before, rows[before : before + 3]))
+    part = Staged(keys.name, 0, keys.stage("a"), ((3, 2),))
+    assert run(sink.commit(keys, "s", 0, [part])) == Full(keys.name, 3, 3)
+    assert link.execute(sink.stage(part.key, 3, rows[3:])) == 3
+    redis("DEL", keys.messages)
+    assert run(sink.commit(keys, "s", 0, [part])) is None
+    assert stored(link.execute, keys) == numbered(rows[3:], 4)
+
+
+def test_a_list_that_is_gone_is_not_made_anew_by_more_of_it(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
+    key = fresh_keys().stage("one")
+    assert link.execute(sink.stage_more(key, [b"a"])) == 0
+    assert redis("EXISTS", key) == 0
+    assert not sink.stage_more(key, [b"a"]).idempotent
+
+
+def test_lists_are_sealed_for_as_long_as_a_record_lives_if_they_hold_what_was_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])
+    run(sink.seal("s", 1, [one, two]))
+    run(sink.seal("s", 1, []))
+    assert all(just_given(redis("TTL", part.key), LONG_TTL_S) for part in (one, two))
+    redis("LPOP", two.key)
+    with pytest.raises(StagingLost, match=r"3 rows .* but 2 are left"):
+        run(sink.seal("s", 1, [one, two]))
+
+
+# The record
+
+
+def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_differently(run: Run, fresh: Fresh, born: Born, link: SyncLink) -> None:
+    keys, _ = born()
+    name = fresh("sink")
+    one, first = stage(link.execute, keys, "one", [2, 2])
+    other, _ = stage(link.execute, keys, "other", [3])
+    assert run(sink.record(name, 4, [one])) == (one,)
+    held = run(sink.record(name, 4, [other]))
+    assert held == (one,)
+    run(sink.commit(keys, name, 4, held))
+    assert stored(link.execute, keys) == numbered(first)
+
+
+def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(run: Run, fresh: Fresh, redis: Redis) -> None:
+    name = fresh("sink")
+    one, two = Staged("q", 0, "k1", ((1, 1),)), Staged("q", 0, "k2", ((1, 1),))
+    run(sink.record(name, 4, [one]))
+    assert run(sink.record(name, 5, [two])) == (two,)
+    with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
+        run(sink.record(name, 4, [one]))
+    assert just_given(redis("TTL", sink_record(name)), LONG_TTL_S)
+
+
+def test_a_batch_on_record_is_found_and_another_is_not(run: Run, fresh: Fresh) -> None:
+    name, one = fresh("sink"), Staged("q", 0, "k1", ((1, 1),))
+    assert run(sink.recorded(name, 4)) == ()
+    run(sink.record(name, 4, [one]))
+    assert run(sink.recorded(name, 4)) == (one,)
+    assert run(sink.recorded(name, 3)) == run(sink.recorded(name, 5)) == ()
+
+
+def test_a_batch_without_rows_can_be_recorded(run: Run, fresh: Fresh) -> None:
+    assert run(sink.record(fresh("sink"), 0, [])) == ()
+
+
+def test_discarding_removes_staged_lists_and_nothing_else(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+    keys, _ = born()
+    (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2])
+    run(sink.discard([one.key]))
+    run(sink.discard([]))
+    assert (redis("EXISTS", one.key), redis("EXISTS", two.key)) == (0, 1)
+
+
+def test_a_forgotten_sink_may_begin_anew(run: Run, born: Born, link: SyncLink) -> None:
+    keys, _ = born()
+    one, first = stage(link.execute, keys, "one", [1])
+    run(sink.commit(keys, "s", 5, [one]))
+    run(sink.forget(keys, "s"))
+    two, second = stage(link.execute, keys, "two", [1])
+    run(sink.commit(keys, "s", 0, [two]))
+    assert stored(link.execute, keys) == numbered(first + second)

@@ -1,0 +1,92 @@
+"""A packet of a link that broke arrives when its rows have long been staged again: beside the repetition, in the middle of the commit, after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.sink import STAGE_TTL_S
+from busmq_spark.embedded import RedisServer
+from tests.faults.proxy import Command, Held, Proxy
+from tests.spark.conftest import Bus, MakeBus
+from tests.spark.sink_engines import JavaSink, PythonSink, SinkEngine
+from tests.support import PATIENCE_S, just_given
+
+CHUNKS = [b"%d:" % i + b"x" * 300_000 for i in range(6)]
+"""So large that each row is a chunk."""
+Make = Callable[[str, str], SinkEngine]
+
+
+@pytest.fixture(params=["python", pytest.param("java", marks=pytest.mark.jvm)])
+def make(request: pytest.FixtureRequest) -> Make:
+    if request.param == "python":
+        return lambda url, queue: PythonSink({"redis.url": url, "queue": queue})
+    spark = request.getfixturevalue("spark")
+    request.getfixturevalue("shim_jar")
+    return lambda url, queue: JavaSink(spark, {"redis.url": url, "queue": queue})
+
+
+@pytest.fixture
+def lone(bus_of: MakeBus) -> Iterator[tuple[Bus, Proxy]]:
+    """A Redis of its own, and a proxy before it."""
+    with RedisServer() as server, Proxy(server.port) as proxy:
+        yield bus_of(server), proxy
+
+
+def stages(command: Command) -> bool:
+    return command.name in ("stage", "RPUSHX", "RPUSH") and ":stage:" in command.keys[0]
+
+
+def staged_in_spite_of(proxy: Proxy, sink: SinkEngine, chunk: int, pool: ThreadPoolExecutor) -> Held:
+    """Stage the rows over a link that breaks when a chunk is on its way; it stays on its way."""
+    gate = proxy.hold(stages, skip=chunk)
+    staging = pool.submit(sink.stage, CHUNKS)
+    late = gate.wait()
+    gate.open()
+    late.cut()
+    staging.result(PATIENCE_S)
+    return late
+
+
+@pytest.mark.parametrize("moment", ["repeated", "half-committed", "committed"])
+@pytest.mark.parametrize("chunk", [0, 1, 3, 5])
+def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(lone: tuple[Bus, Proxy], make: Make, chunk: int, moment: str) -> None:
+    bus, proxy = lone
+    sink = make(proxy.url, "q")
+    with ThreadPoolExecutor() as pool:
+        late = staged_in_spite_of(proxy, sink, chunk, pool)
+        if moment == "repeated":
+            late.arrive()
+        gate = proxy.hold(lambda command: command.name == "commit", skip=2)
+        committing = pool.submit(sink.commit)
+        held = gate.wait()
+        if moment == "half-committed":
+            late.arrive()
+        gate.open()
+        held.release()
+        committing.result(PATIENCE_S)
+        if moment == "committed":
+            late.arrive()
+    assert [value[:2] for value in bus.stored("q")] == [row[:2] for row in CHUNKS]
+    left = bus("KEYS", QueueKeys("q").stage("*"))
+    assert all(0 < bus("TTL", key) <= STAGE_TTL_S for key in left), "what a late packet makes ends by itself"
+    assert [key for key in bus("KEYS", "*") if bus("TTL", key) < 0] == []
+
+
+def test_staged_rows_live_for_days_before_anything_is_recorded(lone: tuple[Bus, Proxy], make: Make) -> None:
+    bus, proxy = lone
+    sink = make(proxy.url, "q")
+    sink.stage(CHUNKS[:2])
+    gate = proxy.hold(lambda command: command.name == "record")
+    with ThreadPoolExecutor() as pool:
+        committing = pool.submit(sink.commit)
+        held = gate.wait()
+        [key] = bus("KEYS", QueueKeys("q").stage("*"))
+        assert just_given(bus("TTL", key), LONG_TTL_S), "a driver that dies right behind the record has the time that is promised"
+        gate.open()
+        held.release()
+        committing.result(PATIENCE_S)
