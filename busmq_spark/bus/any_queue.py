@@ -37,6 +37,8 @@ class AnyQueue(Emitter):
         """Messages pushed through this object."""
         self.consumed = 0
         """Messages handed over by this object."""
+        self.handed = 0
+        """The highest id handed over since it was attached: the highest that an ack is good for."""
         self._consumption = None
         self._busy = asyncio.Lock()
 

@@ -103,6 +103,7 @@ class Consumption(Buffered):
             batch = [first, *self._buffer]
             self._buffer.clear()
             self._handed = batch[-1].id
+            self._queue.handed = max(self._queue.handed, self._handed)
             self._queue.consumed += len(batch) - 1
             yield batch
 
@@ -175,6 +176,7 @@ class Consumption(Buffered):
         """The head: it leaves the buffer, and does not go back to the queue any more."""
         message = self._buffer.popleft()
         self._handed = message.id
+        self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
         return message
 

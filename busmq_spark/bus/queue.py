@@ -59,7 +59,7 @@ class Queue(AnyQueue):
         async with self._busy:
             if self.attached:
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
-            self._wanted = (ttl_s, maxsize)
+            self._wanted, self.handed = (ttl_s, maxsize), 0
             self._emit("attaching")
             existed = await self._join(discoverable)
             self.discoverable = discoverable
@@ -152,6 +152,11 @@ class Queue(AnyQueue):
 
         Raises StateError when its consumption is not, or was not, reliable: what another consumer holds is not ours to acknowledge.
         """
+        flows.check_id(last)
+        await self.ack_taken(min(last, self.handed))
+
+    async def ack_taken(self, last: int) -> None:
+        """The same for a peer, which knows itself what it was handed, also on a connection before."""
         ttl_s = self._need_attached("ack on")
         if self._consumption is None or not self._consumption.reliable:
             raise self._not_reliable("Consume with reliable=True, or do not ack: the others are removed when they are taken")

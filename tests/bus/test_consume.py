@@ -71,6 +71,22 @@ async def test_reliable_messages_come_again_until_they_are_acked(open_bus: OpenB
         assert await queue.count() == 0
 
 
+async def test_an_ack_reaches_no_further_than_what_was_handed_over(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, bus.queue(fresh()) as queue:
+        first = queue.consume(reliable=True)
+        waiting = asyncio.ensure_future(anext(first))
+        await until(lambda: queue.consuming)
+        await queue.ack(5)  # nothing has come yet
+        await queue.push_many(range(4))
+        assert (await waiting).id == 1
+        await queue.ack(4)  # the others may be here, and nobody has seen them
+        await queue.stop()
+        assert ids([message async for message in queue.consume(reliable=True, max=3)]) == [2, 3, 4]
+        await queue.ack(9)
+        assert [message async for message in queue.consume(reliable=True, max=0)] == []
+        assert await queue.count() == 0
+
+
 async def test_nobody_acks_what_another_consumer_holds(open_bus: OpenBus, fresh: Fresh) -> None:
     name = fresh()
     async with open_bus() as bus, bus.queue(name) as holder, bus.queue(name) as other:

@@ -108,6 +108,7 @@ class RemoteConsumption(Buffered):
     def hand_over(self) -> Message:
         """The head."""
         message = self._buffer.popleft()
+        self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
         if not self._there:
             self._ask_early()

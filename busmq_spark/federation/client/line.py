@@ -19,11 +19,10 @@ from busmq_spark.federation import dnode, fault
 from busmq_spark.federation.mux import Packet
 
 if TYPE_CHECKING:
+    from busmq_spark.federation.client.flow import Room
     from busmq_spark.federation.client.socket import Socket
     from busmq_spark.federation.creation import Creation
 
-ANSWER_S = 60.0
-"""A server that owes an answer for so long is gone, also when it still answers pings."""
 LINE_BYTES = 100 * 1024 * 1024
 _CODED = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)
 Answered = Callable[[list[Any] | BusError], None]
@@ -40,7 +39,7 @@ class Line:
         self._head = self.id.encode() + b"1"
         self._methods: dict[str, int] = {}
         self._handlers: dict[int, Callable[..., None]] = {}
-        self._asked: dict[int, tuple[Answered, float]] = {}
+        self._asked: dict[int, tuple[Answered, float, int]] = {}
         self._expected: set[asyncio.Future[list[Any]]] = set()
         self._free: list[int] = []
         self._next = 0
@@ -48,6 +47,7 @@ class Line:
         self._ready = self.over = False
         self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
         socket.add(self)
         socket.send(Packet(self.id, creation.encode()).encode())
 
@@ -58,8 +58,12 @@ class Line:
 
     async def opened(self) -> None:
         """Returns when calls may be made. Raises FederationLost."""
-        async with asyncio.timeout(ANSWER_S):
-            await self._opening
+        await self._opening
+
+    @property
+    def room(self) -> Room:
+        """Of the socket: who has much to send asks first whether it is free."""
+        return self._socket.room
 
     # -- calls ------------------------------------------------------------------------------------------------------------------------------
 
@@ -83,9 +87,10 @@ class Line:
         if self.over:
             answered(self._gone())
             return
-        id = self._slot(answered)
+        data = dnode.utf8(quoted(text))
+        id = self._slot(answered, len(data))
         body = b'{"method":%d,"arguments":[{"0":%b,"1":"[Function]"}],"callbacks":{"%d":["0","1"]},"links":[]}\n'
-        self._send(body % (self._methods[method], dnode.utf8(quoted(text)), id))
+        self._send(body % (self._methods[method], data, id))
 
     def on(self, event: str, handler: Callable[..., None]) -> None:
         """Call ``handler`` with the arguments of every such event, until the line is lost or closed."""
@@ -130,12 +135,12 @@ class Line:
             self._end(why)
             self._on_lost(self, why)
 
-    def check(self, now: float) -> None:
-        """End the line when an answer is overdue."""
-        oldest = next(iter(self._asked.values()), None)
-        if oldest is not None and now - oldest[1] > ANSWER_S:
+    def check(self, arrived: float) -> None:
+        """End the line when an answer is overdue: to what was sent before ``arrived``, which has been at the server for long."""
+        oldest = next((sent for _, sent, _ in self._asked.values()), None) if self._opening.done() else self._began
+        if oldest is not None and oldest < arrived:
             self._socket.send(Packet(self.id, None).encode())
-            self.lost(FederationLost(url=self._socket.target.url, reason=f"no answer within {ANSWER_S:.0f} s"))
+            self.lost(FederationLost(url=self._socket.target.url, reason="it has had a call for long, and does not answer it"))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
@@ -143,6 +148,7 @@ class Line:
         if isinstance(line.method, int):
             if (asked := self._asked.pop(line.method, None)) is not None:
                 self._free.append(line.method)
+                self._settled(asked[2])
                 asked[0](line.arguments)
             elif (handler := self._handlers.get(line.method)) is not None:
                 handler(*line.arguments)
@@ -156,17 +162,23 @@ class Line:
         if self.over:
             answered(self._gone())
             return
-        id, last = self._slot(answered), str(len(args))
+        size = sum(len(arg) for arg in args if isinstance(arg, str))
+        id, last = self._slot(answered, size), str(len(args))
         values = {**{str(place): value for place, value in enumerate(args)}, last: "[Function]"}
         self._send(dnode.Line(self._methods[method], [values], {str(id): ("0", last)}).encode())
 
-    def _slot(self, answered: Answered) -> int:
+    def _slot(self, answered: Answered, size: int) -> int:
         if self._free:
             id = self._free.pop()
         else:
             id, self._next = self._next, self._next + 1
-        self._asked[id] = (answered, self._loop.time())
+        self._asked[id] = (answered, self._loop.time(), size)
+        self.room.under_way += size
         return id
+
+    def _settled(self, size: int) -> None:
+        self.room.under_way -= size
+        self.room.look()
 
     def _send(self, line: bytes) -> None:
         if not self.over:
@@ -178,7 +190,8 @@ class Line:
             self._opening.set_exception(why)
             self._opening.exception()  # nobody may be waiting
         asked, self._asked = self._asked, {}
-        for answered, _ in asked.values():
+        for answered, _, size in asked.values():
+            self._settled(size)
             answered(why)
         for future in tuple(self._expected):
             if not future.done():

@@ -41,6 +41,11 @@ class Pool:
         await asyncio.gather(*(socket.close() for socket in self.sockets))
 
     @property
+    def alive(self) -> bool:
+        """Whether a socket is open: a call that takes its time is under way then, and not lost."""
+        return any(socket.open for socket in self.sockets)
+
+    @property
     def why(self) -> BusError:
         """Why there is no line, as far as is known."""
         return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.wire import Wire
 
 UNDER_WAY = 1000
-"""Most pushes of one object under way; each keeps a number of its own at the server."""
-UNDER_WAY_BYTES = 4 * 1024 * 1024
+"""Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow.py)."""
 
 
 class Pushes:
@@ -31,7 +30,7 @@ class Pushes:
         self.maxsize = 0
         self._wire, self._method, self._name, self._spawn, self._stored = wire, method, name, spawn, stored
         self._orders: deque[Order[str]] = deque()
-        self._under_way = self._bytes = 0
+        self._under_way = 0
         self._begun = self._waking = False
         self._idle: asyncio.Event | None = None
 
@@ -67,7 +66,10 @@ class Pushes:
                 self._wake()
             return
         most = 1 if self.maxsize else UNDER_WAY
-        while self._orders and self._under_way < most and self._bytes < UNDER_WAY_BYTES and not line.over:
+        while self._orders and self._under_way < most and not line.over:
+            if not line.room.free:
+                line.room.wait(self.go_on)
+                return
             order = self._orders[0]
             if order.cut == len(order.values):
                 self._orders.popleft()
@@ -75,15 +77,13 @@ class Pushes:
             text = order.values[order.cut]
             order.cut += 1
             self._under_way += 1
-            self._bytes += len(text)
             if order.cut == len(order.values):
                 self._orders.popleft()
-            line.push(self._method, text, partial(self._answered, order, len(text)))
+            line.push(self._method, text, partial(self._answered, order))
         self._rest()
 
-    def _answered(self, order: Order[str], size: int, found: list[Any] | BusError) -> None:
+    def _answered(self, order: Order[str], found: list[Any] | BusError) -> None:
         self._under_way -= 1
-        self._bytes -= size
         if isinstance(found, BusError):
             order.failed(found)
         elif found and found[0] is not None:

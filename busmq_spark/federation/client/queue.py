@@ -74,7 +74,7 @@ class RemoteQueue(AnyQueue):
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
             self._emit("attaching")
             self.wire.close()  # a line that has only asked
-            self._wanted, self.acked, self.reliable_on = _Wanted(ttl_s, maxsize, discoverable), 0, None
+            self._wanted, self.acked, self.handed, self.reliable_on = _Wanted(ttl_s, maxsize, discoverable), 0, 0, None
             try:
                 await self.wire.up()
             except BaseException:
@@ -150,6 +150,7 @@ class RemoteQueue(AnyQueue):
         self._need_attached("ack on")
         if self.reliable_on is None:
             raise self._not_reliable("Consume with reliable=True first; its option last acks what an earlier consumer had")
+        last = min(last, self.handed)  # a later consumption begins with what was acked: messages that come later must not be among it
         self.acked = max(self.acked, last)
         while True:
             line = await self.wire.up()

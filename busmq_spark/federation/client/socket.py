@@ -1,7 +1,9 @@
 """One hot web socket to a federation server: dialled again whenever it is lost, many lines on it (protocol 5.1 to 5.3).
 
 Rule 1. Nothing is sent twice: what was under way when the socket broke is for each line's object to judge.
-Rule 2. Sending never waits. What is under way is bounded by those who push; a server that does not read is found by the heartbeat.
+Rule 2. Sending never waits. Those who push ask whether there is room (flow.py): what one socket has under way is bounded, and each object has its
+        turn.
+Rule 3. A server is gone when nothing at all has passed for too long, not when its pong waits behind other data.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.protocol import State
 
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
+from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, Counted, Proofs, Room
 from busmq_spark.federation.handshake import OURS
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.quiet import WIRE_LOG
@@ -28,7 +32,9 @@ if TYPE_CHECKING:
 
 BEAT_S = 10.0
 PONG_S = 10.0
-"""A server that owes a pong for so long is gone."""
+"""A server that owes a pong is gone when nothing has passed for so long, and as long as what is under way takes on a slow link."""
+ANSWER_S = 60.0
+"""A server that owes an answer for so long to a call that has arrived there is gone, also when it still answers pings."""
 OPEN_S = 10.0
 PAUSES_S = (0.05, 5.0)
 """Shortest and longest pause between two tries to dial."""
@@ -51,9 +57,12 @@ class Socket:
         self.why: BusError = self._lost("it was not reached yet")
         """What happened last; FederationRefused is final."""
         self._spawn, self._changed = spawn, changed
-        self._socket: ClientConnection | None = None
+        self._socket: Counted | None = None
         self._lines: dict[str, Line] = {}
-        self._outbox: list[bytes] = []
+        self.room = Room()
+        self._outbox: deque[bytes] = deque()
+        self._flushing = False
+        self._silent = ""
 
     @property
     def ours(self) -> bool:
@@ -96,7 +105,7 @@ class Socket:
     async def close(self) -> None:
         """Say goodbye, if anybody listens."""
         if self._socket is not None:
-            self._flush()
+            self._flush(all_of_it=True)
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._socket.close()
@@ -111,25 +120,28 @@ class Socket:
 
     def send(self, packet: bytes) -> None:
         """In the order of the calls. A socket that is lost meanwhile loses it; its lines are told."""
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
         self._outbox.append(packet)
+        self.room.waiting += len(packet)
+        self._flush_soon()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _dial(self) -> ClientConnection:
+    async def _dial(self) -> Counted:
         options: dict[str, Any] = {} if self.target.trust is None else {"ssl": self.target.trust}
         try:
-            return await connect(
+            made = await connect(
                 self.target.dial,
+                create_connection=Counted,
                 compression=None,
                 open_timeout=OPEN_S,
                 ping_interval=None,
                 close_timeout=1,
                 max_size=MOST_BYTES,
+                write_limit=PIECE,
                 logger=WIRE_LOG,
                 **options,
             )
+            return cast("Counted", made)
         except InvalidStatus as error:
             status = error.response.status_code
             if status == 401:
@@ -140,18 +152,23 @@ class Socket:
         except (OSError, InvalidHandshake, EOFError) as error:
             raise self._lost(str(error) or type(error).__name__) from None
 
-    async def _live(self, socket: ClientConnection) -> None:
-        self._socket = socket
+    async def _live(self, socket: Counted) -> None:
+        self._socket, self._silent = socket, ""
+        socket.on_room = self._flush_soon
         self._outbox.clear()
+        self.room.clear()
         beat = self._spawn(self._beat(socket), "the heartbeat of a federation link")
         reason = "the link was closed"
         try:
             self._changed()
             while True:
                 message = await socket.recv()
+                socket.partial = 0
                 self._received(message if isinstance(message, bytes) else message.encode())
         except ConnectionClosed as closed:
-            reason = f"the link was lost ({closed})"
+            reason = self._silent or f"the link was lost ({closed})"
+            if socket.partial > LARGE:
+                reason += f"; {socket.partial} bytes of a message had come, which comes again from its beginning"
         finally:
             beat.cancel()
             self._socket = None
@@ -184,30 +201,67 @@ class Socket:
         self._changed()
         for line in lines.values():
             line.lost(why)
+        self.room.clear()
 
-    async def _beat(self, socket: ClientConnection) -> None:
-        """npm servers answer pings, and so does everybody; one that does not has gone without a word."""
-        loop = asyncio.get_running_loop()
+    async def _beat(self, socket: Counted) -> None:
+        """npm servers answer pings, and so does everybody; one that does not, while nothing else passes either, has gone without a word."""
+        clock, proofs = asyncio.get_running_loop().time, Proofs()
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(BEAT_S)
-                for line in tuple(self._lines.values()):
-                    line.check(loop.time())
+                if socket.partial <= LARGE:  # else answers may wait behind a long message
+                    arrived = proofs.arrived(clock() - ANSWER_S)
+                    for line in tuple(self._lines.values()):
+                        line.check(arrived)
+                asked, pong = clock(), asyncio.create_task(_pong(socket), name="busmq: a ping of a federation link")
                 try:
-                    async with asyncio.timeout(PONG_S):
-                        await (await socket.ping(b"hb"))
-                except TimeoutError:
-                    socket.transport.abort()
-                    return
+                    if not await self._passes(socket, pong):
+                        socket.transport.abort()
+                        return
+                finally:
+                    pong.cancel()
+                proofs.add(asked, clock())
 
-    def _flush(self) -> None:
-        packets, self._outbox = self._outbox, []
+    async def _passes(self, socket: Counted, pong: asyncio.Task[bool]) -> bool:
+        """True with the pong; false when nothing has passed for too long."""
+        silent_s, life, step_s = 0.0, socket.life, PONG_S / 4
+        while not pong.done():
+            under_way = self.room.under_way
+            if silent_s >= PONG_S + under_way / SLOWEST:
+                self._silent = f"nothing has passed for {silent_s:.0f} s, not even the answer to a ping; {under_way} bytes of calls are under way"
+                return False
+            await asyncio.wait({pong}, timeout=step_s)
+            silent_s, life = (silent_s + step_s if socket.life == life else 0.0), socket.life
+        return pong.result()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self, *, all_of_it: bool = False) -> None:
+        """As much as there is room for; the rest when there is."""
+        self._flushing = False
         socket = self._socket
         if socket is None or socket.protocol.state is not State.OPEN:
             return  # whoever reads finds that it is lost
-        for packet in packets:
-            socket.protocol.send_binary(packet)
-        socket.send_data()
+        while self._outbox and (all_of_it or not socket.paused):
+            packets, size = [], 0
+            while self._outbox and size < PIECE:
+                packets.append(self._outbox.popleft())
+                size += len(packets[-1])
+            self.room.waiting -= size
+            socket.write(packets)
+        self.room.look()
 
     def _lost(self, reason: str) -> FederationLost:
         return FederationLost(url=self.target.url, reason=reason)
+
+
+async def _pong(socket: Counted) -> bool:
+    """True when it has come; false when the connection is lost first."""
+    try:
+        await (await socket.ping(b"hb"))
+    except ConnectionClosed:
+        return False
+    return True

@@ -19,6 +19,7 @@ from busmq_spark.federation.client.socket import pause_s
 from busmq_spark.federation.creation import Creation
 from busmq_spark.topology.endpoint import PATIENCE_S  # how long a call waits for a server that is away, as long as for Redis
 
+LOOK_S = 0.25
 END_S = 1.5
 """How long the server may take to say that an object has ended."""
 IDLE_S = 30.0
@@ -57,6 +58,7 @@ class Wire:
         self._coming: asyncio.Future[Line] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting = 0
+        self._failed: FederationLost | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @property
@@ -65,19 +67,33 @@ class Wire:
         return self._pool.target.url
 
     async def up(self) -> Line:
-        """The line. Raises FederationLost when there is none in good time, FederationRefused, and what restoring raises."""
+        """The line. Waits as long as a socket to the server is open: much may be under way on it.
+
+        Raises FederationLost when there is none for PATIENCE_S, or tries have failed for as long; FederationRefused, and what restoring raises.
+        """
         if self.line is not None:
             return self.line
         coming = self._come()
         self._waiting += 1
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await asyncio.shield(coming)
-        except TimeoutError:
-            raise self._away() from None
+            await self._patiently(coming)
+            return await asyncio.shield(coming)
         finally:
             self._waiting -= 1
             self._give_up()
+
+    async def _patiently(self, coming: asyncio.Future[Line]) -> None:
+        clock = asyncio.get_running_loop().time
+        began = seen = clock()
+        while not coming.done():
+            await asyncio.wait({coming}, timeout=LOOK_S)
+            now = clock()
+            if self._pool.alive:
+                seen = now
+            if self._failed is not None and now - began > PATIENCE_S:
+                raise self._failed
+            if now - seen > PATIENCE_S:
+                raise self._away()
 
     def begin(self) -> None:
         """Want a line, now and whenever it is lost; nobody waits for it."""
@@ -138,10 +154,12 @@ class Wire:
         attempt = 0
         try:
             while True:
+                self._failed = None
                 try:
                     line = await self._opened()
                     break
-                except FederationLost:
+                except FederationLost as error:
+                    self._failed = error
                     attempt += 1
                 except FederationRefused:
                     raise
@@ -195,5 +213,5 @@ class Wire:
             self._coming = None
 
     def _away(self) -> BusError:
-        why = self._pool.why
+        why = self._failed or self._pool.why
         return why if isinstance(why, FederationLost) else FederationLost(url=self.url, reason="no answer in good time")

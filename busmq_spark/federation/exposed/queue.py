@@ -230,7 +230,7 @@ class ExposedQueue(Exposed):
 
     async def ack(self, call: Call) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""
-        await self._queue.ack(call.number(0, "id", -1))
+        await self._queue.ack_taken(call.number(0, "id", -1))
 
     # -- asking ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,108 @@
+"""A web socket that counts what passes, and how much may be on its way (socket.py).
+
+Rule 1. Every byte that comes, and every byte that the operating system takes for the server, is a sign of life: also a part of a message.
+Rule 2. What the operating system and what stands between hold back is not seen. So a silent server has as long as that takes over a slow link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from websockets.asyncio.client import ClientConnection
+
+HIGH = 256 * 1024
+"""Bytes that wait here before the objects wait, each for its turn: so much an object that comes later waits for at most."""
+UNDER_WAY_BYTES = 1024 * 1024
+"""Bytes of calls of one socket that are not answered, whatever the number of its objects; one call may be larger."""
+SLOWEST = 32 * 1024
+"""Bytes per second of the slowest link that we wait for when nothing is seen of what passes on it."""
+LARGE = 64 * 1024
+PIECE = 64 * 1024
+
+
+class Counted(ClientConnection):
+    """``came`` and ``written`` are bytes since the handshake, ``partial`` those that have come behind the last complete message."""
+
+    came = written = partial = 0
+    on_room: Callable[[], None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.came += len(data)
+        self.partial += len(data)
+        super().data_received(data)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.on_room is not None:
+            self.on_room()
+
+    def write(self, packets: list[bytes]) -> None:
+        """In one piece. It may be that they are lost with the connection."""
+        for packet in packets:
+            self.protocol.send_binary(packet)
+        if not self.transport.is_closing():  # asyncio would complain of each
+            data = b"".join(self.protocol.data_to_send())
+            self.written += len(data)
+            self.transport.write(data)
+
+    @property
+    def life(self) -> tuple[int, int]:
+        """What has come, and what the operating system has taken: it changes as long as anything passes."""
+        return self.came, self.written - self.transport.get_write_buffer_size()
+
+
+class Room:
+    """How much waits and is under way on one socket, and who waits for room, each in its turn."""
+
+    def __init__(self) -> None:
+        self.waiting = self.under_way = 0
+        self._turns: dict[Callable[[], None], None] = {}
+        self._soon: asyncio.Handle | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether one more call may be made."""
+        return self.waiting < HIGH and self.under_way < UNDER_WAY_BYTES
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call it once when there is room, after those that wait already."""
+        self._turns[go_on] = None
+        self.look()
+
+    def look(self) -> None:
+        """There may be room."""
+        if self._turns and self._soon is None and self.free:
+            self._soon = asyncio.get_running_loop().call_soon(self._call)
+
+    def clear(self) -> None:
+        """The socket is gone; who waited waits for another."""
+        self.waiting = self.under_way = 0
+        self._turns.clear()
+
+    def _call(self) -> None:
+        self._soon = None
+        for go_on in tuple(self._turns):
+            if not self.free:
+                return
+            self._turns.pop(go_on, None)
+            go_on()
+
+
+class Proofs:
+    """What the pongs have proven: whatever was sent before a ping has arrived when its pong comes."""
+
+    def __init__(self) -> None:
+        self._times: deque[tuple[float, float]] = deque()
+        self._before = float("-inf")
+
+    def add(self, at: float, now: float) -> None:
+        """The pong of a ping that was sent at ``at``."""
+        self._times.append((at, now))
+
+    def arrived(self, since: float) -> float:
+        """A time: what was sent before it had arrived at ``since``."""
+        while self._times and self._times[0][1] <= since:
+            self._before = self._times.popleft()[0]
+        return self._before
