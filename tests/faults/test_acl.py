@@ -1,4 +1,4 @@
-"""The rights that a query needs, no more; without one of them, or after they are taken away, the error says so."""
+"""Without one of the rights of a query, or after they are taken away, the error says so. That they are enough: tests/spark/test_servers.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import ClusterGroup, RedisServer
+from busmq_spark.embedded import RedisServer
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
@@ -34,26 +34,6 @@ def server() -> Iterator[RedisServer]:
 def grant(server: RedisServer, *more: str) -> dict[str, str]:
     server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), *more)
     return {"redis.url": server.url, "redis.username": "spark", "redis.password": "secret"}
-
-
-def test_the_same_rights_do_on_a_cluster(cluster_group: ClusterGroup, workshop: DriverProcess, tmp_path: Path) -> None:
-    for node in cluster_group.nodes:
-        user = grant(node)
-    bus = Bus(**{"redis.url": ",".join(cluster_group.urls), "redis.layout": "cluster"})
-    run = Pipeline(bus, tmp_path, source="acl-in", sink="acl-out")
-    bus.where = {**user, **bus.where}
-    run.feed(1000)
-    run.start(workshop)
-    run.check_whole(workshop)
-
-
-def test_a_user_with_the_rights_of_the_readme_and_no_other_can_run_a_query(server: RedisServer, workshop: DriverProcess, tmp_path: Path) -> None:
-    bus = Bus(server)
-    run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="500")
-    bus.where = grant(server)
-    run.feed(2000)
-    run.start(workshop)
-    run.check_whole(workshop)
 
 
 @pytest.mark.parametrize("missing", ["-evalsha", "-lrange", "-subscribe", "resetkeys"])

@@ -53,13 +53,14 @@ final class Refusals {
         return BusException.of(kind, "url", endpoint.masked(), "reason", text);
     }
 
-    /** Redis drops the code of some errors, inside scripts before 7, and keeps the sentence. */
+    /** Redis drops the code of some errors, inside scripts before 7 and in Valkey 9, and keeps the sentence. */
     private static ErrorKind wordy(String text) {
         if (text.contains("OOM command")) {
             return ErrorKind.SERVER_FULL;
         }
-        boolean denied = text.contains("The user executing the script can't") || text.contains("invalid password")
-                || text.contains("AUTH <password> called without any password configured") || text.contains("wrong number of arguments for 'auth'");
+        boolean denied = text.contains("The user executing the script can't") || text.contains("ACL failure in script")
+                || text.contains("invalid password") || text.contains("AUTH <password> called without any password configured")
+                || text.contains("wrong number of arguments for 'auth'");
         return denied ? ErrorKind.UNAUTHORIZED : ErrorKind.SERVER_REFUSED;
     }
 
