@@ -30,6 +30,7 @@ PURE = {
     ("federation", "grants"),
     ("federation", "handshake"),
     ("federation", "limits"),
+    ("federation", "rights"),
     ("federation", "token"),
     ("spark", "offsets"),
     ("spark", "plan"),

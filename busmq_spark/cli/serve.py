@@ -85,7 +85,8 @@ def serve(  # noqa: PLR0913  the options of a command
     deny = ["orders-private-*"]
     ```
 
-    The verbs are read, write and admin.
+    The verbs are browse, consume, push, create and admin; read is browse and consume, write is push and create.
+    A subscription belongs to the secret that registered it: others need consume = ["subscription:its-name"].
     """
     out = Output(as_json)
     host, port = address(listen)

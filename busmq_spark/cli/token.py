@@ -10,7 +10,7 @@ from busmq_spark.cli.serve import SecretsOption
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.keyring import Keyring
 
-_PATTERNS = "pattern; may be repeated. With any of these four the token may only do what they and the secret allow."
+_PATTERNS = "pattern; may be repeated. With any of these options the token may only do what they and the secret allow."
 
 
 def token(  # noqa: PLR0913  the options of a command
@@ -20,6 +20,10 @@ def token(  # noqa: PLR0913  the options of a command
     expires: Annotated[str, typer.Option(metavar="TIME", help="How long it lets in: 90s, 15m, 12h, 7d.")] = "1h",
     read: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help=f"Narrow it to reading these: {_PATTERNS}")] = None,
     write: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To writing these.")] = None,
+    browse: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To looking at these, a part of --read.")] = None,
+    consume: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To taking from these, a part of --read.")] = None,
+    push: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To pushing to these, a part of --write.")] = None,
+    create: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To creating these, a part of --write.")] = None,
     admin: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To administering these.")] = None,
     deny: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To all but these.")] = None,
     as_json: JsonOption = False,
@@ -35,7 +39,7 @@ def token(  # noqa: PLR0913  the options of a command
     out = Output(as_json)
     if secrets is None:
         raise ConfigError(reason="no secrets are named. Give --secrets FILE, the one that busmq serve is given")
-    given = {"read": read, "write": write, "admin": admin, "deny": deny}
+    given = {"read": read, "write": write, "browse": browse, "consume": consume, "push": push, "create": create, "admin": admin, "deny": deny}
     narrow = {verb: patterns for verb, patterns in given.items() if patterns}
     expires_s = seconds(expires, "--expires")
     keyring = Keyring.load(secrets)

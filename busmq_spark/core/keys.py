@@ -13,8 +13,9 @@ from busmq_spark.core.once import once
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks)$|:(?:lease|hand|stage):")
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners)$|:(?:lease|hand|stage):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
+_ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
 """What :func:`reply_queue` puts behind the name of a service."""
 
@@ -65,6 +66,11 @@ class QueueKeys:
     def sinks(self) -> str:
         """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``."""
         return f"{self.base}:sinks"
+
+    @once
+    def owners(self) -> str:
+        """Ours. Hash: subscription → whose it is, among those that federation servers let in."""
+        return f"{self.base}:owners"
 
     @once
     def shared(self) -> tuple[str, str, str, str]:
@@ -139,6 +145,16 @@ def reply_queue(service: str, requester: str) -> str:
 def sink_record(sink: str) -> str:
     """Ours. Hash ``batch``, ``manifest``: which staged lists make up the batch that a sink is committing."""
     return f"bus:sink:{sink}"
+
+
+def sink_of(owner: str, sink: str) -> str:
+    """What the sink of a peer is called in Redis: two peers that call theirs alike have two, and neither is one beside the server."""
+    return f"federated:{owner}:{sink}"
+
+
+def is_subscription(name: str) -> bool:
+    """Whether a key made with this name can be no other key, of this queue or of one whose name begins with this one's."""
+    return not LIKE_A_PART.search(f":{name}") and not _ODD.search(name)
 
 
 def hash_index(key: str, servers: int) -> int:

@@ -132,12 +132,6 @@ def recorded(sink: str, batch: int) -> Flow[tuple[Staged, ...]]:
     return decode_manifest(manifest) if held is not None and int(held) == batch else ()
 
 
-def on_record(sink: str) -> Flow[tuple[Staged, ...]]:
-    """The lists of whichever batch is on record."""
-    manifest = yield command("HGET", sink_record(sink), "manifest")
-    return decode_manifest(manifest) if manifest is not None else ()
-
-
 @dataclass(frozen=True, slots=True)
 class Full:
     """A commit stopped because the queue is at its ``maxsize``; calling it again goes on."""

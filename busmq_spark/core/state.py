@@ -17,6 +17,8 @@ QUEUES_PER_CALL = 100
 UNTOLD = -1
 """In the place of the id given last, of an empty queue where that cannot be known: the next message tells (federation/plain/queue.py)."""
 _STATE_ITEMS = 9
+OWNER_TTL_S = 90 * 24 * 3600
+"""How long it is remembered whose a subscription is that nothing is asked about: longer than its position is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,19 @@ def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
 def unsubscribe(keys: QueueKeys, subscription: str) -> Flow[bool]:
     """Forget a subscription; its un-acked messages leave with the next ack of another. The result says whether there was one."""
     return bool((yield command("HDEL", keys.acks, subscription)))
+
+
+def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -> Flow[list[tuple[str, str]]]:
+    """Whose a subscription is in each queue; ``owner``'s from now on where there is none of this name.
+
+    The result is a status and an owner: ok owner ('' when it was registered beside a federation server), missing, or full.
+    """
+    replies = yield [
+        script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)
+        for args in [(subscription, owner, most, OWNER_TTL_S)]
+        for part in _parts(queues, queues)
+    ]
+    return [(status.decode(), found.decode()) for reply in replies for status, found in reply]
 
 
 def lease(queues: Sequence[QueueKeys], subscription: str, token: str, lease_ms: int, dead: Sequence[str]) -> Flow[list[str]]:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.keyring import Identity
     from busmq_spark.federation.limits import Limits
+    from busmq_spark.federation.rights import Identity
 
 ANSWERS = 4
 """How many answers out of storage are read at once for one peer: each may be as long as a message."""

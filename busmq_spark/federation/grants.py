@@ -1,22 +1,28 @@
-"""Who may do what with which object. Pure.
+"""Patterns of objects, and the verbs that a secret has on them. Pure; rights.py decides with them.
 
 A grant is a pattern of names, ``orders-*``, for objects of every kind, or of one: ``queue:orders-*``. ``*`` stands for any characters, also
 none; everything else for itself. What ``deny`` names is refused, whatever else allows it.
+
+Subscriptions and sinks have owners (rights.py). Patterns reach them only with their kind: ``subscription:billing``, ``sink:nightly-*``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast, get_args
 
 from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import ConfigError
 
-Verb = Literal["read", "write", "admin"]
-VERBS: tuple[Verb, ...] = ("read", "write", "admin")
+Verb = Literal["browse", "consume", "push", "create", "admin"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
+SETS: dict[str, tuple[Verb, ...]] = {"read": ("browse", "consume"), "write": ("push", "create")}
+"""Settings that stand for several verbs."""
+SETTINGS = (*SETS, *VERBS)
 KINDS = ("queue", "channel", "pubsub", "persistify", "service")
+OWNED = ("subscription", "sink")
 DENY = "deny"
 
 
@@ -30,19 +36,24 @@ class Pattern:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Raises ConfigError for an empty pattern and for a kind that is misspelt: a ``deny`` that denies nothing must not pass."""
+        kinds = (*KINDS, *OWNED)
         kind, colon, name = text.partition(":")
-        if not colon or kind not in KINDS:
-            near = get_close_matches(kind.lower(), KINDS, n=1, cutoff=0.75) if colon else []
+        if not colon or kind not in kinds:
+            near = get_close_matches(kind.lower(), kinds, n=1, cutoff=0.75) if colon else []
             if near:
-                raise ConfigError(reason=f"pattern {text!r} begins with {kind!r}; did you mean {near[0] + ':'!r}? Kinds are: {', '.join(KINDS)}")
+                raise ConfigError(reason=f"pattern {text!r} begins with {kind!r}; did you mean {near[0] + ':'!r}? Kinds are: {', '.join(kinds)}")
             kind, name = "", text
         if not name:
             raise ConfigError(reason=f"pattern {text!r} names nothing; expected a name such as orders-*, or * for all")
         return cls(kind or None, tuple(name.split("*")))
 
+    def covers(self, kind: str) -> bool:
+        """Whether any object of this kind may fall under it."""
+        return self.kind == kind or (self.kind is None and kind in KINDS)
+
     def matches(self, kind: str, name: str) -> bool:
         """Whether the object falls under it."""
-        if self.kind not in (None, kind):
+        if not self.covers(kind):
             return False
         first, *middle = self.pieces
         if not middle:
@@ -61,9 +72,9 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Patterns by verb. A verb implies no other: whoever may write may not read unless it says so."""
+    """Patterns by verb. A verb implies no other: who may push may not browse unless it says so."""
 
-    allowed: Mapping[str, tuple[Pattern, ...]]
+    allowed: Mapping[Verb, tuple[Pattern, ...]]
     denied: tuple[Pattern, ...] = ()
 
     @classmethod
@@ -73,23 +84,38 @@ class Grants:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str) -> Self:
-        """From lists of patterns under ``read``, ``write``, ``admin`` and ``deny``. Raises ConfigError, which names ``where``."""
+        """From lists of patterns under verbs, ``read``, ``write`` and ``deny``. Raises ConfigError, which names ``where``."""
         for key in table:
-            if key not in (*VERBS, DENY):
-                near = get_close_matches(str(key), (*VERBS, DENY, "secret"), n=1, cutoff=0.6)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are: secret, {', '.join((*VERBS, DENY))}"
+            if key not in (*SETTINGS, DENY):
+                near = get_close_matches(str(key), (*SETTINGS, DENY, "secret"), n=1, cutoff=0.6)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are: secret, {', '.join((*SETTINGS, DENY))}"
                 raise ConfigError(reason=f"{where}: unknown setting {str(key)!r}; {hint}")
-        return cls({verb: _patterns(table.get(verb, []), where, verb) for verb in VERBS}, _patterns(table.get(DENY, []), where, DENY))
+        lists = {key: _patterns(table.get(key, []), where, key) for key in (*SETTINGS, DENY)}
+        named = {verb: (verb, *(key for key, verbs in SETS.items() if verb in verbs)) for verb in VERBS}
+        return cls({verb: tuple(pattern for key in keys for pattern in lists[key]) for verb, keys in named.items()}, lists[DENY])
 
     def may(self, verb: str, kind: str, name: str) -> bool:
-        """Whether ``verb`` on the object is granted, and not denied."""
-        if kind not in KINDS or not any(pattern.matches(kind, name) for pattern in self.allowed.get(verb, ())):
+        """Whether ``verb`` (or each of a set of them) on the object is granted, and not denied."""
+        if verb in SETS:
+            return all(self.may(each, kind, name) for each in SETS[verb])
+        if not any(pattern.matches(kind, name) for pattern in self._of(verb)):
             return False
-        return not any(pattern.matches(kind, name) for pattern in self.denied)
+        return not self.denies(kind, name)
+
+    def denies(self, kind: str, name: str) -> bool:
+        """Whether ``deny`` names it."""
+        return any(pattern.matches(kind, name) for pattern in self.denied)
+
+    def some(self, verb: str, kind: str) -> bool:
+        """Whether any object of the kind may fall under what is granted."""
+        return any(pattern.covers(kind) for pattern in self._of(verb))
+
+    def _of(self, verb: str) -> Iterator[Pattern]:
+        return iter(self.allowed.get(cast("Verb", verb), ()))
 
 
 def inside_of(kind: str, name: str) -> list[tuple[str, str]]:
-    """Which object a queue is the inside of, if of any: whoever may not use that does not get at it this way."""
+    """Which object a queue is the inside of, if of any: who may not use that does not get at it this way."""
     head, colon, rest = name.partition(":")
     if kind != "queue" or not colon:
         return []

@@ -13,7 +13,8 @@ from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.keyring import ANYONE, Identity, Keyring
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.rights import ANYONE, Identity
 
 OURS = "X-Busmq"
 """Header of an accepted handshake: by it clients of ours tell a server of ours from npm's."""

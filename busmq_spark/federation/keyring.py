@@ -2,9 +2,13 @@
 
     [reports]                              # the name, for logs; not secret
     secret = "…"                           # at least 16 characters
-    read = ["orders-*", "channel:chat-*"]  # see grants.py
-    write = ["queue:audit"]
-    admin = []
+    read = ["orders-*", "channel:chat-*"]  # browse and consume; see grants.py
+    write = ["queue:audit"]                # push and create
+    browse = []                            # look, and remove nothing
+    consume = ["subscription:billing"]     # take, ack, and hold against others
+    push = []
+    create = []
+    admin = []                             # flush, close, truncate
     deny = ["orders-private-*"]
 
 Rule 1. There is no default secret, and no way to switch the check off.
@@ -29,7 +33,8 @@ from typing import Any, Self
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation import token
-from busmq_spark.federation.grants import VERBS, Grants, Verb, inside_of
+from busmq_spark.federation.grants import DENY, SETTINGS, Grants
+from busmq_spark.federation.rights import Identity
 
 SHORTEST = 16
 """Fewest characters of a secret: whoever has seen a token may try out secrets at leisure."""
@@ -38,28 +43,6 @@ log = logging.getLogger("busmq_spark")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 # npm clients put the secret into the URL as it is.
 _SAFE_IN_URL = re.compile(r"[A-Za-z0-9!$'()*,./:;=?@_~-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whoever has shown a secret, or a token signed with it. ``expires``: seconds since 1970 after which the token counts no more."""
-
-    name: str
-    grants: Grants
-    narrowed: Grants | None = None
-    expires: float | None = None
-
-    def may(self, verb: Verb, kind: str, name: str) -> bool:
-        """Whether it may ``verb`` the object ``name`` of that ``kind`` (queue, channel, pubsub, persistify, service).
-
-        The queues inside a channel or service take the grants of both.
-        """
-        objects, levels = [(kind, name), *inside_of(kind, name)], [self.grants, *([self.narrowed] if self.narrowed else [])]
-        return all(grants.may(verb, *each) for grants in levels for each in objects)
-
-
-ANYONE = Identity("anyone", Grants.everything())
-"""Whoever connects to a server without secrets, which listens on this machine only."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -174,11 +157,11 @@ def _private_text(path: Path, where: str) -> str:
 
 def _entry(table: Any, where: str) -> tuple[str, Grants]:
     if not isinstance(table, dict):
-        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, read, write, admin, deny")
+        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, {', '.join((*SETTINGS, DENY))}")
     secret = table.get("secret")
     if not isinstance(secret, str):
         raise ConfigError(reason=f'{where}: secret is {"missing" if secret is None else "no text"}; expected secret = "…"')
     grants = Grants.parse({key: value for key, value in table.items() if key != "secret"}, where)
     if not any(grants.allowed.values()):
-        raise ConfigError(reason=f"{where} may do nothing; expected one or more of {', '.join(f'{verb} = […]' for verb in VERBS)}")
+        raise ConfigError(reason=f"{where} may do nothing; expected one or more of {', '.join(f'{verb} = […]' for verb in SETTINGS)}")
     return secret, grants

@@ -29,6 +29,7 @@ class Limits:
     callbacks_per_channel: int = limit(100_000, "functions of the peer that one object remembers; npm clients never free any")
     name_bytes: int = limit(1_024, "longest name of an event that is listened to")
     depth: int = limit(64, "deepest nesting of an argument")
+    subscriptions: int = limit(200, "subscriptions of a queue, beyond which no further one is registered")
     connections: int = limit(2_000, "open connections in all, those still in their handshake included; a further one is closed at once")
     connections_per_address: int = limit(500, "open connections of one address (64 bits of an IPv6 one)")
     head_bytes: int = limit(32 * 1024, "what a peer may send before it is let in: a request line and headers")

@@ -100,6 +100,10 @@ class RedisStore:
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return self._grouped(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))
 
+    def own(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
+        """Whose the subscription is in each queue (core/state.py)."""
+        return self._grouped(queues, lambda part: states_.own([self.keys(q) for q in part], subscription, owner, most))
+
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         return self._grouped(
             queues, lambda part: states_.lease([self.keys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
@@ -168,10 +172,6 @@ class RedisStore:
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
         return self._home(sink).run(sinks.recorded(sink, batch))
-
-    def on_record(self, sink: str) -> tuple[Staged, ...]:
-        """The lists of the batch that is on record for a sink, whichever it is."""
-        return self._home(sink).run(sinks.on_record(sink))
 
     def ends(self, queues: Sequence[str]) -> dict[str, int]:
         """The id of the newest message of each; 0 when it has none."""

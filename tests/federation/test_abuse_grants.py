@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.creation import METHODS
-from busmq_spark.federation.grants import VERBS, Grants
+from busmq_spark.federation.grants import SETS, SETTINGS, VERBS, Grants
 from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.server import FederationServer
@@ -21,11 +21,11 @@ from tests.federation.raw import CHANNEL, CLOSE, Object, Raw, frame, request
 
 pytestmark = pytest.mark.redis
 NEEDS = {
-    "queue": {"read": "consume ack", "write": "push", "admin": "close flush"},
-    "channel": {"read": "ack", "write": "send sendTo end", "read write": "connect attach listen"},
-    "pubsub": {"read": "subscribe attach", "write": "publish"},
-    "persistify": {"read": "pread", "write": "pwrite ptouch"},
-    "service": {"read": "serve", "write": "connect request"},
+    "queue": {"consume": "consume ack", "push": "push", "admin": "close flush"},
+    "channel": {"consume": "ack", "push": "send sendTo end", "consume push": "connect attach listen"},
+    "pubsub": {"browse": "subscribe attach", "push": "publish"},
+    "persistify": {"browse": "pread", "push": "pwrite ptouch"},
+    "service": {"consume": "serve", "push": "connect request"},
 }
 NEVER = {"disconnecting", "disconnected"}
 """Helpers inside npm's service that its clients list, too: there is nothing to call behind them."""
@@ -37,7 +37,7 @@ def granted(kind: str, method: str, verbs: set[str]) -> bool:
     """The table above; what is not in it needs any verb."""
     for needed, methods in NEEDS[kind].items():
         if method in methods.split():
-            return {*needed.split()} <= verbs
+            return {*needed.split()} <= {verb for each in verbs for verb in SETS.get(each, (each,))}
     return method not in NEVER and (method in FREE or bool(verbs))
 
 
@@ -77,7 +77,7 @@ async def refused(raw: Raw, kind: str, method: str, name: str, number: int) -> b
 @pytest.mark.parametrize("kind", NEEDS)
 async def test_every_method_needs_its_verb(redis_url: str, fresh: Fresh, kind: str) -> None:
     name = fresh("granted")
-    sets = {"nothing": set[str](), "read": {"read"}, "write": {"write"}, "admin": {"admin"}, "most": {"read", "write"}, "all": {*VERBS}}
+    sets = {"nothing": set[str](), **{each: {each} for each in SETTINGS}, "most": {"read", "write"}, "all": {*VERBS}}
     tables = {key: {verb: [f"{kind}:{name}"] for verb in verbs} for key, verbs in sets.items()}
     found, expected = {}, {}
     async with serving(redis_url, tables) as port:

@@ -24,8 +24,9 @@ from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import ANYONE, Keyring
+from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.rights import ANYONE
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy

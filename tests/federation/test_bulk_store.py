@@ -118,7 +118,7 @@ def test_acks_subscriptions_and_leases_are_those_of_redis(store: Store, direct: 
     assert store.ack({queue: Position("another", 4, "")}, "audit")[queue].status == "recreated"
     assert store.subscriptions([queue]) == {queue: {"audit": 4}}
     assert store.lease([queue], "audit", "me", {}) == {queue: "me"}
-    assert direct.lease([queue], "audit", "you", {}) == {queue: "me"}
+    assert direct.lease([queue], "audit", "you", {})[queue].endswith("me")
     assert store.holders([queue], "audit") == {queue: "me"}
     assert store.keep_alive([queue], "audit", "me") == {queue: 1}
     assert store.keep_alive([queue], "audit", "you") == {queue: -1}

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.errors import ConfigError
+from busmq_spark.errors import ConfigError, FederationRefused
 from busmq_spark.federation import keyring as module
 from busmq_spark.federation.grants import KINDS, VERBS, Grants, Pattern
-from busmq_spark.federation.keyring import Identity, Keyring
+from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.rights import Identity
 from busmq_spark.federation.token import LONGEST_S, signed, signing_key
 
 SECRET, OTHER = "first-secret-0123456789", "second-secret-0123456789"
@@ -47,7 +48,7 @@ def written(tmp_path: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 
 def rights(identity: Identity, name: str, kind: str = "queue") -> str:
-    return " ".join(verb for verb in VERBS if identity.may(verb, kind, name))
+    return " ".join(verb for verb in ("read", "write", "admin") if identity.may(verb, kind, name))
 
 
 def test_a_secret_gives_what_the_file_grants_it(tmp_path: Path) -> None:
@@ -65,9 +66,9 @@ def test_a_secret_gives_what_the_file_grants_it(tmp_path: Path) -> None:
 
 def test_deny_wins_over_every_verb_and_kind() -> None:
     grants = Grants.parse({"read": ["*"], "write": ["*"], "admin": ["*"], "deny": ["secret-*", "channel:*"]}, "test")
-    assert [grants.may(verb, "queue", "secret-1") for verb in VERBS] == [False] * 3
-    assert [grants.may(verb, "channel", "open") for verb in VERBS] == [False] * 3
-    assert [grants.may(verb, "queue", "open") for verb in VERBS] == [True] * 3
+    assert [grants.may(verb, "queue", "secret-1") for verb in VERBS] == [False] * 5
+    assert [grants.may(verb, "channel", "open") for verb in VERBS] == [False] * 5
+    assert [grants.may(verb, "queue", "open") for verb in VERBS] == [True] * 5
 
 
 def test_the_queues_inside_channels_and_services_are_theirs_too() -> None:
@@ -320,3 +321,34 @@ GOLDEN_TOKEN = "bt1.eyJuIjoiYWxsIiwiZSI6MTAwMDA2MCwiZyI6eyJyZWFkIjpbIm9yZGVycy0q
 def test_a_limit_must_allow_something(value: float) -> None:
     with pytest.raises(ConfigError, match=r"limit send_s .*may take"):
         Limits(send_s=value)
+
+
+def test_old_settings_are_sets_of_verbs_and_each_verb_can_be_granted_alone() -> None:
+    table = {"read": ["a"], "write": ["b"], "browse": ["c"], "consume": ["d"], "push": ["e"], "create": ["f"], "admin": ["g"]}
+    grants = Grants.parse(table, "test")
+    found = {name: " ".join(verb for verb in VERBS if grants.may(verb, "queue", name)) for name in "abcdefg"}
+    assert found == {"a": "browse consume", "b": "push create", "c": "browse", "d": "consume", "e": "push", "f": "create", "g": "admin"}
+
+
+def test_sinks_and_subscriptions_are_left_to_what_patterns_of_their_kind_name() -> None:
+    open_, named = (
+        Grants.parse({"read": ["*"], "write": ["q"]}, "test"),
+        Grants.parse({"consume": ["q", "subscription:a*"], "push": ["sink:a"]}, "test"),
+    )
+    denied = Grants.parse({"write": ["*"], "deny": ["sink:a", "subscription:a"]}, "test")
+    assert [[Identity("x", grants).may("push", "sink", name) for name in "ab"] for grants in (open_, named, denied)] == [
+        [True, True],
+        [True, False],
+        [False, True],
+    ]
+    assert [[Identity("x", grants).may("consume", "subscription", name) for name in "ab"] for grants in (open_, named, denied)] == [
+        [True, True],
+        [True, False],
+        [False, False],
+    ]
+    assert not Identity("x", Grants.parse({"write": ["channel:*"]}, "test")).may("push", "sink", "a")
+
+
+def test_what_names_no_object_is_refused() -> None:
+    with pytest.raises(FederationRefused, match="names no object"):
+        Identity("x", Grants.everything()).require([])

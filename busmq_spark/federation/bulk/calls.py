@@ -11,13 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, RemoteError
 from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
+from busmq_spark.federation.grants import VERBS
+from busmq_spark.federation.rights import Right, Verbs
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Traces
 
@@ -154,12 +156,11 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing to ask. ``needs`` is what the secret must be allowed on every queue that ``queues`` finds in the arguments."""
+    """One thing to ask. ``needs`` says what must be granted, from the arguments: on every queue, sink and subscription among them."""
 
     arguments: Shape
     result: Shape
-    needs: Literal["read", "write", "admin", "any"]
-    queues: Callable[..., Iterable[str]]
+    needs: Callable[..., Iterable[Right]]
 
     def decode_arguments(self, head: Any) -> tuple[Any, ...]:
         """The arguments, checked. Raises WireError."""
@@ -177,56 +178,79 @@ def _checked(shape: Shape, head: Any) -> Any:
         raise wrong("arguments or a result of another form", str(error)) from None
 
 
-def _none(*_: Any) -> Iterable[str]:
-    return ()
+BROWSE: Verbs = ("browse",)
+CONSUME: Verbs = ("consume",)
+PUSH: Verbs = ("push",)
+ADMIN: Verbs = ("admin",)
 
 
-def _first(names: Any, *_: Any) -> Iterable[str]:
-    return (names,) if isinstance(names, str) else names
+def some_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
+    """The verbs on any queue: what is asked names none."""
+    return lambda *_: [Right(verbs, "queue", None)]
 
 
-def _of_range(part: Range, *_: Any) -> Iterable[str]:
-    return (part.queue,)
+def each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
+    """The verbs on the queues in the first argument: one name, several, or a range."""
+
+    def needs(first: Any, *_: Any) -> list[Right]:
+        names = [first.queue] if isinstance(first, Range) else [first] if isinstance(first, str) else first
+        return [Right(verbs, "queue", name) for name in names] or [Right(verbs, "queue", None)]
+
+    return needs
 
 
-def _of_staged(*arguments: Any) -> Iterable[str]:
-    """The queues of the staged lists among the arguments, and a queue that is named first."""
-    lists = next(a for a in arguments if isinstance(a, tuple))
-    return {staged.queue for staged in lists}
+def _subscription(queues: Any, name: str, *_: Any) -> list[Right]:
+    """To consume the queues, and as this subscription, if it is one."""
+    return [*each_queue(CONSUME)(queues), *([Right(CONSUME, "subscription", name)] if name else [])]
 
 
-def _of_commit(queue: str, *rest: Any) -> Iterable[str]:
-    return {queue, *_of_staged(*rest)}
+def _keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
+    """Without a token no lease is renewed: who only looks keeps its queues, too."""
+    return _subscription(queues, subscription) if token else each_queue(BROWSE)(queues)
+
+
+def _staged(lists: Iterable[Staged]) -> list[Right]:
+    return each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
+
+
+def _sink(name: str, *rest: Any) -> list[Right]:
+    """To have the sink, and to push to the queues of the staged lists, if there are any."""
+    lists = next((part for part in rest if isinstance(part, tuple)), ())
+    return [Right(PUSH, "sink", name), *(_staged(lists) if lists else [])]
+
+
+def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
+    return [Right(PUSH, "queue", queue), *_sink(sink, lists)]
 
 
 SINK = (TEXT, WHOLE)
 OPERATIONS: dict[str, Operation] = {
-    "hello": Operation(several(WHOLE, TEXT), record(Hello, WHOLE, FLAG, WHOLE), "any", _none),
-    "discover": Operation(several(), NAMES, "any", _none),
-    "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), "any", _first),
-    "states": Operation(several(mapped(WHOLE)), mapped(STATE), "read", _first),
-    "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), "read", _first),
-    "counters": Operation(several(NAMES), listed(maybe(RAW)), "read", _first),
-    "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), "read", _first),
-    "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), "read", _first),
-    "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), "read", _first),
-    "lease": Operation(several(NAMES, TEXT, TEXT, mapped(TEXT)), mapped(TEXT), "read", _first),
-    "holders": Operation(several(NAMES, TEXT), mapped(TEXT), "read", _first),
-    "keep_alive": Operation(several(NAMES, TEXT, TEXT), mapped(WHOLE), "read", _first),
-    "traces": Operation(several(TEXT), TRACES, "read", _first),
-    "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), "read", _first),
-    "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, "read", _of_range),
-    "listen": Operation(several(NAMES), NOTHING, "read", _first),
-    "wait": Operation(several(WHOLE), FLAG, "any", _none),
-    "stage": Operation(several(TEXT, TEXT, WHOLE), several(WHOLE, WHOLE), "write", _first),
-    "push": Operation(several(TEXT), several(WHOLE, WHOLE), "write", _first),
-    "record": Operation(several(*SINK, listed(STAGED), TEXT), listed(STAGED), "write", _of_staged),
-    "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), "write", _of_commit),
-    "recorded": Operation(several(*SINK), listed(STAGED), "any", _none),
-    "discard": Operation(several(listed(STAGED)), NOTHING, "write", _of_staged),
-    "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, "write", _of_staged),
-    "ends": Operation(several(NAMES), mapped(WHOLE), "admin", _first),
-    "trim": Operation(several(mapped(WHOLE)), NOTHING, "admin", _first),
+    "hello": Operation(several(WHOLE, TEXT), record(Hello, WHOLE, FLAG, WHOLE), some_queue(VERBS)),
+    "discover": Operation(several(), NAMES, some_queue(BROWSE)),
+    "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), each_queue(VERBS)),
+    "states": Operation(several(mapped(WHOLE)), mapped(STATE), each_queue(BROWSE)),
+    "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), each_queue(BROWSE)),
+    "counters": Operation(several(NAMES), listed(maybe(RAW)), each_queue(BROWSE)),
+    "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), _subscription),
+    "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), _subscription),
+    "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), each_queue(CONSUME)),
+    "lease": Operation(several(NAMES, TEXT, TEXT, mapped(TEXT)), mapped(TEXT), _subscription),
+    "holders": Operation(several(NAMES, TEXT), mapped(TEXT), each_queue(CONSUME)),
+    "keep_alive": Operation(several(NAMES, TEXT, TEXT), mapped(WHOLE), _keep_alive),
+    "traces": Operation(several(TEXT), TRACES, each_queue(BROWSE)),
+    "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), each_queue(BROWSE)),
+    "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, each_queue(BROWSE)),
+    "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE)),
+    "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE)),
+    "stage": Operation(several(TEXT, TEXT, WHOLE), several(WHOLE, WHOLE), each_queue(PUSH)),
+    "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH)),
+    "record": Operation(several(*SINK, listed(STAGED), TEXT), listed(STAGED), _sink),
+    "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit),
+    "recorded": Operation(several(*SINK), listed(STAGED), _sink),
+    "discard": Operation(several(listed(STAGED)), NOTHING, _staged),
+    "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, _sink),
+    "ends": Operation(several(NAMES), mapped(WHOLE), each_queue(ADMIN)),
+    "trim": Operation(several(mapped(WHOLE)), NOTHING, each_queue(ADMIN)),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what a bell does: ``listen`` and ``wait``."""
 

@@ -8,7 +8,7 @@ Rule 3. A client that comes back on a new connection is answered once its old la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from busmq_spark.errors import LinkLost
+from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.work import Work
-from busmq_spark.federation.keyring import Identity
+from busmq_spark.federation.rights import Identity
 from busmq_spark.store.position import Range
+from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 from busmq_spark.topology.address import Address
 
@@ -42,8 +44,8 @@ class Pool(ThreadPoolExecutor):
 class Lane:
     """A store, used by one thread at a time."""
 
-    def __init__(self, where: Address, pool: Pool, identity: Identity) -> None:
-        self.work = Work(RedisStore(where, PATIENCE_S, REPLY_BYTES), identity)
+    def __init__(self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int) -> None:
+        self.work = Work(RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool = pool
         self._busy: Future[Any] | None = None
         self._doubtful = False
@@ -173,3 +175,9 @@ class Places:
         if len(self._known) >= MOST_PLACES:
             self._known.clear()
         self._known[part.queue, part.born] = part.server
+
+
+def next_rows(rows: Iterator[Rows]) -> tuple[int, int, Any, Any] | None:
+    """Of the next rows the first id, their number, schema and body; None at the end."""
+    found = next(rows, None)
+    return None if found is None else (found.first, len(found.values), frames.schema_of(found.values), frames.encode_rows(found.values))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -24,13 +24,12 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.answers import UNEXPECTED, Counts, refusal
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, Operation
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, Turns
+from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, Turns, next_rows
 from busmq_spark.federation.bulk.work import check
-from busmq_spark.federation.keyring import Identity
 from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.rights import Identity
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import Rows
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
@@ -90,6 +89,10 @@ class BulkServer:
         finally:
             await session.close()
 
+    def lane(self, identity: Identity) -> Lane:
+        """A store for a peer."""
+        return Lane(self.address, self.pool, identity, self.limits.subscriptions)
+
     def left(self, client: tuple[str, str], lane: Lane) -> None:
         """A client's connection is gone."""
         if lane.idle:
@@ -122,7 +125,7 @@ class _Session:
         self._limits = server.limits
         self._socket = socket
         self._identity = identity
-        self._lane = Lane(server.address, server.pool, identity)
+        self._lane = server.lane(identity)
         self._calls: asyncio.Queue[tuple[Frame, int]] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
@@ -230,7 +233,7 @@ class _Session:
         if self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
         arguments = operation.decode_arguments(head["args"])
-        check(self._lane.work, name, operation, arguments)
+        check(self._identity, name, operation, arguments)
         return name, operation, arguments
 
     async def _do(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
@@ -315,7 +318,7 @@ class _Session:
         reading.task.add_done_callback(lambda _: self._read_ended(frame.id, reading))  # also when cancelled before its first step
 
     async def _read(self, id: int, reading: Reading, part: Any, strict: bool) -> None:
-        lane = Lane(self._server.address, self._server.pool, self._identity)
+        lane = self._server.lane(self._identity)
         try:
             part = await lane.run(self._server.places.find, lane.work.store, part)
             async with self._server.turns.of(self._identity, part.server), self._server.reads[part.server]:
@@ -340,11 +343,11 @@ class _Session:
 
     async def _stream(self, id: int, reading: Reading, lane: Lane, part: Any, strict: bool) -> None:
         rows = lane.work.store.read(part, strict)
-        following = lane.start(_next, rows)
+        following = lane.start(next_rows, rows)
         told = None
         while (found := await following) is not None:
             first, count, schema, body = found
-            following = lane.start(_next, rows)  # Redis and Arrow go on while this one is on its way
+            following = lane.start(next_rows, rows)  # Redis and Arrow go on while this one is on its way
             try:
                 if schema is not told:
                     await self._send(Frame(Kind.SCHEMA, id, None, frames.encode_schema(schema)))
@@ -389,9 +392,3 @@ class _Session:
             if left == (left := transport.get_write_buffer_size()):
                 log.warning("bulk: a peer took nothing for %g s and was cut off", self._limits.send_s)
                 transport.abort()
-
-
-def _next(rows: Iterator[Rows]) -> tuple[int, int, Any, Any] | None:
-    """Of the next rows the first id, their number, schema and body; None at the end."""
-    found = next(rows, None)
-    return None if found is None else (found.first, len(found.values), frames.schema_of(found.values), frames.encode_rows(found.values))

@@ -1,81 +1,123 @@
-"""The operations of ``busmq.bulk.v1`` on the store behind the server, each after its arguments and the peer's rights were checked.
+"""The operations of ``busmq.bulk.v1`` on the store behind the server. That the peer has the rights they need is checked first (rights.py).
 
 Rule 1. A peer names queues, never keys: the key of a staged list must be one that a task of a sink makes for that queue.
-Rule 2. Everything may be repeated by a peer that did not see the reply, and may still be under way when it is. What is appended is told apart by
+Rule 2. A peer names sinks and holders of leases of its own only: what it calls them gets its secret's name before it.
+Rule 3. Everything may be repeated by a peer that did not see the reply, and may still be under way when it is. What is appended is told apart by
         its place in the staged list, and commits by their progress (core/sink.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from busmq_spark.core.keys import LIKE_A_PART
+from busmq_spark.core.keys import is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import ATTEMPT, Full, Staged
-from busmq_spark.errors import FederationRefused
+from busmq_spark.core.state import AckResult
+from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.calls import Operation
 from busmq_spark.federation.bulk.frames import unpack_values, wrong
-from busmq_spark.federation.grants import Verb
-from busmq_spark.federation.keyring import Identity
+from busmq_spark.federation.rights import Identity
+from busmq_spark.store.position import Position
 from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import RedisStore
 
-_ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
+_PLAIN_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
+OTHER = "another peer"
+"""Instead of the holder of a lease that is not the peer's: with its name it could be replaced."""
 _SINK = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
 class Work:
     """What one peer may ask of one store."""
 
-    def __init__(self, store: RedisStore, identity: Identity) -> None:
+    def __init__(self, store: RedisStore, identity: Identity, most_subscriptions: int) -> None:
         self.store = store
-        self._identity = identity
+        self._identity, self._most = identity, most_subscriptions
+        self._mark = f"federated:{identity.owner}:"
 
     def do(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
         """The result of a call whose rights were checked by :func:`check`."""
-        methods: dict[str, Callable[..., Any]] = {
-            "attach": self.attach,
-            "discover": self.discover,
-            "record": self.record,
-            "recorded": self.recorded,
-            "commit": self.commit,
-            "discard": self.discard,
-            "forget": self.forget,
-            **{plain: getattr(self.store, plain) for plain in PLAIN},
-        }
         if name in ("stage", "push"):
             return self._append(name, arguments, unpack_values(body))
         if len(body):
             raise wrong(f"a body of {len(body)} bytes behind {name}", "none")
-        return methods[name](*arguments)
-
-    def may(self, verb: Verb, queue: str) -> bool:
-        """Whether the peer may do this to the queue."""
-        return self._identity.may(verb, "queue", queue)
-
-    def require(self, verb: Verb, queues: Iterable[str]) -> None:
-        """Raises FederationRefused for the first queue the peer may not do this to."""
-        for queue in queues:
-            if not self.may(verb, queue):
-                raise FederationRefused(url="", reason=f"{self._identity.name!r} may not {verb} queue {queue!r}")
+        method: Callable[..., Any] = getattr(self.store if name in PLAIN else self, name)
+        return method(*arguments)
 
     def discover(self) -> list[str]:
-        """The queues the peer may read."""
-        return self.store.discover(lambda queue: self.may("read", queue))
+        """The queues the peer may look at."""
+        return self.store.discover(lambda queue: self._identity.may("browse", "queue", queue))
 
     def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
-        """For readers and writers; only who may write creates a queue, for everybody else one that does not exist is missing."""
+        """As the store's; for who may not create a queue, one that does not exist is missing."""
         found: dict[str, Attached] = {}
         for queue in queues:
-            creates = self.may("write", queue)
-            if not creates:
-                self.require("read", [queue])
-            allowed = Creation(creation.allowed and creates, creation.ttl_s, creation.maxsize)
-            found.update(self.store.attach([queue], allowed))
+            creates = self._identity.may("create", "queue", queue)
+            found.update(self.store.attach([queue], Creation(creation.allowed and creates, creation.ttl_s, creation.maxsize)))
         return found
+
+    # -- subscriptions and leases ---------------------------------------------------------------------------------------------------------
+
+    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
+        """As the store's, unless another reader holds the queue, or the subscription is not the peer's."""
+        self._own(positions, subscription)
+        for queue, holder in self.store.holders(list(positions), subscription).items():
+            if holder and not holder.startswith(self._mark):
+                self._identity.refuse(f"ack queue {queue!r}, which another reader holds")
+        return self.store.ack(positions, subscription)
+
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
+        """As the store's, for queues that exist, if the subscription is the peer's or is new."""
+        if not subscription:
+            raise wrong("a subscription without a name", "a name")
+        for queue, status in self._own(starts, subscription).items():
+            if status == "missing":
+                raise QueueMissing(queue=queue)
+        return self.store.subscribe(starts, subscription)
+
+    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
+        """As the store's. A peer replaces its own dead readers only, and sees no others."""
+        if not token or not all(map(_PLAIN_TEXT.fullmatch, (token, *dead.values()))):
+            raise wrong("a holder that is empty, too long or has control characters", "1 to 300 characters")
+        self._own(queues, subscription)
+        ours = {queue: f"{self._mark}{holder}" for queue, holder in dead.items() if holder}
+        return self._shown(self.store.lease(queues, subscription, f"{self._mark}{token}", ours))
+
+    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
+        """As the store's; which reader of another peer it is, is not shown."""
+        return self._shown(self.store.holders(queues, subscription))
+
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
+        """As the store's, with leases of the peer."""
+        if not token:
+            return self.store.keep_alive(queues, "", "")
+        self._own(queues, subscription)
+        return self.store.keep_alive(queues, subscription, f"{self._mark}{token}")
+
+    def _shown(self, holders: Mapping[str, str]) -> dict[str, str]:
+        return {q: holder.removeprefix(self._mark) if not holder or holder.startswith(self._mark) else OTHER for q, holder in holders.items()}
+
+    def _own(self, queues: Iterable[str], subscription: str) -> dict[str, str]:
+        """Make a new subscription the peer's. Raises FederationRefused for one that is not; the result says which queues are ``missing``."""
+        if not subscription:
+            return {}
+        owners = self.store.own(list(queues), subscription, self._identity.owner, self._most)
+        for queue, (status, owner) in owners.items():
+            if status == "full":
+                self._identity.refuse(f"register subscription {subscription!r}: queue {queue!r} has {self._most} of them (limit subscriptions)")
+            if status == "ok" and not self._identity.uses(queue, subscription, owner):
+                self._identity.refuse(
+                    f"use subscription {subscription!r} of queue {queue!r}, which another has registered; "
+                    f'grant it with consume = ["subscription:{subscription}"]'
+                )
+        return {queue: status for queue, (status, _) in owners.items()}
+
+    # -- sinks ----------------------------------------------------------------------------------------------------------------------------
 
     def _append(self, name: str, arguments: Sequence[Any], values: Sequence[bytes]) -> tuple[int, int]:
         if name == "push":
@@ -87,24 +129,25 @@ class Work:
         return self.store.stage_at(queue, key, before, values)
 
     def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str) -> tuple[Staged, ...]:
-        """The sink must be the peer's: what is on record for it, if anything, must be for queues the peer may write."""
-        self._check_sink(sink)
+        """As the store's, for the peer's own sink of this name."""
+        if not _PLAIN_TEXT.fullmatch(query):
+            raise wrong("a query id that is too long or has control characters", "at most 300 characters")
         self._check_staged(staged)
-        self.require("write", _queues(self.store.on_record(sink)))
-        return self._own(self.store.record(sink, batch, staged, query))
+        with self._own_sink(sink) as own:
+            return self.store.record(own, batch, staged, query)
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
-        """As the store's, if it is the peer's."""
-        self._check_sink(sink)
-        return self._own(self.store.recorded(sink, batch))
+        """As the store's, for the peer's own sink of this name."""
+        with self._own_sink(sink) as own:
+            return self.store.recorded(own, batch)
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
         """As the store's, for lists of that queue."""
-        self._check_sink(sink)
         self._check_staged(staged)
-        if not staged or _queues(staged) != [queue]:
+        if not staged or {part.queue for part in staged} != {queue}:
             raise wrong(f"a commit of {len(staged)} lists", "at least one, all of the queue itself")
-        return self.store.commit(queue, sink, batch, staged)
+        with self._own_sink(sink) as own:
+            return self.store.commit(queue, own, batch, staged)
 
     def discard(self, staged: Sequence[Staged]) -> None:
         """As the store's."""
@@ -112,15 +155,23 @@ class Work:
         self.store.discard(staged)
 
     def forget(self, sink: str, staged: Sequence[Staged]) -> None:
-        """As the store's, if the sink is the peer's."""
-        self._check_sink(sink)
+        """As the store's, for the peer's own sink of this name."""
         self._check_staged(staged)
-        self.require("write", _queues(self.store.on_record(sink)))
-        self.store.forget(sink, staged)
+        with self._own_sink(sink) as own:
+            self.store.forget(own, staged)
 
-    def _own(self, held: tuple[Staged, ...]) -> tuple[Staged, ...]:
-        self.require("write", _queues(held))
-        return held
+    @contextmanager
+    def _own_sink(self, sink: str) -> Iterator[str]:
+        """What the sink is called in Redis; errors call it as the peer does."""
+        if not _SINK.fullmatch(sink):
+            raise wrong("a sink id that is empty, too long or has control characters", "1 to 200 characters")
+        own = sink_of(self._identity.owner, sink)
+        try:
+            yield own
+        except BusError as error:
+            if error.details.get("sink") != own:
+                raise
+            raise type(error)(**{**error.details, "sink": sink}) from None
 
     def _check_staged(self, staged: Iterable[Staged]) -> None:
         servers = len(self.store.endpoints)
@@ -136,31 +187,17 @@ class Work:
         if not key.startswith(prefix) or not ATTEMPT.fullmatch(key[len(prefix) :]):
             raise wrong("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
 
-    @staticmethod
-    def _check_sink(sink: str) -> None:
-        if not _SINK.fullmatch(sink):
-            raise wrong("a sink id that is empty, too long or has control characters", "1 to 200 characters")
 
-
-PLAIN = (
-    *("states", "marks", "counters", "ack", "subscribe", "subscriptions"),
-    *("lease", "holders", "keep_alive", "traces", "bytes_until", "ends", "trim"),
-)
-"""Operations that are the store's own methods, as they are."""
+PLAIN = ("states", "marks", "counters", "subscriptions", "traces", "bytes_until", "ends", "trim")
+"""Operations that are the store's own methods, as they are. No other name reaches the store."""
 _SUBSCRIPTION_AT = {"ack": 1, "subscribe": 1, "lease": 1, "holders": 1, "keep_alive": 1}
 
 
-def check(work: Work, name: str, operation: Operation, arguments: Sequence[Any]) -> None:
+def check(identity: Identity, name: str, operation: Operation, arguments: Sequence[Any]) -> None:
     """Raises FederationRefused, or WireError for names that are none."""
-    queues = list(operation.queues(*arguments))
-    if "" in queues:
-        raise wrong("an empty queue name", "a name")
-    if operation.needs != "any":
-        work.require(operation.needs, queues)
-    subscription = arguments[_SUBSCRIPTION_AT[name]] if name in _SUBSCRIPTION_AT else ""
-    if LIKE_A_PART.search(subscription) or _ODD.search(subscription):
+    rights = list(operation.needs(*arguments))
+    if any(not right.name for right in rights if right.name is not None):
+        raise wrong("an empty name of a queue or sink", "a name")
+    identity.require(rights)
+    if name in _SUBSCRIPTION_AT and not is_subscription(arguments[_SUBSCRIPTION_AT[name]]):
         raise wrong("a subscription whose name would be that of another key", "letters, digits and the like")
-
-
-def _queues(staged: Iterable[Staged]) -> list[str]:
-    return list(dict.fromkeys(part.queue for part in staged))

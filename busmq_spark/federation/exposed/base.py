@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.dnode import HALF_A_PAIR, Remote
 from busmq_spark.federation.grants import VERBS, Verb
+from busmq_spark.federation.rights import Right, Verbs
 
 if TYPE_CHECKING:
     from busmq_spark.federation.creation import Creation
     from busmq_spark.federation.session import Session
 
-Need = Literal["nothing", "any", "read", "write", "both", "admin"]
+Need = tuple[Verbs, ...]
+"""What must be granted on an object: one verb of each."""
+NOTHING: Need = ()
+ANY: Need = (VERBS,)
+BROWSE: Need = (("browse",),)
+CONSUME: Need = (("consume",),)
+PUSH: Need = (("push",),)
+CREATE: Need = (("create",),)
+ADMIN: Need = (("admin",),)
 LONGEST_TTL_S = 10 * 365 * 86_400
 LISTENERS, ALL_LISTENERS = 10_000, 100_000
 """Most listeners of one object, and of all those of a connection, whatever the limits: each is remembered."""
@@ -52,7 +61,7 @@ class Method:
     """A row of a table: what handles it, and what must be granted. ``handler`` gives a coroutine when it takes its time."""
 
     handler: Callable[[Any, Call], Coroutine[Any, Any, None] | None]
-    need: Need = "any"
+    need: Need = ANY
 
 
 class Exposed:
@@ -67,7 +76,7 @@ class Exposed:
         self.session, self.bus, self.name = session, session.bus, made.name
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0
-        self._granted: dict[Need, bool] = {}
+        self._granted: set[Need] = {NOTHING}
 
     # -- who may --------------------------------------------------------------------------------------------------------------------------------
 
@@ -77,26 +86,14 @@ class Exposed:
         if method is None:
             raise refused(f"a {self.kind} has no method {name}")
         need = self.need(name, method, values)
-        if need != "nothing" and not self.granted(need):
-            raise refused(f"{self.session.identity.name!r} may not {name} on {self.kind} {self.name!r}")
+        if need not in self._granted:  # found out once, since neither changes
+            self.session.identity.require(Right(verbs, self.kind, self.name) for verbs in need)
+            self._granted.add(need)
         return method
 
     def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
         """What a call needs."""
         return method.need
-
-    def granted(self, need: Need) -> bool:
-        """Whether the peer has what a call needs; found out once, since neither changes."""
-        if (known := self._granted.get(need)) is None:
-            known = self._granted[need] = self._has(need)
-        return known
-
-    def _has(self, need: Need) -> bool:
-        if need == "any":
-            return any(self.may(verb) for verb in VERBS)
-        if need == "both":
-            return self.may("read") and self.may("write")
-        return need in VERBS and self.may(need)
 
     def may(self, verb: Verb) -> bool:
         """Whether a verb is granted on this object."""
@@ -173,7 +170,7 @@ class Exposed:
         """The channel is over: detach."""
 
 
-EVENTS = {"on": Method(Exposed.on, "nothing"), "once": Method(Exposed.once, "nothing"), "promisify": Method(Exposed.nothing, "nothing")}
+EVENTS = {"on": Method(Exposed.on, NOTHING), "once": Method(Exposed.once, NOTHING), "promisify": Method(Exposed.nothing, NOTHING)}
 
 
 def refused(reason: str) -> FederationRefused:

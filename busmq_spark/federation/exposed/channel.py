@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.bus.channel import ConnectKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.dnode import Remote, message_line
-from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, number, storable, ttl_of
+from busmq_spark.federation.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, storable, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
     from busmq_spark.federation.creation import Creation
     from busmq_spark.federation.session import Session
 
+BOTH = CONSUME + PUSH
 # npm's name -> ours
 NAMES = {
     "connect": "connect",
@@ -142,16 +143,16 @@ class ExposedChannel(Exposed):
 
     methods: ClassVar[dict[str, Method]] = {
         **EVENTS,
-        "connect": Method(connect, "both"),
-        "attach": Method(connect, "both"),
-        "listen": Method(listen, "both"),
-        "send": Method(send, "write"),
-        "sendTo": Method(send_to, "write"),
+        "connect": Method(connect, BOTH),
+        "attach": Method(connect, BOTH),
+        "listen": Method(listen, BOTH),
+        "send": Method(send, PUSH),
+        "sendTo": Method(send_to, PUSH),
         "disconnect": Method(disconnect),
         "detach": Method(disconnect),
-        "end": Method(finish, "write"),
+        "end": Method(finish, PUSH),
         "isAttached": Method(is_attached),
-        "ack": Method(ack, "read"),
+        "ack": Method(ack, CONSUME),
     }
 
 

@@ -11,7 +11,7 @@ from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import Sending
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.dnode import encode_json
-from busmq_spark.federation.exposed.base import Call, Exposed, Method, refused, storable
+from busmq_spark.federation.exposed.base import BROWSE, PUSH, Call, Exposed, Method, refused, storable
 
 if TYPE_CHECKING:
     from busmq_spark.federation.creation import Creation
@@ -59,7 +59,7 @@ class ExposedPersisted(Exposed):
         servers = self.bus.servers
         return await servers.commands[await servers.locate(self._key)].run(flow)
 
-    methods: ClassVar[dict[str, Method]] = {"pread": Method(pread, "read"), "pwrite": Method(pwrite, "write"), "ptouch": Method(ptouch, "write")}
+    methods: ClassVar[dict[str, Method]] = {"pread": Method(pread, BROWSE), "pwrite": Method(pwrite, PUSH), "ptouch": Method(ptouch, PUSH)}
 
 
 def _stored(value: Any) -> bytes:

@@ -12,8 +12,9 @@ from busmq_spark.core.keys import NOTIFICATIONS, announced_name
 from busmq_spark.errors import MessageRefused, MessagesMissed
 from busmq_spark.federation import fault
 from busmq_spark.federation.dnode import Remote
-from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, storable
+from busmq_spark.federation.exposed.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Exposed, Method, Need, storable
 from busmq_spark.federation.grants import VERBS
+from busmq_spark.federation.rights import Right
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Published
@@ -46,7 +47,7 @@ class ExposedPubsub(Exposed):
         """Everybody may listen to notifications, and hears those of queues it may use; others believe them, so only admins send any."""
         if not self._notifications:
             return method.need
-        return "admin" if name == "publish" else "nothing"
+        return ADMIN if name == "publish" else NOTHING
 
     async def end(self) -> None:
         """Unsubscribe."""
@@ -112,14 +113,14 @@ class ExposedPubsub(Exposed):
         except (ValueError, TypeError, KeyError, RecursionError):
             return False
         name = announced_name(key) if isinstance(key, str) else None
-        return name is not None and any(self.session.identity.may(verb, "queue", name) for verb in VERBS)
+        return name is not None and self.session.identity.has(Right(VERBS, "queue", name))
 
     methods: ClassVar[dict[str, Method]] = {
         **EVENTS,
-        "subscribe": Method(subscribe, "read"),
-        "attach": Method(subscribe, "read"),
+        "subscribe": Method(subscribe, BROWSE),
+        "attach": Method(subscribe, BROWSE),
         "unsubscribe": Method(unsubscribe),
         "detach": Method(unsubscribe),
         "isSubscribed": Method(is_subscribed),
-        "publish": Method(publish, "write"),
+        "publish": Method(publish, PUSH),
     }

@@ -15,10 +15,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
-from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, ServerFull, ServerReadOnly, StateError
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
 from busmq_spark.federation.dnode import Remote, message_line, result_line
-from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, Need, number, storable, ttl_of
+from busmq_spark.federation.exposed.base import (
+    ADMIN,
+    BROWSE,
+    CONSUME,
+    CREATE,
+    EVENTS,
+    PUSH,
+    Call,
+    Exposed,
+    Method,
+    Need,
+    number,
+    storable,
+    ttl_of,
+)
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -53,8 +67,10 @@ class ExposedQueue(Exposed):
         self._wanted: Call | None = None
 
     def need(self, name: str, method: Method, values: list[Any]) -> Need:
-        """Metadata are read by anybody and set by writers."""
-        return "write" if name == "metadata" and _sets(values) else method.need
+        """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
+        if name == "consume" and values and isinstance(values[0], dict):
+            return BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else CONSUME
+        return CREATE if name == "metadata" and _sets(values) else method.need
 
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
@@ -65,7 +81,10 @@ class ExposedQueue(Exposed):
 
     async def attach(self, call: Call) -> None:
         options = call.options
-        owner = self.may("write") or self.may("admin")  # who only reads may be the first, but sets nothing for the writers
+        owner = self.may("create") or self.may("admin")
+        # With npm's protocol who consumes may be the first: it creates the queue, and sets nothing for those who push.
+        if not (owner or self.may("consume") or await self._queue.exists()):
+            raise QueueMissing(queue=self.name)
         maxsize = max(0, number(options, "maxsize", 0)) if owner else 0
         ttl_s = ttl_of(options) if owner else TTL_S
         await self._queue.attach(ttl_s=ttl_s, maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
@@ -291,17 +310,17 @@ class ExposedQueue(Exposed):
         "ttl": Method(ttl),
         "maxsize": Method(maxsize),
         "metadata": Method(metadata),
-        "close": Method(close, "admin"),
+        "close": Method(close, ADMIN),
         "exists": Method(exists),
         "count": Method(count),
-        "flush": Method(flush, "admin"),
-        "push": Method(push, "write"),
+        "flush": Method(flush, ADMIN),
+        "push": Method(push, PUSH),
         "pushed": Method(pushed),
         "consumed": Method(consumed),
         "stop": Method(stop),
         "isConsuming": Method(is_consuming),
-        "consume": Method(consume, "read"),
-        "ack": Method(ack, "read"),
+        "consume": Method(consume, CONSUME),
+        "ack": Method(ack, CONSUME),
     }
 
 

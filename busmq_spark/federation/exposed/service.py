@@ -16,7 +16,7 @@ from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
-from busmq_spark.federation.exposed.base import EVENTS, Call, Exposed, Method, number, ttl_of
+from busmq_spark.federation.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.federation.creation import Creation
@@ -135,12 +135,12 @@ class ExposedService(Exposed):
 
     methods: ClassVar[dict[str, Method]] = {
         **EVENTS,
-        "serve": Method(serve, "read"),
-        "connect": Method(connect, "write"),
+        "serve": Method(serve, CONSUME),
+        "connect": Method(connect, PUSH),
         "disconnect": Method(disconnect),
         "isServing": Method(is_serving),
         "isConnected": Method(is_connected),
-        "request": Method(request, "write"),
+        "request": Method(request, PUSH),
     }
 
 

@@ -1,0 +1,23 @@
+-- Whose a subscription is, for a server that lets several owners in. One that does not exist yet becomes the asker's.
+-- KEYS metadata acks owners lease, for each queue
+-- ARGV subscription owner most long_ttl_s
+--      most: how many subscriptions a queue may have when another is registered
+-- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full ''
+-- EXPIRE comes first: it frees a Redis at its maxmemory from refusing what follows, and changes nothing where there is no such key.
+local sub, owner, most, lasting, results = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], {}
+for q = 1, #KEYS / 4 do
+  local metadata, acks, owners, lease = KEYS[4 * q - 3], KEYS[4 * q - 2], KEYS[4 * q - 1], KEYS[4 * q]
+  redis.call('EXPIRE', owners, lasting)
+  if redis.call('EXISTS', metadata) == 0 then
+    results[q] = {'missing', ''}
+  elseif redis.call('HEXISTS', acks, sub) == 1 or redis.call('EXISTS', lease) == 1 then
+    results[q] = {'ok', redis.call('HGET', owners, sub) or ''}
+  elseif redis.call('HLEN', acks) > most then -- one field is ':born'
+    results[q] = {'full', ''}
+  else
+    redis.call('HSET', owners, sub, owner)
+    redis.call('EXPIRE', owners, lasting)
+    results[q] = {'ok', owner}
+  end
+end
+return results

@@ -1,0 +1,97 @@
+"""Who may do what: decided here and nowhere else, for both protocols. Pure.
+
+Rule 1. Whatever a peer asks for is first said as rights: verbs on objects, at least one.
+Rule 2. A sink belongs to the secret that uses it: sinks of two secrets are two sinks, whatever they are called, and neither is a sink of a
+        query beside the server (core/keys.py spells them apart). ``sink:`` patterns under ``push`` leave only what they name.
+Rule 3. A subscription belongs to the secret that registered it. Others use it only where a ``subscription:`` pattern under ``consume`` names it,
+        or with ``admin`` on its queue. Where such patterns are given, they leave only what they name.
+Rule 4. A token acts for the secret it was signed with. One that is narrowed has sinks and subscriptions of its own, shared by tokens with the
+        same narrowing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NoReturn
+
+from busmq_spark.errors import FederationRefused
+from busmq_spark.federation.grants import OWNED, VERBS, Grants, Verb, inside_of
+
+Verbs = tuple[Verb, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One of the verbs on an object; without a name on some object of the kind, whichever."""
+
+    verbs: Verbs
+    kind: str
+    name: str | None
+
+    def __str__(self) -> str:
+        what = "use" if self.verbs == VERBS else " or ".join(self.verbs)
+        return f"{what} {self.kind} {self.name!r}" if self.name is not None else f"{what} any {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who has shown a secret, or a token signed with it. ``expires``: seconds since 1970 after which the token counts no more."""
+
+    name: str
+    grants: Grants
+    narrowed: Grants | None = None
+    expires: float | None = None
+
+    @property
+    def owner(self) -> str:
+        """Whose the sinks and subscriptions are that it registers; no colon in it."""
+        return self.name if self.narrowed is None else f"{self.name}~{sha256(repr(self.narrowed).encode()).hexdigest()[:12]}"
+
+    def may(self, verb: str, kind: str, name: str) -> bool:
+        """Whether it may ``verb`` the object. The queues inside a channel or service take the grants of both."""
+        if kind in OWNED:
+            return all(_may_own(grants, verb, kind, name) for grants in self._levels)
+        objects = [(kind, name), *inside_of(kind, name)]
+        return all(grants.may(verb, *each) for grants in self._levels for each in objects)
+
+    def has(self, right: Right) -> bool:
+        """Whether it has this right."""
+        if right.name is None:
+            return any(all(grants.some(verb, right.kind) for grants in self._levels) for verb in right.verbs)
+        return any(self.may(verb, right.kind, right.name) for verb in right.verbs)
+
+    def require(self, rights: Iterable[Right]) -> None:
+        """Raises FederationRefused for the first that it does not have, and when none is named."""
+        none = True
+        for right in rights:
+            none = False
+            if not self.has(right):
+                self.refuse(str(right))
+        if none:
+            self.refuse("do what names no object")
+
+    def uses(self, queue: str, subscription: str, owner: str) -> bool:
+        """Whether a subscription that belongs to ``owner`` is its to use."""
+        named = any(grants.some("consume", "subscription") for grants in self._levels)
+        return owner == self.owner or self.may("admin", "queue", queue) or (named and self.may("consume", "subscription", subscription))
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raises FederationRefused."""
+        raise FederationRefused(url="this bus", reason=f"{self.name!r} may not {what}")
+
+    @property
+    def _levels(self) -> list[Grants]:
+        return [self.grants] if self.narrowed is None else [self.grants, self.narrowed]
+
+
+def _may_own(grants: Grants, verb: str, kind: str, name: str) -> bool:
+    """Patterns of the kind, where there are any, leave what they name; else who may ``verb`` some queue has subscriptions and sinks there."""
+    if grants.denies(kind, name):
+        return False
+    return grants.may(verb, kind, name) if grants.some(verb, kind) else grants.some(verb, "queue")
+
+
+ANYONE = Identity("anyone", Grants.everything())
+"""Who connects to a server without secrets, which listens on this machine only."""

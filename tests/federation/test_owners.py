@@ -1,0 +1,215 @@
+"""Sinks, subscriptions and leases belong to the secret that made them: others neither use, see nor end them."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from busmq_spark.core.sink import Staged, attempt
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
+from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.grants import Grants
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
+from busmq_spark.store.position import Position
+from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.topology.holder import my_token
+from tests.conftest import Fresh
+from tests.federation.bulk_queues import HOUR, filled
+from tests.federation.bulk_site import Site, site
+
+pytestmark = pytest.mark.redis
+GRANTS = {
+    "victim": {"read": ["open-*"], "write": ["open-*"]},
+    "other": {"read": ["open-*"], "write": ["open-*"]},
+    "reader": {"read": ["open-*"]},
+    "nobody": {"read": ["pubsub:news"]},
+    "billing": {"consume": ["open-*", "subscription:billing"], "browse": ["open-*"]},
+    "looker": {"browse": ["open-*"]},
+    "chief": {"read": ["open-*"], "admin": ["open-*"]},
+}
+SECRETS = {name: f"the-secret-of-{name}-{secrets.token_hex(8)}" for name in GRANTS}
+As = Callable[[str], FederatedStore]
+
+
+@pytest.fixture(scope="module")
+def here(redis_server: RedisServer) -> Iterator[Site]:
+    ring = Keyring({name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()})
+    with site(redis_server.url, ring, Limits(subscriptions=3)) as made:
+        yield made
+
+
+@pytest.fixture
+def as_(here: Site) -> Iterator[As]:
+    made: list[FederatedStore] = []
+
+    def open_as(name: str) -> FederatedStore:
+        made.append(open_federated(here.address(SECRETS.get(name, name), patience_s=3.0)))
+        return made[-1]
+
+    yield open_as
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def queue(direct: RedisStore, fresh: Fresh) -> str:
+    return filled(direct, fresh("open"), [b"1", b"2", b"3"]).queue
+
+
+def staged(store: FederatedStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2) -> list[Staged]:
+    appender = store.appender()
+    appender.stage(queue, store.keys(queue).stage(attempt(query, str(batch), 0, secrets.token_hex(8))), [b"row"] * rows)
+    return appender.finish()
+
+
+def write(store: FederatedStore | RedisStore, queue: str, sink: str, query: str, batch: int) -> None:
+    """A batch of two rows, as the writer of Spark does it."""
+    parts = staged(store, queue, query, batch)
+    held = store.record(sink, batch, parts, query)
+    if held:
+        assert store.commit(queue, sink, batch, held) is None
+    store.discard([part for part in parts if part not in held])
+
+
+def count(direct: RedisStore, queue: str) -> int:
+    return direct.states({queue: -1})[queue].count
+
+
+@pytest.mark.parametrize("who", ["nobody", "reader"])
+def test_who_may_push_nowhere_has_no_sinks(as_: As, fresh: Fresh, who: str) -> None:
+    sink = fresh("sink")
+    for name, *arguments in (("record", sink, 2**53 - 1, [], ""), ("recorded", sink, 0), ("forget", sink, []), ("discard", [])):
+        with pytest.raises(FederationRefused, match="may not"):
+            as_(who)._link.call(name, *arguments)
+
+
+def test_a_sink_beside_the_server_is_out_of_reach_of_its_peers(as_: As, direct: RedisStore, queue: str, fresh: Fresh) -> None:
+    sink, query = fresh("sink"), str(uuid.uuid4())
+    as_("other").record(sink, 0, [], query)  # knows the sink and the query, and comes first
+    write(direct, queue, sink, query, 0)
+    as_("other").record(sink, 2**53 - 1, [])
+    write(direct, queue, sink, query, 1)
+    as_("other").forget(sink, [])
+    with pytest.raises(StaleBatch):
+        direct.record(sink, 0, [], query)
+    assert count(direct, queue) == 7
+
+
+def test_two_secrets_have_two_sinks_of_one_name(as_: As, direct: RedisStore, queue: str, fresh: Fresh) -> None:
+    sink, query = fresh("sink"), str(uuid.uuid4())
+    victim, other = as_("victim"), as_("other")
+    parts = staged(victim, queue, query, 5)
+    assert victim.record(sink, 5, parts, query) == tuple(parts)
+    assert other.recorded(sink, 5) == ()
+    other.record(sink, 9, [])
+    other.forget(sink, [])
+    assert victim.recorded(sink, 5) == tuple(parts)
+    assert victim.commit(queue, sink, 5, parts) is None
+    with pytest.raises(StaleBatch, match=f"sink {sink!r}|{sink}") as caught:
+        victim.record(sink, 4, [])
+    assert caught.value.details["sink"] == sink
+    assert count(direct, queue) == 5
+
+
+def test_a_narrowed_token_has_sinks_of_its_own(as_: As, here: Site, queue: str, fresh: Fresh) -> None:
+    sink = fresh("sink")
+    narrow = {"write": [queue]}
+    token, again, wider = (here.keyring.sign("victim", 600, table) for table in (narrow, narrow, {"write": ["open-*"]}))
+    as_("victim").record(sink, 3, [])
+    as_(token).record(sink, 2**53 - 1, [])
+    as_("victim").record(sink, 4, [])
+    as_(wider).record(sink, 1, [])
+    with pytest.raises(StaleBatch):
+        as_(again).record(sink, 1, [])
+
+
+def test_a_subscription_is_used_by_who_registered_it(as_: As, direct: RedisStore, queue: str) -> None:
+    victim, reader = as_("victim"), as_("reader")
+    token = my_token()
+    assert victim.lease([queue], "billing", token, {}) == {queue: token}
+    victim.subscribe({queue: "earliest"}, "billing")
+    born = direct.states({queue: -1})[queue].born
+    end = {queue: Position(born, 3, "")}
+    for attempt_ in (
+        lambda: reader.ack(end, "billing"),
+        lambda: reader.subscribe({queue: "latest"}, "billing"),
+        lambda: reader.lease([queue], "billing", "mine", {}),
+        lambda: reader.keep_alive([queue], "billing", token),
+    ):
+        with pytest.raises(FederationRefused, match="subscription 'billing'"):
+            attempt_()
+    assert count(direct, queue) == 3
+    assert victim.keep_alive([queue], "billing", token) == {queue: 1}
+    reader.subscribe({queue: "earliest"}, "mine")
+    assert reader.ack(end, "mine")[queue].status == "ok"
+    assert victim.ack(end, "billing")[queue].status == "ok"
+    assert count(direct, queue) == 0
+
+
+def test_a_subscription_that_a_grant_names_is_used_by_all_who_have_it(as_: As, direct: RedisStore, queue: str) -> None:
+    as_("victim").subscribe({queue: "earliest"}, "billing")
+    assert as_("billing").subscribe({queue: "latest"}, "billing") == {queue: 0}
+    assert as_("chief").subscribe({queue: "latest"}, "billing") == {queue: 0}  # admin of the queue
+    with pytest.raises(FederationRefused, match="consume subscription 'audit'"):
+        as_("billing").subscribe({queue: "latest"}, "audit")
+    assert direct.subscriptions([queue]) == {queue: {"billing": 0}}
+
+
+def test_a_subscription_that_was_registered_beside_the_server_is_not_for_peers(as_: As, direct: RedisStore, queue: str) -> None:
+    direct.subscribe({queue: "earliest"}, "local")
+    with pytest.raises(FederationRefused, match=r'grant it with consume = \["subscription:local"\]'):
+        as_("reader").subscribe({queue: "latest"}, "local")
+
+
+def test_subscriptions_are_bounded_and_need_a_queue(as_: As, direct: RedisStore, queue: str, fresh: Fresh) -> None:
+    reader, missing = as_("reader"), fresh("open")
+    for number in range(3):
+        reader.subscribe({queue: "earliest"}, f"s{number}")
+    with pytest.raises(FederationRefused, match="has 3 of them"):
+        reader.subscribe({queue: "earliest"}, "s3")
+    assert reader.subscribe({queue: "latest"}, "s2") == {queue: 0}
+    with pytest.raises(QueueMissing):
+        reader.subscribe({missing: "latest"}, "s")
+    assert direct.subscriptions([missing]) == {missing: {}}
+
+
+def test_the_holder_of_a_lease_is_shown_to_its_own_secret_only(as_: As, direct: RedisStore, queue: str) -> None:
+    victim, reader, token = as_("victim"), as_("reader"), my_token()
+    assert victim.lease([queue], "", token, {}) == {queue: token}
+    assert as_("victim").holders([queue], "") == {queue: token}
+    assert token not in reader.holders([queue], "")[queue]
+    stored = direct.holders([queue], "")[queue]
+    for dead in (token, stored, reader.holders([queue], "")[queue]):
+        assert reader.lease([queue], "", "mine", {queue: dead})[queue] != "mine"
+    assert reader.keep_alive([queue], "", token) == {queue: -1}
+    with pytest.raises(FederationRefused, match="another reader holds"):
+        reader.ack({queue: Position(direct.states({queue: -1})[queue].born, 3, "")}, "")
+    assert victim.keep_alive([queue], "", token) == {queue: 1}
+    assert as_("victim").lease([queue], "", "next", {queue: token}) == {queue: "next"}  # of the same secret, known to be dead
+
+
+@pytest.mark.parametrize("name", ["lease:", "lease:x", "hand:x", "stage:x", "messages", "metadata", "owners", "a:lease:b"])
+def test_a_subscription_cannot_be_a_key_of_a_queue_with_a_longer_name(as_: As, queue: str, name: str) -> None:
+    with pytest.raises(WireError, match="a subscription whose name"):
+        as_("victim").lease([queue], name, "me", {})
+
+
+def test_who_browses_looks_and_takes_nothing(as_: As, direct: RedisStore, queue: str) -> None:
+    looker = as_("looker")
+    attached = looker.attach([queue], HOUR)[queue]
+    assert looker.states({queue: -1})[queue].count == 3
+    assert looker.keep_alive([queue], "", "") == {queue: 1}
+    for attempt_ in (
+        lambda: looker.ack({queue: Position(attached.born, 3, "")}, ""),
+        lambda: looker.lease([queue], "", "me", {}),
+        lambda: looker.keep_alive([queue], "", "me"),
+        lambda: looker.subscribe({queue: "latest"}, "s"),
+    ):
+        with pytest.raises(FederationRefused, match=f"'looker' may not consume queue {queue!r}"):
+            attempt_()
+    assert count(direct, queue) == 3
