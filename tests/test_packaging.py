@@ -77,7 +77,7 @@ def test_a_plain_install_brings_neither_spark_nor_web_sockets(metadata: Message)
     assert plain == {"redis", "hiredis", "pyarrow"}
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "constraints-spark40.txt"])
+@pytest.mark.parametrize("file", sorted(path.name for path in (ROOT / "conf").glob("constraints*.txt")))
 def test_every_dependency_is_pinned_for_ci(file: str) -> None:
     pins = {line.split("==")[0].lower() for line in (ROOT / "conf" / file).read_text().splitlines() if "==" in line}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

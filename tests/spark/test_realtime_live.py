@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, DataLoss, QueueBusy
+from busmq_spark.errors import ConfigError, DataLoss, QueueBusy, StateError
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
@@ -146,6 +146,29 @@ def test_a_commit_after_the_stop_is_left_to_the_next_run(bus: Bus, live: MakeLiv
     query.restart()
     query.begin()
     wait_until(lambda: bus.ids(queue) == [], PATIENCE_S)
+
+
+def test_a_stream_that_was_stopped_takes_hold_of_nothing_more(bus: Bus, live: MakeLive, queue: str) -> None:
+    query = live(queue)
+    query.reader.stop()
+    query.reader.commit({"v": 1, "queues": {queue: {"born": "b", "last": 5, "mark": ""}}})
+    with pytest.raises(StateError, match="it is stopped"):
+        query.begin()
+    assert bus("EXISTS", *QueueKeys(queue).all, QueueKeys(queue).lease("")) == 0
+
+
+def test_a_pattern_that_matches_nothing_has_one_reader_that_sleeps(bus: Bus, live: MakeLive, fresh: Fresh) -> None:
+    head = fresh("p")
+    query = live(subscribePattern=f"{head}-.*", startingOffsets="latest").begin()
+    assert query.readers == 1
+    assert query.rows(1, patience_ms=300) == []
+    query.end()
+    bus.fill(f"{head}-a", 1)
+    query.restart()
+    query.begin().rows(1, patience_ms=20)
+    query.end()
+    bus.fill(f"{head}-a", 1, first=2)
+    assert ids(query.begin().rows(1)) == [2]
 
 
 def test_readers_share_queues_when_there_are_more_than_slots_and_starve_none(bus: Bus, live: MakeLive, fresh: Fresh) -> None:

@@ -40,18 +40,20 @@ class Live:
         self._bus.push(self._source, *(str(i) for i in range(self._fed, self._fed + rows)))
         self._fed += rows
 
-    def start(self, sink: dict[str, str], batch: str = LONG) -> None:
-        """Into the table ``busmq-realtime``."""
-        self.query = self._writer(batch).format("busmq-realtime").options(asyncProgressTrackingEnabled="false", **sink).outputMode("update").start()
+    def start(self, sink: dict[str, str], batch: str = LONG, *, tasks: int = 0) -> None:
+        """Into the table ``busmq-realtime``; ``tasks``: rows are distributed anew over so many before."""
+        self.query = (
+            self._writer(batch, tasks).format("busmq-realtime").options(asyncProgressTrackingEnabled="false", **sink).outputMode("update").start()
+        )
 
     def start_foreach(self, sink: dict[str, str], batch: str = LONG) -> None:
         """Through the ForeachWriter."""
         self.query = realtime_foreach(self._writer(batch), sink).start()
 
-    def _writer(self, batch: str) -> Any:
+    def _writer(self, batch: str, tasks: int = 0) -> Any:
         options = {"redis.url": self._bus.url, "subscribe": self._source}
         rows = self._spark.readStream.format("busmq-realtime").options(**options).load().select("value")
-        return rows.writeStream.option("checkpointLocation", self._checkpoint).trigger(realTime=batch)
+        return (rows.repartition(tasks) if tasks else rows).writeStream.option("checkpointLocation", self._checkpoint).trigger(realTime=batch)
 
     def wait_for(self, true: Callable[[], object], what: str) -> None:
         """An error of the query comes up at once."""
@@ -129,9 +131,10 @@ def test_batch_after_batch_nothing_is_lost_repeated_or_out_of_order(bus: Bus, li
 
 
 @pytest.mark.usefixtures("any_sink")
-def test_exactly_once_is_refused_where_it_is_asked_for(bus: Bus, live: Live, queue: str) -> None:
+@pytest.mark.parametrize("tasks", [0, 1], ids=["", "behind a shuffle"])
+def test_exactly_once_is_refused_where_it_is_asked_for(bus: Bus, live: Live, queue: str, tasks: int) -> None:
     live.feed(1)
-    live.start({"redis.url": bus.url, "queue": queue, "delivery": "exactly-once"})
+    live.start({"redis.url": bus.url, "queue": queue, "delivery": "exactly-once"}, tasks=tasks)
     with pytest.raises(Exception, match=r"\[BUSMQ_CONFIG\] delivery=exactly-once is not possible with trigger\(realTime=…\)"):
         live.wait_whole(bus, queue)
     assert bus.stored(queue) == []

@@ -3,7 +3,7 @@ package busmq.spark.redis;
 import busmq.spark.BusException;
 import java.util.List;
 
-/** A link that knows whether a call is under way, so that it is never handed to somebody else meanwhile. */
+/** A link that knows whether a call is under way: another thread's meanwhile is an error, and the pool does not take the link back. */
 abstract class GuardedLink implements Link {
     private boolean busy;
     private boolean retired;
@@ -35,6 +35,9 @@ abstract class GuardedLink implements Link {
     abstract List<Object> step(List<Call> calls);
 
     private synchronized void enter() {
+        if (busy) {
+            throw new IllegalStateException("two threads use one link; replies would be mixed up"); // a defect of this module
+        }
         busy = true;
     }
 

@@ -1,5 +1,7 @@
 package busmq.spark.redis;
 
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import busmq.spark.core.HashIndex;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.options.RedisOptions;
@@ -19,7 +21,8 @@ import java.util.TreeMap;
 import java.util.function.LongSupplier;
 
 /**
- * The links to every server of a bus, in the order of its URLs; a cluster is one. Not for two threads at once: take some for each.
+ * The links to every server of a bus, in the order of its URLs; a cluster is one. Not for two threads at once: take some for each. After
+ * {@link #close} they may be another's, so every use is an error then.
  */
 public final class Links implements AutoCloseable {
     private static final int MOST_IDLE = 8;
@@ -30,7 +33,7 @@ public final class Links implements AutoCloseable {
 
     private final RedisOptions options;
     private final List<GuardedLink> links;
-    private boolean taken;
+    private volatile boolean taken;
     private long given;
 
     private Links(RedisOptions options) {
@@ -60,12 +63,19 @@ public final class Links implements AutoCloseable {
 
     /** In the order of the URLs. */
     public List<Link> links() {
-        return List.copyOf(links);
+        return List.copyOf(mine());
     }
 
     /** The link of a queue by the index that {@link #locate} found. */
     public Link link(int index) {
-        return links.get(index);
+        return mine().get(index);
+    }
+
+    private List<GuardedLink> mine() {
+        if (!taken) {
+            throw BusException.of(ErrorKind.STATE, "event", "use", "what", "these links", "state", "closed", "remedy", "Open new ones");
+        }
+        return links;
     }
 
     /** The keys of a queue, as this layout spells them. */
@@ -86,7 +96,7 @@ public final class Links implements AutoCloseable {
         List<String> names = List.copyOf(queues);
         List<Call> questions = names.stream().map(name -> Call.command("EXISTS", keys(name).metadata())).toList();
         List<List<Object>> answers = new ArrayList<>();
-        links.forEach(link -> answers.add(link.runAll(questions)));
+        mine().forEach(link -> answers.add(link.runAll(questions)));
         for (int i = 0; i < names.size(); i++) {
             int place = HashIndex.of(keys(names.get(i)).metadata(), links.size());
             for (int server = links.size() - 1; server >= 0; server--) {
@@ -102,7 +112,7 @@ public final class Links implements AutoCloseable {
         SortedMap<String, Integer> found = new TreeMap<>();
         for (int i = 0; i < links.size(); i++) {
             int server = i;
-            List<List<String>> names = links.get(i) instanceof ClusterLink cluster ? cluster.each(this::queuesOf) : List.of(queuesOf(links.get(i)));
+            List<List<String>> names = mine().get(i) instanceof ClusterLink cluster ? cluster.each(this::queuesOf) : List.of(queuesOf(links.get(i)));
             names.forEach(each -> each.forEach(name -> found.putIfAbsent(name, server)));
         }
         return found;
@@ -111,7 +121,7 @@ public final class Links implements AutoCloseable {
     /** How many connections listen to a queue; in a cluster each of them asks one node, whichever. */
     public long listeners(String queue, int server) {
         Call question = Call.command("PUBSUB", "NUMSUB", keys(queue).available());
-        GuardedLink link = links.get(server);
+        GuardedLink link = mine().get(server);
         List<Object> replies = link instanceof ClusterLink cluster ? cluster.each(node -> node.run(question)) : List.of(link.run(question));
         return replies.stream().mapToLong(reply -> (Long) ((List<?>) reply).get(1)).sum();
     }

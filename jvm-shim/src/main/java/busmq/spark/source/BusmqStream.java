@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.Plan;
 import busmq.spark.core.Position;
@@ -37,7 +38,8 @@ import org.slf4j.LoggerFactory;
  *
  * <p>Rule 1. A batch is a function of its offsets; nothing else survives a restart. Rule 2. The {@code start} of {@code latestOffset} is in the commit
  * log, so it is acknowledged from there, unless the engine writes its logs asynchronously; {@code commit} comes later, or never. Rule 3. In real-time
- * mode {@code commit} comes with every batch, and only what it says is acknowledged.
+ * mode {@code commit} comes with every batch, and only what it says is acknowledged. Rule 4. Where the engine writes its logs asynchronously,
+ * {@code commit} comes on a thread of its own, and once more after {@link #stop} from Spark 4.3 on: one call at a time, and nothing after the stop.
  */
 final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
     /** How often an idle query looks for new queues that match its pattern. */
@@ -62,6 +64,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private Map<String, Position> decoded = Map.of();
     private long nextPoll;
     private long nextDiscovery;
+    private boolean stopped;
 
     BusmqStream(ReadOptions options, StructType schema) {
         this.options = options;
@@ -104,7 +107,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     @Override
-    public Offset latestOffset(Offset start, ReadLimit limit) {
+    public synchronized Offset latestOffset(Offset start, ReadLimit limit) {
         String at = start.json();
         Map<String, Position> begin = decode(at);
         boolean fresh = at.equals(OffsetJson.INITIAL);
@@ -126,13 +129,13 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** The newest ids, from the last planning: lag is this minus the end offset. */
     @Override
-    public Offset reportLatestOffset() {
+    public synchronized Offset reportLatestOffset() {
         Map<String, Long> given = planner == null ? Map.of() : planner.given();
         return given.isEmpty() ? null : new BusOffset(OffsetJson.report(given));
     }
 
     @Override
-    public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    public synchronized InputPartition[] planInputPartitions(Offset start, Offset end) {
         Map<String, Position> begin = decode(start.json());
         Map<String, Position> goal = OffsetJson.decode(end.json());
         Map<String, Position> all = new HashMap<>(begin);
@@ -152,7 +155,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** A batch of real-time mode: it begins at {@code start} and ends when its time is over. New queues that match the pattern enter here. */
     @Override
-    public InputPartition[] planInputPartitions(Offset start) {
+    public synchronized InputPartition[] planInputPartitions(Offset start) {
         Map<String, Position> begin = decode(start.json());
         boolean fresh = start.json().equals(OffsetJson.INITIAL);
         attach(begin, fresh);
@@ -161,7 +164,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     @Override
-    public Offset mergeOffsets(PartitionOffset[] offsets) {
+    public synchronized Offset mergeOffsets(PartitionOffset[] offsets) {
         Map<String, Position> ends = live.ends(offsets);
         ends.keySet().forEach(queue -> attachment.store.listening(queue, live.heardBy(queue).size()));
         return new BusOffset(OffsetJson.encode(ends));
@@ -173,7 +176,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     @Override
-    public void commit(Offset end) {
+    public synchronized void commit(Offset end) {
+        if (stopped) {
+            return; // the next run begins with it
+        }
         Map<String, Position> done = OffsetJson.decode(end.json());
         attach(done, false);
         if (realTime) {
@@ -185,8 +191,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** How many messages are stored behind the offset, in the progress of the query. */
     @Override
-    public Map<String, String> metrics(Optional<Offset> latest) {
-        if (attachment == null || latest.isEmpty()) {
+    public synchronized Map<String, String> metrics(Optional<Offset> latest) {
+        if (attachment == null || stopped || latest.isEmpty()) {
             return Map.of();
         }
         try {
@@ -202,7 +208,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     @Override
-    public void stop() {
+    public synchronized void stop() {
+        stopped = true;
         if (attachment != null) {
             acks.close();
             attachment.close();
@@ -214,6 +221,9 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Take hold of the queues of the query: at the first call, and of new ones later. */
     private void attach(Map<String, Position> known, boolean fresh) {
+        if (stopped) {
+            throw BusException.of(ErrorKind.STATE, "event", "plan with", "what", "this stream", "state", "stopped", "remedy", "Start the query again");
+        }
         if (attachment == null) {
             begin(known.keySet());
         }

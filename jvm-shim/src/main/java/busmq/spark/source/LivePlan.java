@@ -42,13 +42,15 @@ final class LivePlan {
      *
      * <p>{@code fresh}: there was none. What {@code latest} means must then be in the log before anything is read: a driver that dies in its first
      * batch would else begin behind what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
+     *
+     * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without readers would end at once, too, again and again.
      */
     InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean fresh) {
         this.entries = entries;
-        List<List<String>> groups = Plan.readers(entries.keySet(), readers());
+        List<List<String>> groups = entries.isEmpty() ? List.of(List.of()) : Plan.readers(entries.keySet(), readers());
         long commands = options.redis().cluster() ? entries.size() : groups.size();
         long pollMs = pollMs(options.idlePollMs(), commands);
-        boolean pin = fresh && options.starting().has(Starting.LATEST);
+        boolean pin = fresh && !entries.isEmpty() && options.starting().has(Starting.LATEST);
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
             found.add(new LivePartition(group.stream().map(queue -> new LivePartition.Follow(

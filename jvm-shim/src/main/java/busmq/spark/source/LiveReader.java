@@ -118,6 +118,11 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         return ROW;
     }
 
+    /** The only form that Spark 4.2.0 knows. 4.1, which this is compiled against, lacks it (hence no annotation), and 4.3 accepts both. */
+    public RecordStatus nextWithTimeout(Long startTimeMs, Long timeoutMs) throws InterruptedIOException {
+        return nextWithTimeout(timeoutMs);
+    }
+
     @Override
     public boolean next() throws InterruptedIOException {
         return nextWithTimeout(0L).hasRecord();
@@ -200,7 +205,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
 
     private void poll() {
         long now = System.nanoTime();
-        if (now >= nextCheck) {
+        if (now >= nextCheck && !queues.isEmpty()) {
             nextCheck = now + CHECK_POLLS * pollNs;
             Followed next = queues.get(checked++ % queues.size()); // one at a time, so that many idle queues cost no more than one
             if (next.queue.check()) {

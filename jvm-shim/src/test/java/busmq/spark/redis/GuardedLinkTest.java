@@ -2,6 +2,7 @@ package busmq.spark.redis;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.List;
@@ -51,5 +52,16 @@ class GuardedLinkTest {
         assertEquals("reply", link.run(Call.command("PING")));
         assertTrue(link.idle());
         assertEquals(0, closed);
+    }
+
+    @Test
+    void aSecondThreadIsRefusedWhileACallIsUnderWay() throws InterruptedException {
+        Thread other = new Thread(() -> link.run(Call.command("PING")));
+        other.start();
+        underWay.await();
+        assertThrows(IllegalStateException.class, () -> link.run(Call.command("PING")));
+        answered.countDown();
+        other.join();
+        assertEquals("reply", link.run(Call.command("PING")));
     }
 }

@@ -2,7 +2,9 @@ package busmq.spark.redis;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import busmq.spark.BusException;
 import busmq.spark.options.RedisOptions;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
@@ -31,6 +33,17 @@ class LinksTest {
             assertEquals("one", left.ended.poll(10, TimeUnit.SECONDS));
             use(used);
             assertNull(used.ended.poll());
+        }
+    }
+
+    @Test
+    void linksThatWereGivenBackServeNobodyUntilTheyAreTakenAgain() throws Exception {
+        try (EchoServer server = new EchoServer()) {
+            Links links = Links.of(RedisOptions.at(server.url()));
+            links.close();
+            assertThrows(BusException.class, () -> links.link(0));
+            assertThrows(BusException.class, links::links);
+            use(server);
         }
     }
 }
