@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
     from busmq_spark.core.message import Message
+    from busmq_spark.core.subscription import Subscription
 
 TTL_S = 30
 OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born"})
@@ -66,6 +67,18 @@ class AnyQueue(Emitter):
         """The messages, oldest first."""
         raise NotImplementedError
 
+    async def subscribe(self, name: str, start: str | int = "earliest") -> int:
+        """The last acked id of the subscription, registered now if it was not."""
+        raise self._no_subscriptions(f"subscribe({name!r}, {start!r})")
+
+    async def unsubscribe(self, name: str) -> bool:
+        """Whether there was such a subscription."""
+        raise self._no_subscriptions(f"unsubscribe({name!r})")
+
+    async def subscriptions(self) -> list[Subscription]:
+        """Every subscription."""
+        raise self._no_subscriptions("subscriptions()")
+
     def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
         """Consume with callbacks: ``handler`` (a function or coroutine function) and the event ``message`` get every message, one after the other.
 
@@ -87,6 +100,9 @@ class AnyQueue(Emitter):
         if not self.attached:
             raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
         return self.ttl_s
+
+    def _no_subscriptions(self, call: str) -> ConfigError:
+        return ConfigError(reason=f"{call} cannot be said over federation; call it on a bus at the Redis of queue {self.name!r}, or run busmq there")
 
     def _not_reliable(self, remedy: str) -> StateError:
         return StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)

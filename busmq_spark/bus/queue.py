@@ -11,10 +11,12 @@ from busmq_spark.bus.any_queue import TTL_S, AnyQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.push import Pump
 from busmq_spark.core import queue as flows
+from busmq_spark.core import subscription
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode
 from busmq_spark.errors import BusError, QueueMissing, StateError
+from busmq_spark.topology.holder import is_dead
 from busmq_spark.topology.place import new_token
 from busmq_spark.topology.translate import translate
 
@@ -197,6 +199,24 @@ class Queue(AnyQueue):
         self._check_fields(fields)
         ttl_s = self._need_attached("set metadata of")
         await self.run(flows.describe(self.keys, {name: str(value) for name, value in fields.items()}, ttl_s))
+
+    # -- subscriptions, as Spark queries with the option of that name have them ----------------------------------------------------------------
+
+    async def subscribe(self, name: str, start: str | int = "earliest") -> int:
+        """Register a subscription: from now on messages stay stored until it has acked them. Its last acked id; one that exists keeps its own.
+
+        ``start`` is ``earliest``, ``latest`` or the last id that counts as read. Raises QueueBusy while a query without a subscription reads.
+        """
+        self._need_attached("subscribe to")
+        return await self.run(subscription.register(self.keys, name, start, is_dead))
+
+    async def unsubscribe(self, name: str) -> bool:
+        """Forget a subscription, and drop what only it held back. Whether there was one. Raises QueueBusy while a query reads with it."""
+        return await self.run(subscription.unsubscribe(self.keys, name, is_dead))
+
+    async def subscriptions(self) -> list[subscription.Subscription]:
+        """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
+        return await self.run(subscription.listed(self.keys))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 

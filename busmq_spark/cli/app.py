@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from busmq_spark import __version__
-from busmq_spark.cli import demo, embedded, info, jar, peek, push, queues, serve, tail, token
+from busmq_spark.cli import demo, embedded, info, jar, peek, push, queues, serve, subscriptions, tail, token
 from busmq_spark.cli.output import LogNotes, Output
 from busmq_spark.cli.where import reaching
 from busmq_spark.errors import BusError, ConfigError
@@ -69,6 +69,7 @@ for title, commands in (
     ("Start here", (demo.demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek)),
     ("State", (queues.queues, info.info)),
+    ("Subscriptions", (subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):

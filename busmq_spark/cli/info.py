@@ -13,7 +13,9 @@ from busmq_spark.cli.overview import Overview, overviews
 from busmq_spark.cli.queues import reader_names
 from busmq_spark.cli.safe import count, duration, number, size
 from busmq_spark.cli.servers import ServerReport, report
+from busmq_spark.cli.subscriptions import warn_if_abandoned
 from busmq_spark.cli.target import opened, place_of
+from busmq_spark.core.subscription import listed
 from busmq_spark.options import RedisOptions
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.links import Link
@@ -40,6 +42,9 @@ def info(
     with opened(redis) as links:
         if queue is not None:
             _show_queue(out, _overview(queue, links))
+            place = place_of(queue, links)
+            for each in place.link.run(listed(place.keys)):
+                warn_if_abandoned(out, queue, each)
             return
         for link in links:
             for server in link.each(partial(report, cluster=True)) if isinstance(link, ClusterLink) else [report(link)]:

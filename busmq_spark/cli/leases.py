@@ -21,15 +21,16 @@ def living(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[
     return {
         name: int(left_ms)
         for name, token, left_ms in zip(names, replies[0::2], replies[1::2], strict=True)
-        if isinstance(token, bytes) and left_ms is not None and int(left_ms) >= 0 and not _is_dead(token)
+        if isinstance(token, bytes) and left_ms is not None and int(left_ms) >= 0 and not is_dead(token.decode("utf-8", "replace"))
     }
 
 
-def _is_dead(token: bytes) -> bool:
+def is_dead(token: str) -> bool:
+    """Whether the holder of a lease is known to be gone."""
     # Only here, since it loads pyarrow: most queues have no lease.
-    from busmq_spark.topology.holder import is_dead
+    from busmq_spark.topology.holder import is_dead as known_dead
 
-    return is_dead(token.decode("utf-8", "replace"))
+    return known_dead(token)
 
 
 def holders(place: Place) -> list[str]:

@@ -59,7 +59,7 @@ class QueueKeys:
 
     @once
     def acks(self) -> str:
-        """Ours. Hash: subscription → last acked id; field ``:born`` names the incarnation they belong to."""
+        """Ours. Hash: subscription → last acked id; ``:born`` is the incarnation they belong to, ``:at:`` and a name when that one was here last."""
         return f"{self.base}:acks"
 
     @once

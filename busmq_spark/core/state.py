@@ -139,12 +139,7 @@ def subscribe(queues: Sequence[QueueKeys], subscription: str, starts: Sequence[s
 def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
     """For each queue its subscriptions and their last acked ids."""
     replies = yield [command("HGETALL", keys.acks) for keys in queues]
-    return [{name.decode(): int(last) for name, last in zip(reply[0::2], reply[1::2], strict=True) if name != b":born"} for reply in replies]
-
-
-def unsubscribe(keys: QueueKeys, subscription: str) -> Flow[bool]:
-    """Forget a subscription; its un-acked messages leave with the next ack of another. The result says whether there was one."""
-    return bool((yield command("HDEL", keys.acks, subscription)))
+    return [{name.decode(): int(last) for name, last in zip(reply[0::2], reply[1::2], strict=True) if not name.startswith(b":")} for reply in replies]
 
 
 def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -> Flow[list[tuple[str, str]]]:

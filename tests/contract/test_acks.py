@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, state
+from busmq_spark.core import queue, state, subscription
 from busmq_spark.core.flow import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
@@ -89,8 +89,8 @@ def test_a_forgotten_subscription_holds_nothing_back(run: Run, born: Born) -> No
     run(queue.push_many(keys, [b"x"] * 5))
     run(state.subscribe([keys], "gone", ["earliest"]))
     run(state.subscribe([keys], "here", ["earliest"]))
-    assert run(state.unsubscribe(keys, "gone"))
-    assert not run(state.unsubscribe(keys, "gone"))
+    assert run(subscription.unsubscribe(keys, "gone"))
+    assert not run(subscription.unsubscribe(keys, "gone"))
     ack(run, keys, 4, there.born, subscription="here")
     assert stored_ids(run, keys) == [5]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue, state
+from busmq_spark.core import queue, state, subscription
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import Ack, AckResult
@@ -70,7 +70,8 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
     assert run(state.keep_alive([stored], "s", ME, 60_000)) == [1]
     assert run(state.ack_to([Ack(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
     assert run(state.subscriptions([stored])) == [{"s": 15}]
-    assert run(state.unsubscribe(stored, "s"))
+    assert run(state.release(stored, "s", ME))
+    assert run(subscription.unsubscribe(stored, "s"))
 
 
 def test_a_source_starts_also_when_one_of_its_queues_does_not_exist_yet(run: Run, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:

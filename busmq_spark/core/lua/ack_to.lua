@@ -7,12 +7,13 @@
 -- @include even_if_full
 -- @include find
 -- @include mark
+-- @include seen
 local sub, most, long_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local function lowest(acks, low)
   local all = redis.call('HGETALL', acks)
   for i = 1, #all, 2 do
-    if all[i] ~= ':born' then low = math.min(low, tonumber(all[i + 1])) end
+    if string.sub(all[i], 1, 1) ~= ':' then low = math.min(low, tonumber(all[i + 1])) end
   end
   return low
 end
@@ -32,7 +33,10 @@ local function ack(metadata, messages, msgid, acks, id_text, born, expected)
   if sub ~= '' then
     local acked, lasting = tonumber(redis.call('HGET', acks, sub) or 0), math.max(tonumber(stored[1]) or 0, long_ttl_s)
     even_if_full(acks, lasting)
-    if acked < id then redis.call('HSET', acks, sub, id_text, ':born', born) end
+    if acked < id then
+      redis.call('HSET', acks, sub, id_text, ':born', born)
+      seen(acks, sub)
+    end
     redis.call('EXPIRE', acks, lasting) -- it may be new
   end
   local low = lowest(acks, id)

@@ -3,6 +3,7 @@
 -- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s
 -- Result the last acked id of the subscription, as text; it keeps the one it has.
 -- @include even_if_full
+-- @include seen
 local sub, start = ARGV[1], ARGV[2]
 local born = redis.call('HGET', KEYS[1], 'born') or ''
 local lasting = math.max(tonumber(redis.call('HGET', KEYS[1], 'ttl') or 0) or 0, tonumber(ARGV[3]))
@@ -19,8 +20,9 @@ if not known then
   else
     known = start
   end
-  even_if_full(KEYS[4], lasting)
-  redis.call('HSET', KEYS[4], sub, known, ':born', born)
 end
+even_if_full(KEYS[4], lasting)
+redis.call('HSET', KEYS[4], sub, known, ':born', born)
+seen(KEYS[4], sub)
 redis.call('EXPIRE', KEYS[4], lasting)
 return known

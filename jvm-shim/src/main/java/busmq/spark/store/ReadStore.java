@@ -184,7 +184,7 @@ public final class ReadStore implements AutoCloseable {
             List<Object> items = list(reply);
             for (int i = 0; i < items.size(); i += 2) {
                 String name = text(items.get(i));
-                if (!name.equals(":born")) {
+                if (!name.startsWith(":")) {
                     found.put(name, number(items.get(i + 1)));
                 }
             }

@@ -1,0 +1,147 @@
+"""``busmq subscribe``, ``unsubscribe``, ``subscriptions``: who still has to read which messages of a queue."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.leases import is_dead
+from busmq_spark.cli.options import JsonOption, QueueArgument
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.safe import count, duration, number, shown
+from busmq_spark.cli.target import existing, opened, place_of
+from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.core.subscription import Subscription, check_name, listed, register
+from busmq_spark.core.subscription import unsubscribe as forget
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import RedisOptions
+from busmq_spark.topology.place import new_token
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", show_default=False)]
+
+
+def subscribe(
+    queue: QueueArgument,
+    name: NameArgument,
+    *,
+    start: Annotated[
+        str, typer.Option("--start", metavar="WHERE", help="earliest, latest, or the last id that counts as read.", show_default=True)
+    ] = "earliest",
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Register a subscription before its query runs: from now on messages stay until it has acked them.
+
+    A queue that does not exist is created. A subscription that exists keeps its position.
+
+    ```
+    busmq subscribe orders audit
+    busmq subscribe orders audit --start latest
+    ```
+    """
+    out = Output(as_json)
+    check_name(name)
+    where = _start(start)
+    with opened(redis) as links:
+        place = place_of(queue, links)
+        place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+        known = {each.name for each in place.link.run(listed(place.keys))}
+        last = place.link.run(register(place.keys, name, where, is_dead))
+        state = place.state()
+    if as_json:
+        out.record(queue=queue, subscription=name, created=name not in known, acked=last, behind=max(0, state.given - last))
+        return
+    begins = "keeps its place" if name in known else "begins"
+    out.say(f"Subscription {name} of queue {queue} {begins} after id {last}: {count(max(0, state.given - last), 'message')} to read.")
+    if name not in known and start == "earliest" and state.floor > 0:
+        out.warn(f"{count(state.floor, 'message')} (ids 1..{state.floor}) had left the queue before")
+
+
+def unsubscribe(queue: QueueArgument, name: NameArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
+    """Forget a subscription. Messages that were kept for it only leave the queue.
+
+    ```
+    busmq unsubscribe orders audit
+    ```
+    """
+    out = Output(as_json)
+    with opened(redis) as links:
+        place, before = existing(queue, links)
+        known = [each.name for each in place.link.run(listed(place.keys))]
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
+        place.link.run(forget(place.keys, name, is_dead))
+        after = place.state()
+    dropped = max(0, after.floor - before.floor)
+    if as_json:
+        out.record(queue=queue, subscription=name, dropped=dropped)
+    else:
+        out.say(f"Subscription {name} of queue {queue} is forgotten; {count(dropped, 'message')} kept for it left the queue.")
+
+
+def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
+    """List the subscriptions of a queue: how far each is, and what is kept for it.
+
+    ```
+    busmq subscriptions orders
+    ```
+    """
+    out = Output(as_json)
+    with opened(redis) as links:
+        place, _ = existing(queue, links)
+        found = place.link.run(listed(place.keys))
+    if as_json:
+        for each in found:
+            out.record(**record(queue, each))
+    elif found:
+        columns = [
+            ("subscription", "left"),
+            ("acked", "right"),
+            ("behind", "right"),
+            ("kept for it", "right"),
+            ("last here", "left"),
+            ("read", "left"),
+        ]
+        out.show(table(columns, [_row(each) for each in found]))
+    else:
+        out.note(f"queue {queue} has no subscriptions. Register one with: busmq subscribe {queue} NAME")
+    for each in found:
+        warn_if_abandoned(out, queue, each)
+
+
+def warn_if_abandoned(out: Output, queue: str, found: Subscription) -> None:
+    """One that nobody seems to read with any more, while messages stay stored for it."""
+    if found.abandoned:
+        kept = f"{count(found.holds_back, 'message')} of queue {queue} stay stored for subscription {found.name}"
+        out.warn(f"{kept}, which was last here {duration(found.idle_s or 0)} ago. If it is not needed: busmq unsubscribe {queue} {found.name}")
+
+
+def record(queue: str, found: Subscription) -> dict[str, object]:
+    """As JSON."""
+    return {
+        "queue": queue,
+        "subscription": found.name,
+        "acked": found.last,
+        "behind": found.behind,
+        "holds_back": found.holds_back,
+        "idle_s": found.idle_s,
+        "read": bool(found.reader) and not is_dead(found.reader),
+        "abandoned": found.abandoned,
+    }
+
+
+def _row(found: Subscription) -> list[str | Text]:
+    read = "by a query" if found.reader and not is_dead(found.reader) else ""
+    idle = "" if found.idle_s is None else f"{duration(found.idle_s)} ago"
+    back = Text(number(found.holds_back), "yellow") if found.abandoned else number(found.holds_back)
+    return [Text(shown(found.name), "cyan"), str(found.last), number(found.behind), back, idle, read]
+
+
+def _start(text: str) -> str | int:
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return word
+    if not word.isdecimal():
+        raise ConfigError(reason=f"--start is {text!r}; expected earliest, latest, or the last id that counts as read")
+    return int(word)

@@ -1,0 +1,6 @@
+-- seen(acks, sub): notes when a subscription was here last, by the server's clock. What begins with a colon in this hash is no subscription.
+-- A user without the right to TIME may do everything else; the time is not known then.
+local function seen(acks, sub)
+  local now = redis.pcall('TIME')
+  if now[1] then redis.call('HSET', acks, ':at:' .. sub, now[1]) end
+end

@@ -1,0 +1,100 @@
+"""Subscriptions of a queue as those who look after it see them: who has acked how far, since when, and what stays stored for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.state import Ack, ack_to, states, subscribe, subscriptions
+from busmq_spark.errors import ConfigError, QueueBusy
+from busmq_spark.parsers import subscription as checked
+
+ABANDONED_S = 24 * 3600
+"""A subscription that holds messages back and was not here for longer is warned about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One subscription of one queue."""
+
+    name: str
+    last: int
+    """Everything up to this id is acknowledged."""
+    behind: int
+    """Ids given after that."""
+    holds_back: int
+    """Messages that stay stored for this one, since another subscription has acked them, or since there is no other."""
+    idle_s: int | None
+    """Seconds since it came or acked last, by the server's clock; None where nobody noted it."""
+    reader: str
+    """Whose lease it is under; empty when no query reads with it."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it looks as if nobody would read with it any more, and messages stay stored for it."""
+        return not self.reader and self.holds_back > 0 and (self.idle_s or 0) >= ABANDONED_S
+
+
+def check_name(name: str) -> str:
+    """The name of a subscription. Raises ConfigError."""
+    try:
+        return checked(name)
+    except ValueError as error:
+        raise ConfigError(reason=f"the name of the subscription is {name!r}; expected {error}") from None
+
+
+def register(keys: QueueKeys, name: str, start: str | int = "earliest", is_dead: Callable[[str], bool] = lambda _: False) -> Flow[int]:
+    """Register a subscription, so that messages stay stored until it has acked them. The result is its last acked id; one it has already stays.
+
+    ``start`` is ``earliest``, ``latest`` or the last id that counts as read. Raises QueueBusy while a query without a subscription reads the queue,
+    ConfigError for a bad name or start; ``is_dead`` says whether the holder of a lease is known to be gone.
+    """
+    check_name(name)
+    if start not in ("earliest", "latest"):
+        [state] = yield from states([(keys, -1)])
+        if type(start) is not int or not 0 <= start <= state.given:
+            raise ConfigError(reason=f"start is {start!r}; expected earliest, latest or a last id that counts as read, up to {state.given}")
+    holder = ((yield command("GET", keys.lease(""))) or b"").decode()
+    if holder and not is_dead(holder):
+        remedy = "That query would lose messages to others: stop it, and give it an option 'subscription' of its own"
+        raise QueueBusy(queue=keys.name, found="is read by a query without a subscription", remedy=remedy)
+    [last] = yield from subscribe([keys], name, [start])
+    return last
+
+
+def listed(keys: QueueKeys) -> Flow[list[Subscription]]:
+    """The subscriptions of a queue, by name."""
+    [state] = yield from states([(keys, -1)])
+    now, *items = yield script("subscriptions", (keys.acks,), ())
+    fields = {name.decode(): value for name, value in zip(items[0::2], items[1::2], strict=True)}
+    acked = {name: int(last) for name, last in sorted(fields.items()) if not name.startswith(":")}
+    leases = (yield [command("GET", keys.lease(name)) for name in acked]) if acked else []
+    found = []
+    for (name, last), lease in zip(acked.items(), leases, strict=True):
+        reached = max((other for each, other in acked.items() if each != name), default=state.given)
+        since = int(fields.get(f":at:{name}", 0))
+        idle_s = max(0, int(now) - since) if since and int(now) else None
+        back = max(0, min(reached, state.given) - max(last, state.floor))
+        found.append(Subscription(name, last, max(0, state.given - last), back, idle_s, (lease or b"").decode()))
+    return found
+
+
+def unsubscribe(keys: QueueKeys, name: str, is_dead: Callable[[str], bool] = lambda _: False) -> Flow[bool]:
+    """Forget a subscription and drop what only it held back. The result says whether there was one.
+
+    Raises QueueBusy while a query reads with it; ``is_dead`` says whether the holder of a lease is known to be gone.
+    """
+    reply = yield script("unsubscribe", (keys.acks, keys.lease(name)), (name, ""))
+    if isinstance(reply, bytes) and is_dead(reply.decode()):
+        reply = yield script("unsubscribe", (keys.acks, keys.lease(name)), (name, reply))
+    if isinstance(reply, bytes):
+        remedy = "Stop that query first; one that died elsewhere is forgotten within 15 s"
+        raise QueueBusy(queue=keys.name, found=f"is read by a query as subscription {name!r}", remedy=remedy)
+    [others] = yield from subscriptions([keys])
+    born = (yield command("HGET", keys.metadata, "born")) if others else None
+    if born:
+        slowest = min(others, key=lambda other: others[other])
+        yield from ack_to([Ack(keys, others[slowest], born.decode(), "")], slowest)
+    return bool(reply)

@@ -1,0 +1,110 @@
+"""Subscriptions as those who look after them see them: who holds messages back, since when, and how one is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.core import queue, state
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.state import Ack
+from busmq_spark.core.subscription import ABANDONED_S, Subscription, listed, unsubscribe
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import QueueBusy
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.urls import parse
+from tests.conftest import Fresh
+from tests.contract.conftest import Born, Redis, Run
+
+
+def by_name(run: Run, keys: QueueKeys) -> dict[str, Subscription]:
+    return {each.name: each for each in run(listed(keys))}
+
+
+def test_what_stays_for_a_subscription_is_what_another_has_acked(run: Run, born: Born) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"x"] * 9))
+    for name in ("fast", "middle", "slow"):
+        run(state.subscribe([keys], name, ["earliest"]))
+    run(state.ack_to([Ack(keys, 8, there.born, "")], "fast"))
+    run(state.ack_to([Ack(keys, 5, there.born, "")], "middle"))
+    found = by_name(run, keys)
+    assert {name: (each.last, each.behind, each.holds_back) for name, each in found.items()} == {
+        "fast": (8, 1, 0),
+        "middle": (5, 4, 3),
+        "slow": (0, 9, 8),
+    }
+    assert all(each.idle_s is not None and each.idle_s < 3600 and not each.abandoned for each in found.values())
+
+
+def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(run: Run, born: Born, redis: Redis) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"x"] * 4))
+    for name in ("away", "here"):
+        run(state.subscribe([keys], name, ["earliest"]))
+    since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_S - 5
+    redis("HSET", keys.acks, ":at:away", since)
+    assert not by_name(run, keys)["away"].abandoned  # nobody is further
+    run(state.ack_to([Ack(keys, 4, there.born, "")], "here"))
+    found = by_name(run, keys)
+    assert [name for name, each in found.items() if each.abandoned] == ["away"]
+    assert (found["away"].idle_s or 0) >= ABANDONED_S
+    redis("SET", keys.lease("away"), "a-reader", "PX", 600_000)
+    assert (by_name(run, keys)["away"].reader, by_name(run, keys)["away"].abandoned) == ("a-reader", False)
+    redis("DEL", keys.lease("away"))
+    run(state.subscribe([keys], "away", ["earliest"]))
+    assert not by_name(run, keys)["away"].abandoned  # it has come again
+
+
+def test_positions_written_without_a_time_are_shown_without_one(run: Run, born: Born, redis: Redis) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"x"] * 4))
+    redis("HSET", keys.acks, "old", 1, ":born", there.born)
+    [found] = run(listed(keys))
+    assert (found.name, found.last, found.behind, found.holds_back, found.idle_s) == ("old", 1, 3, 3, None)
+    assert not found.abandoned
+
+
+def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, born: Born, redis: Redis) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"x"] * 9))
+    for name in ("gone", "here", "also"):
+        run(state.subscribe([keys], name, ["earliest"]))
+    run(state.ack_to([Ack(keys, 8, there.born, "")], "here"))
+    run(state.ack_to([Ack(keys, 6, there.born, "")], "also"))
+    assert run(unsubscribe(keys, "gone"))
+    assert [message.id for message in run(queue.index(keys, 0, 99))] == [7, 8, 9]
+    assert not run(unsubscribe(keys, "gone"))
+    assert sorted(redis("HKEYS", keys.acks)) == [b":at:also", b":at:here", b":born", b"also", b"here"]
+
+
+def test_a_subscription_that_a_query_reads_with_is_kept(run: Run, born: Born, redis: Redis) -> None:
+    keys, _ = born()
+    run(state.subscribe([keys], "s", ["earliest"]))
+    redis("SET", keys.lease("s"), "a-reader", "PX", 600_000)
+    with pytest.raises(QueueBusy, match="is read by a query as subscription 's'"):
+        run(unsubscribe(keys, "s"))
+    assert list(by_name(run, keys)) == ["s"]
+    assert run(unsubscribe(keys, "s", lambda holder: holder == "a-reader"))
+    assert by_name(run, keys) == {}
+
+
+def test_a_queue_that_does_not_exist_has_no_subscriptions(run: Run, born: Born, redis: Redis) -> None:
+    keys, _ = born()
+    redis("DEL", *keys.all)
+    assert run(listed(keys)) == []
+    assert not run(unsubscribe(keys, "s"))
+
+
+def test_a_user_without_the_right_to_the_clock_may_do_everything_else(redis_server: RedisServer, fresh: Fresh) -> None:
+    keys = QueueKeys(fresh())
+    redis_server.command("ACL", "SETUSER", "timeless", "reset", "on", ">secret", "~*", "&*", "+@all", "-time")
+    link = SyncLink(parse(f"redis://timeless:secret@127.0.0.1:{redis_server.port}")[0])
+    try:
+        there = link.run(queue.attach(keys, "life", ttl_s=60))
+        link.run(queue.push_many(keys, [b"x"] * 4))
+        link.run(state.subscribe([keys], "s", ["earliest"]))
+        assert link.run(state.ack_to([Ack(keys, 3, there.born, "")], "s"))[0].status == "ok"
+        [found] = link.run(listed(keys))
+        assert (found.name, found.last, found.behind, found.idle_s) == ("s", 3, 1, None)
+    finally:
+        link.close()
