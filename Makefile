@@ -86,6 +86,11 @@ $(JAR): jvm-shim/pom.xml $(shell find jvm-shim/src/main busmq_spark/core/lua -ty
 	@mvn --quiet --batch-mode --file jvm-shim package -Dmaven.test.skip=true
 	@touch $@
 
+.PHONY: dist
+dist: $(VENV)/.installed-dev $(JAR) ## Build the wheel and the source package, with the Java module, into dist/
+	@rm -rf dist
+	@$(PY) -m build --no-isolation --outdir dist
+
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and build output
 	rm -rf .venv .venv-spark* tests/peers/node_modules build dist *.egg-info

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -74,7 +76,35 @@ def test_the_wheel_has_the_version_the_package_says(metadata: Message) -> None:
 
 def test_a_plain_install_brings_neither_spark_nor_web_sockets(metadata: Message) -> None:
     plain = {line.split(">")[0].split("[")[0] for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
-    assert plain == {"redis", "hiredis", "pyarrow"}
+    assert plain == {"redis", "hiredis", "numpy", "pyarrow"}
+
+
+def test_the_readme_says_of_each_extra_what_it_is_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "README.md").read_text("utf-8").partition("| extra |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(extras)
+
+
+def test_a_source_package_has_the_jar_and_makes_a_wheel_with_it_and_a_tree_without_says_so(tmp_path: Path) -> None:
+    """In a copy of the tree, where the jar may come and go."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "notebooks/")):
+            (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / "tree" / name)
+    jar = tmp_path / "tree" / module.JAR.relative_to(ROOT)
+    for content in (b"", b"a jar"):
+        if content:
+            jar.parent.mkdir()
+            jar.write_bytes(content)
+        out = tmp_path / f"out{len(content)}"
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tmp_path / "tree")]  # as make dist does
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ("lacks the Java module" in done.stdout + done.stderr) == (not content)
+        [path] = out.glob("*.whl")
+        assert [ZipFile(path).read(name) for name in ZipFile(path).namelist() if name.endswith(".jar")] == [content] * bool(content)
+        assert list(out.glob("*.tar.gz"))
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in (ROOT / "conf").glob("constraints*.txt")))

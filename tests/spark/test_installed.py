@@ -11,11 +11,13 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+from packaging.requirements import Requirement
 
 from busmq_spark.spark.java import ensure_java
 from tests.spark.conftest import PATIENCE_S, ROOT, Bus
@@ -70,6 +72,41 @@ def test_the_format_is_found_where_the_wheel_is_installed(bus: Bus, queue: str, 
     starter = [sys.executable] if how == "python" else [str(SUBMIT), "--master", "local[2]"]
     result = found(run([*starter, JOB.name, bus.url, queue], clean(str(installed)), elsewhere))
     assert result.pop("package") is None  # neither the program nor the user named it
+    assert result == EXPECTED
+
+
+def linked(folder: Path, *names: str) -> Path:
+    """A folder with these distributions of this interpreter, and what each asks for without any extra, as an installation makes it."""
+    wanted, met = [Requirement(name) for name in names], set[str]()
+    while wanted:
+        asked = wanted.pop()
+        if (name := asked.name.lower()) in met or (asked.marker and not asked.marker.evaluate({"extra": ""})):
+            continue
+        met.add(name)
+        found = distribution(name)
+        wanted += [Requirement(each) for each in found.requires or ()]
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            (folder / top).symlink_to(Path(str(found.locate_file(top))))
+    return folder
+
+
+def test_the_wheel_beside_a_bare_pyspark_needs_nothing_that_it_does_not_ask_for(
+    bus: Bus, queue: str, installed: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    shutil.copy(JOB, elsewhere)
+    [asks] = [file.read_text() for file in installed.glob("*.dist-info/METADATA")]
+    plain = [line.partition(": ")[2] for line in asks.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
+    (tmp_path / "site").mkdir()
+    packages = linked(tmp_path / "site", "pyspark", *plain)
+    assert not (packages / "pandas").exists()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: nothing of this interpreter's own packages
+    python.chmod(0o755)
+    path = os.pathsep.join([str(installed), str(packages)])
+    result = found(
+        run([str(python), JOB.name, bus.url, queue], clean(path, PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python)), elsewhere)
+    )
+    assert result.pop("package") is None
     assert result == EXPECTED
 
 
