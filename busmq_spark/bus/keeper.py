@@ -40,7 +40,7 @@ class Keeper:
 
     def add(self, queue: Queue) -> None:
         """Touch the queue from now on; it has just been touched."""
-        self._due[queue] = _now() + _interval_s(queue)
+        self._due[queue] = _due(_interval_s(queue))
 
     def remove(self, queue: Queue) -> None:
         """Touch it no more."""
@@ -48,7 +48,7 @@ class Keeper:
 
     def keep(self, thing: Persistable) -> None:
         """Touch the object from now on; it has just been touched."""
-        self._objects_due[thing] = _now() + thing.ttl_s / 3
+        self._objects_due[thing] = _due(thing.ttl_s / 3)
 
     def let_go(self, thing: Persistable) -> None:
         """Touch it no more."""
@@ -132,6 +132,11 @@ def _announcement(queue: Queue) -> Call:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _due(interval_s: float) -> float:
+    """When to touch what was touched just now: it is seen with the next tick, which shall not be later than the interval ends."""
+    return _now() + max(0.0, interval_s - TICK_S)
 
 
 def _interval_s(queue: Queue) -> float:

@@ -68,7 +68,7 @@ class Attachment:
         self.paused |= set(ttls) - set(found)
         if found:
             self.queues = sorted({*self.queues, *found})
-            self._keep_alive.watch({queue: ttls[queue] for queue in found})
+            self._keep_alive.watch({queue: ttls[queue] for queue in found}, self.store.sites(found))
             self._bells.listen(self.queues)
 
     def compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, bool]:
@@ -238,7 +238,7 @@ class Attachment:
         ttls = self._open([queue], {})
         if not ttls:
             return None
-        self._keep_alive.watch(ttls)
+        self._keep_alive.watch(ttls, self.store.sites(ttls))
         if self._options.subscription:
             self.store.subscribe({queue: "earliest"}, self._options.subscription)  # positions of an ended life went with it
         state = self.store.states({queue: -1}).get(queue)

@@ -1,57 +1,103 @@
-"""The thread beside a reader that keeps queues alive and leases held, also while a batch runs for hours."""
+"""The threads beside a reader that keep queues alive and leases held, also while a batch runs for hours."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from busmq_spark.errors import BusError
-from busmq_spark.store.protocol import ReadStore
+from busmq_spark.store.protocol import Site, SourceStore
 from busmq_spark.topology.holder import LEASE_MS
 
+IDLE_S = 60.0
+"""How often a thread looks whether its driver is still there, at least."""
 log = logging.getLogger("busmq_spark")
 
 
 class KeepAlive:
-    """A daemon thread with a store of its own. It ends with the process, with ``stop``, or when the driver that started the process is gone."""
+    """A daemon thread for each site (server, node of a cluster, link), with a store of its own: one that is away delays no other.
 
-    def __init__(self, open_store: Callable[[], ReadStore], subscription: str, token: str) -> None:
-        self._open_store = open_store
-        self._subscription, self._token = subscription, token
+    The threads end with the process, with ``stop``, or when the driver that started the process is gone.
+    """
+
+    def __init__(self, open_store: Callable[[], SourceStore], subscription: str, token: str) -> None:
+        self.open_store, self.subscription, self.token = open_store, subscription, token
+        self.taken: str | None = None
+        """A queue whose lease another reader holds now."""
+        self.threads: dict[Site, SiteThread] = {}
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def watch(self, ttls: Mapping[str, int], sites: Mapping[str, Site]) -> None:
+        """Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. ``sites``: where each of them is."""
+        with self._lock:
+            for site in set() if self._stopped else {sites[queue] for queue in ttls}:
+                if site not in self.threads:
+                    self.threads[site] = SiteThread(self, site)
+                self.threads[site].watch({queue: ttl_s for queue, ttl_s in ttls.items() if sites[queue] == site})
+
+    def stop(self) -> None:
+        """End the threads; returns at once."""
+        with self._lock:
+            self._stopped = True
+        for thread in self.threads.values():
+            thread.stop()
+
+
+class SiteThread(threading.Thread):
+    """Touches the queues of one site, each time a third of the shortest life is over."""
+
+    def __init__(self, owner: KeepAlive, site: Site) -> None:
+        super().__init__(name=f"busmq-keep-alive-{'-'.join(str(part) for part in site if part != '')}", daemon=True)
+        self._owner, self._site = owner, site
         self._queues: dict[str, int] = {}
+        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
         self._parent = os.getppid()
-        self._thread: threading.Thread | None = None
-        self.taken: str | None = None
-        """A queue whose lease somebody else holds now."""
 
-    def watch(self, ttls: dict[str, int]) -> None:
-        """Keep these queues (name to ttl in seconds) alive from now on, besides those watched already."""
-        self._queues = {**self._queues, **ttls}  # replaced, not changed: the thread reads it without a lock
+    def watch(self, ttls: Mapping[str, int]) -> None:
+        """Keep these alive, too."""
+        with self._lock:
+            self._queues.update(ttls)
         self._wake.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="busmq-keep-alive", daemon=True)
-            self._thread.start()
+        if self.ident is None:
+            self.start()
 
     def stop(self) -> None:
-        """End the thread; returns at once."""
+        """End; returns at once."""
         self._stopped = True
         self._wake.set()
 
-    def _run(self) -> None:
-        store = self._open_store()
+    def run(self) -> None:
+        store: SourceStore | None = None
         while not self._stopped and os.getppid() == self._parent:
-            queues = self._queues
+            with self._lock:
+                queues = dict(self._queues)
             try:
-                alive = store.keep_alive(list(queues), self._subscription, self._token)
+                store = store or self._owner.open_store()
+                self._touch(store, queues)
             except BusError as error:
                 log.warning("keep-alive: %s", error)
-            else:
-                self.taken = next((queue for queue, state in alive.items() if state < 0), self.taken)
-            lease_s = LEASE_MS / 1000 if self._token else float("inf")
-            self._wake.wait(min(lease_s, *queues.values()) / 3)
+            except Exception:
+                log.exception("keep-alive met an unexpected error and goes on")  # without it queues would end while they are read
+            lease_s = LEASE_MS / 1000 if self._owner.token else IDLE_S
+            self._wake.wait(min(lease_s, *queues.values(), IDLE_S) / 3)
             self._wake.clear()  # what woke it is looked at from here on, so that no stop and no new queue is slept through
-        store.close()
+        if store is not None:
+            store.close()
+
+    def _touch(self, store: SourceStore, queues: Mapping[str, int]) -> None:
+        store.place(queues, self._site)
+        alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
+        self._owner.taken = next((queue for queue, state in alive.items() if state < 0), self._owner.taken)
+        self._hand_over({queue: site for queue, site in store.sites(queues).items() if site != self._site})
+
+    def _hand_over(self, moved: Mapping[str, Site]) -> None:
+        """What is at another node of the cluster by now shall not wait for this one."""
+        if moved:
+            with self._lock:
+                ttls = {queue: self._queues.pop(queue) for queue in moved if queue in self._queues}
+            self._owner.watch(ttls, moved)

@@ -6,7 +6,7 @@ Answers about many queues leave out those of a source that is away (see line.py)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
@@ -17,7 +17,7 @@ from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
 from busmq_spark.store.line import BUDGET_S, Away, DirectLine, Line
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, ReadStore, Rows, Traces
+from busmq_spark.store.protocol import Creation, ReadStore, Rows, Site, Traces
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.sources import by_source, spell, split
 
@@ -54,6 +54,15 @@ class LinkedStore:
         """A link's queues are located where they are read: planning may not wait for it."""
         own = [queue for queue in queues if not split(queue)[0]]
         return {**dict.fromkeys(queues, 0), **(self._each(own, lambda store, part: store.locate(part)) if own else {})}
+
+    def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
+        """A link is one site, whatever is behind it."""
+        own = [queue for queue in queues if not split(queue)[0]]
+        return {**{queue: (split(queue)[0], 0, "") for queue in queues}, **(self.own.sites(own) if own and self.own else {})}
+
+    def place(self, queues: Collection[str], site: Site) -> None:
+        if not site[0] and self.own is not None:
+            self.own.place(queues, site)
 
     def discover(self, accept: Callable[[str], bool]) -> list[str]:
         def ask(source: str) -> Callable[[ReadStore], list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import Attached
@@ -17,6 +17,9 @@ from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull
 from busmq_spark.store.position import Position, Range
+
+Site: TypeAlias = tuple[str, int, str]
+"""Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one site are away together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,14 @@ class SourceStore(ReadStore, Protocol):
     @property
     def listed(self) -> Collection[str]:
         """The links that have told which queues they have."""
+        ...
+
+    def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
+        """Where each queue is, as far as is known."""
+        ...
+
+    def place(self, queues: Collection[str], site: Site) -> None:
+        """Say where queues are: no other server is asked for them."""
         ...
 
 

@@ -18,9 +18,10 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.ranges import TARGET_BYTES
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import Ack, AckResult, QueueState
+from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, Rows, Traces
+from busmq_spark.store.protocol import Creation, Rows, Site, Traces
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
 from busmq_spark.store.redis_short import read_ranges
@@ -67,6 +68,12 @@ class RedisStore:
         if unknown := [queue for queue in queues if queue not in self._places]:
             self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
         return {queue: self._places[queue] for queue in queues}
+
+    def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
+        return {queue: ("", server, self._node(queue)) for queue, server in self.locate(list(queues)).items()}
+
+    def place(self, queues: Collection[str], site: Site) -> None:
+        self._places.update(dict.fromkeys(queues, site[1]))
 
     def discover(self, accept: Callable[[str], bool]) -> list[str]:
         found = [(queue, server) for queue, server in discover(self._links) if accept(queue)]
@@ -119,7 +126,18 @@ class RedisStore:
         return self._grouped(queues, flow)
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
-        return self._grouped(queues, lambda part: states_.keep_alive([self.keys(q) for q in part], subscription, token, LEASE_MS))
+        """Every server is asked, also behind one that does not answer; then that error is raised."""
+        alive: dict[str, int] = {}
+        lost: LinkLost | None = None
+        for server, part in self._groups(queues).items():
+            try:
+                found = self._links[server].run(states_.keep_alive([self.keys(q) for q in part], subscription, token, LEASE_MS))
+                alive.update(zip(part, found, strict=True))
+            except LinkLost as error:
+                lost = error
+        if lost is not None:
+            raise lost
+        return alive
 
     def traces(self, queue: str) -> Traces:
         keys, link = self.keys(queue), self._link(queue)
@@ -205,6 +223,11 @@ class RedisStore:
         """The server that has the record of a sink."""
         return self._links[hash_index(sink_record(sink), len(self._links))]
 
+    def _node(self, queue: str) -> str:
+        """The node of a cluster that has the queue; '' of another layout."""
+        link = self._link(queue)
+        return "{}:{}".format(*link.owner(self.keys(queue).metadata)) if isinstance(link, ClusterLink) else ""
+
     def _link(self, queue: str) -> Link:
         return self._links[self.locate([queue])[queue]]
 
@@ -213,10 +236,14 @@ class RedisStore:
 
     def _grouped(self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[T]]]) -> dict[str, T]:
         """Run one flow per server over the queues it owns; every answer under its queue."""
+        parts = self._groups(queues).items()
+        return dict(chain.from_iterable(zip(part, self._links[server].run(flow(part)), strict=True) for server, part in parts))
+
+    def _groups(self, queues: Sequence[str]) -> dict[int, list[str]]:
         groups: dict[int, list[str]] = {}
         for queue, server in self.locate(queues).items():
             groups.setdefault(server, []).append(queue)
-        return dict(chain.from_iterable(zip(part, self._links[server].run(flow(part)), strict=True) for server, part in groups.items()))
+        return groups
 
 
 def _by_server(staged: Sequence[Staged]) -> dict[int, list[Staged]]:

@@ -59,7 +59,7 @@ class Engine:
         """The driver process is gone. Its leases are deleted, since this process, whose they are, lives on."""
         if attachment := self.reader._attachment:
             attachment._keep_alive.stop()
-            if thread := attachment._keep_alive._thread:
+            for thread in attachment._keep_alive.threads.values():
                 thread.join()
             for source, queues in by_source(attachment.queues).items():
                 if source in self._homes:

@@ -45,6 +45,10 @@ from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this 
     test_with_fail_on_data_loss_false_a_queue_of_a_pattern_may_come_and_go,
     test_without_create_queue_a_missing_queue_is_an_error_and_stays_missing,
 )
+from tests.spark.test_keep_alive import (  # noqa: F401  # as above; two is their fixture
+    test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another,
+    two,
+)
 from tests.spark.test_late_subscription import (  # noqa: F401  # as above
     test_a_late_subscription_is_warned_about_the_messages_that_are_gone_for_it,
     test_a_late_subscription_that_asks_for_the_first_message_is_refused,

@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
 import redis.clients.jedis.exceptions.JedisException;
+import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
 final class ClusterLink extends GuardedLink {
@@ -88,6 +89,12 @@ final class ClusterLink extends GuardedLink {
             sent.subList(read, sent.size()).forEach(each -> drop(each.parcel.node())); // its replies would be taken for others'
         }
         map = map.told(errand.moved);
+    }
+
+    /** The address of the node that owns a key, as the calls so far have found; empty before the first of them. */
+    String owner(String key) {
+        Node node = map == null ? null : map.owner(JedisClusterCRC16.getSlot(key));
+        return node == null ? "" : node.host() + ":" + node.port();
     }
 
     /** Where one slot has moved, others have too. */

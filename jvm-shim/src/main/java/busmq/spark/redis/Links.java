@@ -78,6 +78,11 @@ public final class Links implements AutoCloseable {
         return links;
     }
 
+    /** The node of a cluster that has a queue, as far as is known; empty in another layout. */
+    public String node(String queue, int index) {
+        return links.get(index) instanceof ClusterLink cluster ? cluster.owner(keys(queue).metadata()) : "";
+    }
+
     /** The keys of a queue, as this layout spells them. */
     public QueueKeys keys(String queue) {
         return new QueueKeys(queue, options.cluster());

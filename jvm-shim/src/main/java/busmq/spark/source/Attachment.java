@@ -84,7 +84,7 @@ final class Attachment implements AutoCloseable {
             throw error;
         }
         queues.addAll(ttls.keySet());
-        keepAlive.watch(ttls);
+        keepAlive.watch(ttls, store.sites(ttls.keySet()));
         return true;
     }
 
@@ -282,7 +282,7 @@ final class Attachment implements AutoCloseable {
         if (ttls.isEmpty()) {
             return null;
         }
-        keepAlive.watch(ttls);
+        keepAlive.watch(ttls, store.sites(ttls.keySet()));
         if (!options.subscription().isEmpty()) {
             store.subscribe(Map.of(queue, Starting.EARLIEST), options.subscription()); // positions of an ended life went with it
         }

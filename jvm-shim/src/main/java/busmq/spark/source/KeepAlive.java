@@ -3,14 +3,18 @@ package busmq.spark.source;
 import busmq.spark.BusException;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.ReadStore;
-import java.util.Collection;
+import busmq.spark.store.Site;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The thread beside a stream that keeps its queues alive and its leases held, also while a batch runs for hours. Ends with {@link #close}. */
+/**
+ * The threads beside a stream that keep its queues alive and its leases held, also while a batch runs for hours: one for each server or node of a
+ * cluster, so that one that is away delays no other. They end with {@link #close}.
+ */
 final class KeepAlive implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(KeepAlive.class);
     private static final long PARTS = 3;
@@ -18,9 +22,7 @@ final class KeepAlive implements AutoCloseable {
 
     private final ReadOptions options;
     private final String token;
-    private final Map<String, Long> ttlsMs = new HashMap<>();
-    private Thread thread;
-    private boolean woken;
+    private final Map<Site, SiteThread> threads = new HashMap<>();
     private boolean stopped;
     private volatile String taken;
 
@@ -29,75 +31,118 @@ final class KeepAlive implements AutoCloseable {
         this.token = token;
     }
 
-    /** Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. */
-    synchronized void watch(Map<String, Long> ttlsS) {
-        ttlsS.forEach((queue, ttlS) -> ttlsMs.put(queue, ttlS * MS_PER_S));
-        woken = true;
-        notifyAll();
-        if (thread == null) {
-            thread = new Thread(this::run, "busmq-keep-alive");
-            thread.setDaemon(true);
-            thread.start();
-        }
+    /** Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. {@code sites}: where each of them is. */
+    synchronized void watch(Map<String, Long> ttlsS, Map<String, Site> sites) {
+        ttlsS.forEach((queue, ttlS) -> {
+            Site site = sites.get(queue);
+            SiteThread thread = threads.get(site);
+            if (thread == null) {
+                thread = new SiteThread(site);
+                threads.put(site, thread);
+                if (!stopped) {
+                    thread.start();
+                }
+            }
+            thread.watch(queue, ttlS * MS_PER_S);
+        });
     }
 
-    /** A queue whose lease somebody else holds now; null when there is none. */
+    /** A queue whose lease another reader holds now; null when there is none. */
     String taken() {
         return taken;
     }
 
-    private void run() {
-        try (ReadStore store = new ReadStore(options.redis())) {
-            Map<String, Long> watched = next(0);
-            while (watched != null) {
-                touch(store, watched.keySet());
-                long shortest = Collections.min(watched.values());
-                watched = next((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / PARTS);
-            }
-            Leases.giveUp(store, ttlsMs.keySet(), options.subscription(), token);
-        }
-    }
-
-    private void touch(ReadStore store, Collection<String> queues) {
-        try {
-            store.keepAlive(queues, options.subscription(), token).forEach((queue, state) -> taken = state < 0 ? queue : taken);
-        } catch (BusException error) {
-            LOG.warn("keep-alive: {}", error.getMessage());
-        } catch (RuntimeException error) {
-            LOG.warn("keep-alive goes on after an error that nobody foresaw", error); // without it queues would end while they are read
-        }
-    }
-
-    /** Waits so long, or until something changed; then what to keep alive, or null for nothing more. */
-    private synchronized Map<String, Long> next(long waitMs) {
-        long until = System.nanoTime() + waitMs * 1_000_000;
-        for (long left = waitMs; !woken && !stopped && left > 0; left = (until - System.nanoTime()) / 1_000_000) {
-            try {
-                wait(left);
-            } catch (InterruptedException error) {
-                stopped = true; // nobody but the end of the process interrupts this thread
-            }
-        }
-        woken = false;
-        return stopped ? null : Map.copyOf(ttlsMs);
-    }
-
-    /** Ends the thread and waits for it a little, so that the leases are given up before the caller goes on. */
+    /** Ends the threads and waits for them a little, so that the leases are given up before the caller goes on. */
     @Override
     public void close() {
-        Thread running;
+        Map<Site, SiteThread> running;
         synchronized (this) {
             stopped = true;
-            running = thread;
-            notifyAll();
+            running = Map.copyOf(threads);
         }
-        if (running == null) {
-            return;
-        }
+        running.values().forEach(SiteThread::end);
+        long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(2);
         try {
-            running.join(2 * MS_PER_S);
+            for (SiteThread thread : running.values()) {
+                thread.join(Math.max(1, TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())));
+            }
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
+        }
+    }
+
+    /** Touches the queues of one site, each time a third of the shortest life is over. */
+    private final class SiteThread extends Thread {
+        private final Site site;
+        private final Map<String, Long> ttlsMs = new HashMap<>();
+        private boolean woken;
+        private boolean ended;
+
+        SiteThread(Site site) {
+            super("busmq-keep-alive-" + site.server() + site.node());
+            this.site = site;
+            setDaemon(true);
+        }
+
+        synchronized void watch(String queue, long ttlMs) {
+            ttlsMs.put(queue, ttlMs);
+            woken = true;
+            notifyAll();
+        }
+
+        synchronized void end() {
+            ended = true;
+            notifyAll();
+        }
+
+        @Override
+        public void run() {
+            try (ReadStore store = new ReadStore(options.redis())) {
+                Map<String, Long> watched = next(0);
+                while (watched != null) {
+                    touch(store, watched);
+                    long shortest = watched.isEmpty() ? ReadStore.LEASE_MS : Collections.min(watched.values());
+                    watched = next((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / PARTS);
+                }
+                Leases.giveUp(store, ttlsMs.keySet(), options.subscription(), token);
+            }
+        }
+
+        private void touch(ReadStore store, Map<String, Long> watched) {
+            try {
+                watched.keySet().forEach(queue -> store.place(queue, site.server()));
+                store.keepAlive(watched.keySet(), options.subscription(), token).forEach((queue, state) -> taken = state < 0 ? queue : taken);
+                Map<String, Site> moved = new HashMap<>(store.sites(watched.keySet()));
+                moved.values().removeIf(site::equals);
+                handOver(moved);
+            } catch (BusException error) {
+                LOG.warn("keep-alive: {}", error.getMessage());
+            } catch (RuntimeException | Error error) {
+                LOG.warn("keep-alive met an unexpected error and goes on", error); // without it queues would end while they are read
+            }
+        }
+
+        /** What is at another node of the cluster by now shall not wait for this one. */
+        private void handOver(Map<String, Site> moved) {
+            Map<String, Long> ttlsS = new HashMap<>();
+            synchronized (this) {
+                moved.keySet().forEach(queue -> ttlsS.put(queue, ttlsMs.remove(queue) / MS_PER_S));
+            }
+            KeepAlive.this.watch(ttlsS, moved);
+        }
+
+        /** Waits so long, or until something changed; then what to keep alive, or null for nothing more. */
+        private synchronized Map<String, Long> next(long waitMs) {
+            long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(waitMs);
+            for (long left = waitMs; !woken && !ended && left > 0; left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())) {
+                try {
+                    wait(left);
+                } catch (InterruptedException error) {
+                    ended = true; // only the end of the process interrupts this thread
+                }
+            }
+            woken = false;
+            return ended ? null : Map.copyOf(ttlsMs);
         }
     }
 }

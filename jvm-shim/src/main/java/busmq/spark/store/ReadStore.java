@@ -89,6 +89,13 @@ public final class ReadStore implements AutoCloseable {
         return found;
     }
 
+    /** Where each queue is, as far as is known. */
+    public Map<String, Site> sites(Collection<String> queues) {
+        Map<String, Site> found = new HashMap<>();
+        locate(queues).forEach((queue, server) -> found.put(queue, new Site(server, links.node(queue, server))));
+        return found;
+    }
+
     /** Every queue there is whose name is accepted, sorted. */
     public List<String> discover(Predicate<String> accept) {
         List<String> found = new ArrayList<>();

@@ -1,0 +1,26 @@
+"""What is attached is touched every third of its life, at the latest: as npm busmq does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.keeper import TICK_S
+from tests.bus.tools import LONG_S
+from tests.conftest import Fresh
+
+
+@pytest.mark.parametrize("ttl_s", [1, 2, 30, LONG_S])
+async def test_a_queue_and_an_object_are_touched_before_a_third_of_their_life_is_over(redis_url: str, fresh: Fresh, ttl_s: int) -> None:
+    async with Bus(redis_url) as bus:
+        queue, thing = bus.queue(fresh()), bus.persist(fresh(), ttl_s=ttl_s)
+        await queue.attach(ttl_s=ttl_s)
+        await thing.save()
+        bus.keeper.add(queue)
+        bus.keeper.keep(thing)
+        now = asyncio.get_running_loop().time()
+        for due in (bus.keeper._due[queue], bus.keeper._objects_due[thing]):
+            assert due + TICK_S - now <= max(TICK_S, ttl_s / 3)
+        await queue.detach()

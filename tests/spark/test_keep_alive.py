@@ -1,0 +1,128 @@
+"""Queues are kept alive while a query runs: those of each server, or node of a cluster, whatever happens to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer
+from busmq_spark.options import RedisOptions
+from busmq_spark.spark.keepalive import KeepAlive
+from busmq_spark.store.protocol import Creation
+from busmq_spark.store.redis_store import RedisStore, open_store
+from tests.conftest import Fresh
+from tests.moves import Move
+from tests.spark.conftest import PATIENCE_S
+from tests.spark.engine import Engine
+from tests.support import wait_until
+
+MakeEngine = Callable[..., Engine]
+TTL_S = 9
+ALONE = {"cluster-require-full-coverage": "no"}
+
+
+@pytest.fixture(params=["direct", "cluster"])
+def two(request: pytest.FixtureRequest) -> Iterator[DirectGroup | ClusterGroup]:
+    """Two servers that know nothing of each other, or a cluster whose nodes serve their slots also when one of them is dead."""
+    if request.param == "direct":
+        with DirectGroup(2) as group:
+            yield group
+        return
+    with ClusterGroup(3, 0, settings=ALONE) as cluster:
+        yield cluster
+
+
+def servers_of(group: DirectGroup | ClusterGroup) -> list[RedisServer]:
+    return group.nodes if isinstance(group, ClusterGroup) else group.servers
+
+
+def one_queue_each(store: RedisStore, group: DirectGroup | ClusterGroup, fresh: Fresh) -> dict[RedisServer, QueueKeys]:
+    """The keys of a queue on each server, created."""
+    found: dict[RedisServer, QueueKeys] = {}
+    while len(found) < 2:
+        keys = store.keys(fresh())
+        server = group.owner(keys.metadata) if isinstance(group, ClusterGroup) else group.servers[store.locate([keys.name])[keys.name]]
+        found.setdefault(server, keys)
+    store.attach([keys.name for keys in found.values()], Creation(True, TTL_S))
+    return found
+
+
+def wait_touched(server: RedisServer, key: str, times: int) -> None:
+    """Until the key has been given a longer life than it had left, so often."""
+    left: list[int] = []
+
+    def touched() -> bool:
+        now = server.command("PTTL", key)
+        assert isinstance(now, int)
+        assert now > 0, f"{key} is gone, or has no end"
+        left.append(now)
+        return sum(before < after for before, after in pairwise(left)) >= times
+
+    wait_until(touched, PATIENCE_S, f"{key} is touched")
+
+
+@pytest.mark.parametrize("options", [{}, {"ack": "none"}], ids=["leased", "not leased"])
+def test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another(
+    two: DirectGroup | ClusterGroup, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
+) -> None:
+    url, layout = ",".join(two.urls), "cluster" if isinstance(two, ClusterGroup) else "direct"
+    store = open_store(RedisOptions(url=url, layout=layout))
+    keys = one_queue_each(store, two, fresh)
+    names = ",".join(each.name for each in keys.values())
+    query = engine({"redis.url": url, "redis.layout": layout, "subscribe": names, **options})
+    query.step()
+    (dead, _), (well, kept) = sorted(keys.items(), key=lambda item: servers_of(two).index(item[0]))  # the first one is asked first
+    dead.kill()
+    for key in (kept.metadata, kept.lease("")) if not options else (kept.metadata,):
+        wait_touched(well, key, 2)
+    dead.restart()
+    query.kill()
+    store.close()
+
+
+class Failing:
+    """A store that fails in a way that nothing expects, once."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store, self.failed = store, False
+
+    def __getattr__(self, name: str) -> object:
+        if name == "keep_alive" and not self.failed:
+            self.failed = True
+            raise ZeroDivisionError("unexpected")
+        return getattr(self._store, name)
+
+
+def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
+    redis_server: RedisServer, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(RedisOptions(url=redis_server.url))
+    keys = store.keys(fresh())
+    store.attach([keys.name], Creation(True, 3))
+    failing = Failing(open_store(RedisOptions(url=redis_server.url)))
+    keep = KeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
+    keep.watch({keys.name: 3}, store.sites([keys.name]))
+    wait_touched(redis_server, keys.metadata, 1)
+    assert failing.failed
+    assert "ZeroDivisionError: unexpected" in caplog.text
+    keep.stop()
+    store.close()
+
+
+def test_a_queue_whose_slot_moves_is_kept_alive_with_those_of_its_new_node(fresh: Fresh) -> None:
+    with ClusterGroup(3, 0, settings=ALONE) as cluster:
+        store = open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster"))
+        keys = one_queue_each(store, cluster, fresh)
+        keep = KeepAlive(lambda: open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster")), "", "")
+        keep.watch({each.name: TTL_S for each in keys.values()}, store.sites([each.name for each in keys.values()]))
+        moved = next(iter(keys.values()))
+        move = Move(cluster, moved.metadata)
+        move.whole()
+        wait_touched(move.target, moved.metadata, 2)
+        move.source.kill()
+        wait_touched(move.target, moved.metadata, 2)
+        keep.stop()
+        store.close()
