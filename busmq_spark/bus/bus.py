@@ -47,8 +47,9 @@ class Bus(Emitter):
     """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
-    Events: ``online`` when all servers are there (again), ``offline(error)`` when the last one is gone or refuses us (None: the bus is left),
-    ``error(error)`` when one of several is; ``federating(url)`` when the announcements of a federation server are listened to (again).
+    Events: ``online`` when all servers and all subscriptions are there (again), ``offline(error)`` when the last server is gone or refuses us (None:
+    the bus is left), ``error(error)`` when one of several is; ``federating(url)`` when the announcements of a federation server are listened to
+    (again).
 
     With ``federate="wss://…"`` and ``federate_secret`` and no ``url`` the bus has no Redis (BUSMQ_REDIS_URL does not count then): its objects
     are good for ``federate`` only.

@@ -30,7 +30,7 @@ class Inbox:
         self._ttl_s = queue.ttl_s
         self._acks = Acks()
         self._remote = False
-        self._iterated = self._over = False
+        self._iterated = self._over = self._reacting = False
         self._offered, self._look = asyncio.Event(), asyncio.Event()
         self._failed: BusError | None = None
 
@@ -40,7 +40,9 @@ class Inbox:
             while True:
                 await self._consumption.filled()
                 if await self._offer() and (message := self._consumption.next_stored()) is not None:
+                    self._reacting = True  # what comes behind it is handed out afterwards
                     await self._control(message)
+                    self._reacting = False
         except StopAsyncIteration:
             return
         except BusError as error:
@@ -104,7 +106,7 @@ class Inbox:
     @property
     def _at_message(self) -> bool:
         head = self._consumption.head
-        return head is not None and for_application(head)
+        return head is not None and not self._reacting and for_application(head)
 
     # -- control frames ---------------------------------------------------------------------------------------------------------------------
 

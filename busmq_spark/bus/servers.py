@@ -101,12 +101,17 @@ class Servers:
             raise
 
     async def _watch(self, index: int) -> None:
-        """Ping a server every second, as npm busmq does, and tell when it comes or goes."""
-        link = self.commands[index]
+        """Ping a server every second, as npm busmq does, and say when it comes or goes. It has come when what is published is received, too."""
+        link, ear = self.commands[index], self.ears[index]
         while True:
             try:
                 await self._ping(link)
+                if not self.ready[index]:
+                    async with asyncio.timeout(PING_S):
+                        await ear.whole()
                 self._set(index, None)
+            except TimeoutError:
+                continue
             except BusError as error:
                 self._set(index, error)
             await asyncio.sleep(PING_S)

@@ -48,6 +48,7 @@ class Ear(asyncio.Protocol):
         self._asked: deque[list[bytes]] = deque()
         self._writer: Any = None
         self._lost = asyncio.Event()
+        self._whole = asyncio.Event()
         self._heard = False
         self._refused: Exception | None = None
         self._reader = hiredis.Reader()
@@ -82,6 +83,10 @@ class Ear(asyncio.Protocol):
             self._confirmed.pop(name).set()  # whoever waits for it waits in vain
             self._send("UNSUBSCRIBE", [name])
 
+    async def whole(self) -> None:
+        """Returns once there is a connection on which Redis has answered every SUBSCRIBE: what is said from then on is heard."""
+        await self._whole.wait()
+
     async def run(self) -> None:
         """Keep the connection until cancelled. Errors other than a lost link are raised."""
         pause_s = 0.05
@@ -108,6 +113,7 @@ class Ear(asyncio.Protocol):
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
+        self._whole.clear()
         self._lost.set()
 
     async def _connect(self) -> None:
@@ -123,6 +129,7 @@ class Ear(asyncio.Protocol):
         self._send("SUBSCRIBE", [name for name in self._listeners if self._confirmed[name].is_set()])
         for name in [name for name in self._listeners if not self._confirmed[name].is_set()]:
             self._send("SUBSCRIBE", [name])  # each on its own: Redis may refuse it
+        self._look()
 
     async def _watch(self) -> None:
         """Returns when the connection is gone, or silent although asked."""
@@ -153,6 +160,10 @@ class Ear(asyncio.Protocol):
             if word == "SUBSCRIBE":
                 self._asked.append(part)
 
+    def _look(self) -> None:
+        if self._writer is not None and not self._asked:
+            self._whole.set()
+
     def data_received(self, data: bytes) -> None:
         self._heard = True
         self._reader.feed(data)
@@ -180,6 +191,7 @@ class Ear(asyncio.Protocol):
     def _answered(self, name: bytes) -> None:
         if self._asked and self._asked[0][-1] == name:  # answers come in the order of the names
             self._asked.popleft()
+            self._look()
 
     def _deny(self, said: Exception) -> bool:
         """Redis refuses one channel that was never heard: whoever asked for it is told. False when it is more than that."""
@@ -188,6 +200,7 @@ class Ear(asyncio.Protocol):
         if not isinstance(error, Unauthorized) or len(names) != 1 or ((word := self._confirmed.get(names[0])) is not None and word.is_set()):
             return False
         self._asked.popleft()
+        self._look()
         self._listeners.pop(names[0], None)
         if (word := self._confirmed.pop(names[0], None)) is not None:
             word.denied = error
@@ -196,4 +209,5 @@ class Ear(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._writer = None
+        self._whole.clear()
         self._lost.set()

@@ -44,6 +44,25 @@ async def test_messages_arrive_in_order_with_the_ids_that_sending_gave(open_bus:
         await seen.exactly("connect", "remote_connect", *zip(ids, TEXTS, strict=True))
 
 
+async def test_what_came_behind_a_word_of_the_peer_is_handed_out_behind_its_event(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus, open_bus() as other:
+        peer, mine, seen = other.channel(name := fresh()), bus.channel(name), list[str]()
+        await peer.connect()
+        await peer.send("first")
+        await peer.disconnect()
+        await peer.send_to("remote", "later")
+        for event in ("remote_connect", "remote_disconnect"):
+            mine.on(event, partial(seen.append, event))
+        await mine.listen()
+        async for message in mine:
+            seen.append(message.text)
+            await bus.queue(fresh()).count()  # whatever takes as long as one call
+            if message.text == "later":
+                break
+        assert seen == ["remote_connect", "first", "remote_disconnect", "later"]
+        await mine.disconnect()
+
+
 async def test_what_is_no_text_is_sent_as_json(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, await bus.channel(name := fresh()).connect() as one, await bus.channel(name).listen() as two:
         await one.send({"ü": [1, None]})

@@ -11,6 +11,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
 from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
+from busmq_spark.topology.ear import Ear
 from tests.bus.tools import until
 from tests.bus.traffic import Traffic
 from tests.conftest import Fresh
@@ -49,6 +50,40 @@ async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: 
             await asyncio.to_thread(server.restart)
             await traffic.flows()
             await traffic.finish(since=before)
+
+
+async def test_what_is_published_when_the_bus_is_online_again_is_received(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, gate, pings = Ear._connect, asyncio.Event(), list[int]()
+    gate.set()
+
+    async def late(ear: Ear) -> None:
+        await gate.wait()
+        await connect(ear)
+
+    monkeypatch.setattr(Ear, "_connect", late)
+    with RedisServer() as server:
+        async with Bus(server.url) as bus, bus.pubsub(fresh()) as news:
+            ping, online = bus.servers.commands[0].ping, asyncio.Event()
+
+            async def counted() -> None:
+                await ping()
+                pings.append(1)
+
+            monkeypatch.setattr(bus.servers.commands[0], "ping", counted)
+            bus.on("online", online.set)
+            for n in range(2):
+                gate.clear()
+                await asyncio.to_thread(server.kill)
+                await until(lambda: not bus.online)
+                online.clear()
+                pings.clear()
+                await asyncio.to_thread(server.restart)
+                await until(lambda: len(pings) > 1)  # commands have a connection, and news has none
+                assert not online.is_set()
+                gate.set()
+                await online.wait()
+                await news.publish(n)
+                assert (await anext(aiter(news))).json() == n
 
 
 @both

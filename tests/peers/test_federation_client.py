@@ -11,6 +11,7 @@ import pytest
 
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused
+from busmq_spark.federation.client.line import Line
 from tests.bus.tools import ids
 from tests.conftest import Fresh
 from tests.federation.far import quick
@@ -37,6 +38,15 @@ async def when(thing: Any, event: str, trouble: Callable[[], None]) -> None:
     await asyncio.to_thread(trouble)
     async with asyncio.timeout(60):
         await happened.wait()
+
+
+async def test_an_attach_asks_npm_servers_for_nothing_that_old_ones_do_not_know(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ask = list[str](), Line.ask
+    monkeypatch.setattr(Line, "ask", lambda line, method, *args: (asked.append(method), ask(line, method, *args))[1])
+    async with server.bus() as (bus, home), home.queue(name := fresh()) as there, bus.federate(bus.queue(name)) as queue:
+        assert await queue.push("x") == 1
+        assert await there.count() == 1
+    assert not {"maxsize", "find", "promisify"} & {*asked}
 
 
 async def test_a_queue_in_every_way_it_can_be_used(server: Npm, fresh: Fresh) -> None:

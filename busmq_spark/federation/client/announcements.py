@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import NOTIFICATIONS, QueueKeys, announced_name
 from busmq_spark.errors import BusError
+from busmq_spark.federation.client import values
 from busmq_spark.federation.client.line import told_error
 from busmq_spark.federation.client.wire import Wire
 from busmq_spark.federation.creation import NAME_CHARACTERS, creation
@@ -61,12 +62,12 @@ class Announcements:
 
     async def _restore(self, line: Line) -> None:
         line.on("error", lambda found=None, *_: log.warning("%r: %s", self, told_error(found)))
-        line.on("message", lambda text="", *_: self._heard(text))
+        line.on("message", lambda text=None, *_: self._heard(values.text(text, "an announcement")))
         subscribed = line.expect("subscribed")
         line.call("subscribe")
         await subscribed
 
-    def _heard(self, text: str) -> None:
+    def _heard(self, text: bytes) -> None:
         found = _announced(text)
         if found is not None and (found[0] in self._news or len(self._news) < MOST):
             self._news[found[0]] = found[1]
@@ -87,7 +88,7 @@ class Announcements:
                     log.debug("queue %r of %s is not remembered: %s", name, self._url, error)
 
 
-def _announced(text: str) -> tuple[str, int] | None:
+def _announced(text: bytes) -> tuple[str, int] | None:
     """Name and ttl of the queue; None for what is no announcement of one."""
     try:
         found: Any = json.loads(text)

@@ -18,6 +18,7 @@ from busmq_spark.bus.events import Emitter, Handler
 from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull, StateError
+from busmq_spark.federation.client import values
 from busmq_spark.federation.client.line import told_error
 from busmq_spark.federation.client.push import Pushes, as_text
 from busmq_spark.federation.client.wire import Wire
@@ -53,6 +54,8 @@ class RemoteChannel(Emitter):
         self._told: deque[Message | str] = deque()
         self._offered = asyncio.Event()
         self._iterated = self._there = self._advancing = self._begun = False
+        self._joins = False
+        """Whether a line connects: not one that only sends to a role."""
         self._last = 0
         self._busy = asyncio.Lock()
         self.connected = False
@@ -98,7 +101,7 @@ class RemoteChannel(Emitter):
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""
         found = await self._wire.ask("sendTo", endpoint, as_text(encode(value)), again=False)
-        return int(found[0])
+        return values.first(found, "an id")
 
     def __aiter__(self) -> RemoteMessages:
         return self.messages()
@@ -224,14 +227,14 @@ class RemoteChannel(Emitter):
                 raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
             self._wire.close()
             self._wire = self._wired(roles)
-            self._pushes, self._options = self._pushing(), options
+            self._pushes, self._options, self._joins = self._pushing(), options, True
             self._told.clear()
             self._last = 0
             self._there = self._iterated = self._begun = False
             try:
                 await self._wire.up()
             except BaseException:
-                self._options = None
+                self._options, self._joins = None, False
                 self._wire.close()
                 raise
             self.connected = self._wire.wanted = True
@@ -244,10 +247,10 @@ class RemoteChannel(Emitter):
     async def _restore(self, line: Line) -> None:
         options = self._options
         line.on("error", self._far_error)
-        if options is None:
+        if options is None or not self._joins:
             return
         answered = self._failing = line.expect("connect")
-        line.on("message", lambda text="", id=0, *_: self._queued(line, Message(int(id), text.encode("utf-8", "replace"))))
+        line.on("message", lambda text=None, id=None, *_: self._queued(line, values.message(text, id)))
         for theirs, ours in TOLD.items():
             line.on(theirs, lambda *_, ours=ours: self._queued(line, ours))
         line.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
@@ -291,7 +294,7 @@ class RemoteChannel(Emitter):
 
     def _gone(self) -> None:
         """This side has left. Its line still says that the channel has ended, if it has."""
-        self.connected = False
+        self.connected = self._joins = False
         left = sum(isinstance(told, Message) for told in self._told)
         if left and self._options is not None and not self._options.reliable:
             log.warning("channel %r: %d messages were not taken, and federation has no way back", self.name, left)

@@ -19,6 +19,7 @@ from busmq_spark.bus.buffered import Buffered
 from busmq_spark.bus.consume import ConsumeOptions
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
+from busmq_spark.federation.client import values
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.line import Line
@@ -274,7 +275,7 @@ class RemoteConsumption(Buffered):
         line = self._line
         if self._there and line is not None:
             with suppress(BusError):  # the line is lost, and with it the consumption over there
-                while self._takes_more() and (await line.ask("count"))[0]:
+                while self._takes_more() and values.first(await line.ask("count"), "a count"):
                     await self._nap()  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
                 line.call("stop")
                 await line.ask("count")  # behind it: what the server was taking just then has come, too

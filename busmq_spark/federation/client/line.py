@@ -69,7 +69,7 @@ class Line:
 
     def call(self, method: str, *args: Any) -> None:
         """Call a method and hear nothing of it."""
-        self._send(dnode.Line(self._methods[method], [{str(place): value for place, value in enumerate(args)}]).encode())
+        self._send(dnode.Line(self._number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
 
     def ask(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
         """Call a method; the result are the values its callback gets behind the error. Fails with RemoteError and FederationLost."""
@@ -84,8 +84,8 @@ class Line:
 
     def push(self, method: str, text: str, answered: Answered) -> None:
         """``ask`` with one text, the quickest way: it is what most calls are."""
-        if self.over:
-            answered(self._gone())
+        if self.over or method not in self._methods:
+            answered(self._gone() if self.over else _without(method))
             return
         data = dnode.utf8(quoted(text))
         id = self._slot(answered, len(data))
@@ -96,7 +96,7 @@ class Line:
         """Call ``handler`` with the arguments of every such event, until the line is lost or closed."""
         id, self._next = self._next, self._next + 1
         self._handlers[id] = handler
-        self._send(dnode.Line(self._methods["on"], [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
+        self._send(dnode.Line(self._number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
 
     def expect(self, event: str) -> asyncio.Future[list[Any]]:
         """The arguments of the next such event; fails when the line is lost first."""
@@ -127,6 +127,12 @@ class Line:
             return
         for line in self._lines.feed(body):
             self._invoked(dnode.Line.decode(line))
+
+    def fail(self, error: WireError) -> None:
+        """End the object at the server, which does not speak the protocol."""
+        if not self.over:
+            self._socket.send(Packet(self.id, None).encode())
+            self.lost(FederationLost(url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"))
 
     def lost(self, why: BusError) -> None:
         """The socket is gone, or the server has closed the channel."""
@@ -162,10 +168,15 @@ class Line:
         if self.over:
             answered(self._gone())
             return
-        size = sum(len(arg) for arg in args if isinstance(arg, str))
+        number, size = self._number(method), sum(len(arg) for arg in args if isinstance(arg, str))
         id, last = self._slot(answered, size), str(len(args))
         values = {**{str(place): value for place, value in enumerate(args)}, last: "[Function]"}
-        self._send(dnode.Line(self._methods[method], [values], {str(id): ("0", last)}).encode())
+        self._send(dnode.Line(number, [values], {str(id): ("0", last)}).encode())
+
+    def _number(self, method: str) -> int:
+        if method not in self._methods:
+            raise _without(method)
+        return self._methods[method]
 
     def _slot(self, answered: Answered, size: int) -> int:
         if self._free:
@@ -200,6 +211,10 @@ class Line:
 
     def _gone(self) -> FederationLost:
         return FederationLost(url=self._socket.target.url, reason="the link was lost")
+
+
+def _without(method: str) -> WireError:
+    return WireError(found=f"a list of methods without {method!r}", expected="those that were asked for")
 
 
 def settle(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> None:

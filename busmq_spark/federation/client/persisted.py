@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.persistable import TTL_S, D, Persistable, PersistedDict, PersistedRecord
 from busmq_spark.errors import BusError
+from busmq_spark.federation.client import values
 from busmq_spark.federation.client.wire import Wire
 from busmq_spark.federation.creation import creation
 
@@ -62,8 +63,8 @@ class _Remote(Persistable):
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = await self._wire.ask("pread", self.key)
-        return {name: str(text).encode("utf-8", "replace") for name, text in found[0].items()} if found and found[0] else {}
+        found = values.table(await self._wire.ask("pread", self.key), "a persisted object")
+        return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:
         (await self._wire.up()).call("ptouch")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.core.message import encode
 from busmq_spark.errors import BusError
+from busmq_spark.federation.client import values
 from busmq_spark.federation.client.line import told_error
 from busmq_spark.federation.client.push import as_text
 from busmq_spark.federation.client.wire import Wire
@@ -76,7 +77,7 @@ class RemotePubsub(Pubsub):
         if (hear := self._hear) is None:
             return
         answered = self._failing = line.expect("subscribed")
-        line.on("message", lambda text="", *_: hear(text.encode("utf-8", "replace")))
+        line.on("message", lambda text=None, *_: hear(values.text(text, "a message")))
         line.call("subscribe")
         await answered
         self._failing = None

@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.push import Order
-from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull
+from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireError
 from busmq_spark.federation import fault
+from busmq_spark.federation.client import values
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.wire import Wire
@@ -83,6 +84,9 @@ class Pushes:
         self._rest()
 
     def _answered(self, order: Order[str], found: list[Any] | BusError) -> None:
+        if not self._begun:  # a line that breaks answers all of them: the first must not send before the last has failed
+            self._begun = True
+            asyncio.get_running_loop().call_soon(self.go_on)
         self._under_way -= 1
         if isinstance(found, BusError):
             order.failed(found)
@@ -92,11 +96,15 @@ class Pushes:
             left = len(order.values) - len(order.ids)
             order.failed(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
         else:
+            self._one(order, found[1])
+
+    def _one(self, order: Order[str], id: Any) -> None:
+        try:
+            order.stored(values.number(id, "the id of a push"), 1)
             self._stored()
-            order.stored(int(found[1]), 1)
-        if not self._begun:  # a line that breaks answers all of them: the first must not send before the last has failed
-            self._begun = True
-            asyncio.get_running_loop().call_soon(self.go_on)
+        except WireError as error:
+            order.failed(error)
+            raise
 
     def go_on(self) -> None:
         """Send what waits, if there is a line."""

@@ -11,7 +11,8 @@ from busmq_spark.bus.any_queue import TTL_S, AnyQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id
-from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError
+from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireError
+from busmq_spark.federation.client import values
 from busmq_spark.federation.client.consume import RemoteConsumption
 from busmq_spark.federation.client.line import told_error
 from busmq_spark.federation.client.push import Pushes, as_text
@@ -168,7 +169,7 @@ class RemoteQueue(AnyQueue):
 
     async def count(self) -> int:
         """As Queue.count."""
-        return int((await self.wire.ask("count"))[0])
+        return values.first(await self.wire.ask("count"), "a count")
 
     async def flush(self) -> bool:
         """As Queue.flush."""
@@ -193,8 +194,7 @@ class RemoteQueue(AnyQueue):
 
     async def metadata(self) -> dict[str, str]:
         """As Queue.metadata."""
-        found = await self.wire.ask("metadata")
-        return {name: str(value) for name, value in found[0].items()} if found and found[0] else {}
+        return values.table(await self.wire.ask("metadata"), "metadata")
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As Queue.set_metadata."""
@@ -234,17 +234,18 @@ class RemoteQueue(AnyQueue):
         line.call("attach", {"ttl": wanted.ttl_s, "maxsize": wanted.maxsize, "discoverable": wanted.discoverable})
         self._existed = (await answered)[:1] == [True]
         self._failing = None
-        ttl, maxsize = await asyncio.gather(line.ask("ttl"), line.ask("maxsize"))
-        self.ttl_s, self._pushes.maxsize = _whole(ttl) or wanted.ttl_s, max(_whole(maxsize) or 0, wanted.maxsize)
+        asked = [line.ask("ttl"), *([line.ask("maxsize")] if line.ours else [])]  # npm's go by what we attach with, and old ones die of it
+        ttl, *maxsize = [_whole(found) for found in await asyncio.gather(*asked)]
+        self.ttl_s, self._pushes.maxsize = ttl or wanted.ttl_s, max(wanted.maxsize, *[known or 0 for known in maxsize], 0)
         if self.current is not None:
             self.current.line_new(line, existed=self._existed)
         asyncio.get_running_loop().call_soon(self._pushes.go_on)
 
-    def _message(self, text: str = "", id: int | str = 0, *_: Any) -> None:
+    def _message(self, text: Any = None, id: Any = None, *_: Any) -> None:
         if self.current is not None:
-            self.current.arrived(Message(int(id), text.encode("utf-8", "replace")))
+            self.current.arrived(values.message(text, id))
 
-    def _consumes(self, state: bool = False, *_: Any) -> None:
+    def _consumes(self, state: Any = False, *_: Any) -> None:
         if self.current is not None:
             self.current.told(bool(state))
 
@@ -270,5 +271,8 @@ class RemoteQueue(AnyQueue):
 
 
 def _whole(found: list[Any]) -> int | None:
-    value = found[0] if found else None
-    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdigit()) else None
+    """None where a queue that does not exist has none, or the server says what is no number."""
+    try:
+        return values.first(found, "a number")
+    except WireError:
+        return None

@@ -191,8 +191,7 @@ class Socket:
         try:
             line.received(packet.body)
         except WireError as error:
-            line.close()
-            line.lost(self._lost(f"it does not speak the protocol: {error}"))
+            line.fail(error)
 
     def _drop(self, why: FederationLost) -> None:
         self.why = why
