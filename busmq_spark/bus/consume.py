@@ -172,13 +172,21 @@ class Consumption(Buffered):
                 return
             await self._step()
 
-    def hand_over(self) -> Message:
-        """The head: it leaves the buffer, and does not go back to the queue any more."""
+    def hand_over(self, *, arrived: bool = True) -> Message:
+        """The head: it leaves the buffer, and does not go back to the queue any more.
+
+        Without ``arrived`` it does, unless :meth:`arrived` is called; that must be before the next :meth:`filled`.
+        """
         message = self._buffer.popleft()
-        self._handed = message.id
+        if arrived:
+            self._handed = message.id
         self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
         return message
+
+    def arrived(self, id: int) -> None:
+        """Messages up to this id have been handed over for good."""
+        self._handed = max(self._handed, id)
 
     # -- taking -----------------------------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -85,17 +85,23 @@ class Connection:
     async def leave(self) -> None:
         """Execute nothing more, detach every object, and wait until the peer has been sent what was taken for it."""
         self._leaving = True
+        for session in self._sessions.values():
+            session.shut()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.close_s / 2):
+                await self.outbox.sent()
+        if self.outbox.waiting:
+            self.abort()  # what the peer has not taken goes back to its place
         await self._end()
-        await self.outbox.sent()
 
     def abort(self) -> None:
         """Cut the peer off without a word."""
         self.outbox.close()
         self._socket.transport.abort()
 
-    def send(self, channel: str, body: bytes) -> None:
-        """One packet of data."""
-        self.outbox.put(b"%b1%b" % (channel.encode("ascii"), body))
+    def send(self, channel: str, body: bytes, left: Callable[[], None] | None = None) -> None:
+        """One packet of data; ``left`` is called once it has left for the peer."""
+        self.outbox.put(b"%b1%b" % (channel.encode("ascii"), body), left)
 
     def close_channel(self, channel: str) -> None:
         """End a channel from our side; the peer is told."""

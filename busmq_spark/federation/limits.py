@@ -35,7 +35,7 @@ class Limits:
     head_bytes: int = limit(32 * 1024, "what a peer may send before it is let in: a request line and headers")
     handshake_s: float = limit(10.0, "time from connecting to a complete HTTP request")
     idle_s: float = limit(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
-    send_s: float = limit(20.0, "time that a message to the peer may take; whoever does not read is cut off")
+    send_s: float = limit(20.0, "time in which a peer takes not one byte of what waits for it, until it is cut off")
     close_s: float = limit(5.0, "time for a closing handshake, and for objects to detach at a graceful stop")
 
     def __post_init__(self) -> None:

@@ -9,6 +9,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import ServerConnection
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+
+from busmq_spark.federation.progress import Progress, unsent
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +33,8 @@ class Listener:
         self.limits, self._refused, self.tls = limits, refused, tls
         self._by_address: Counter[str] = Counter()
         self.open = 0
+        self.sockets: set[Socket] = set()
+        """Those that speak HTTP or more: under TLS, once its handshake is over."""
 
     def connection(self, *args: Any, **keywords: Any) -> ServerConnection:
         """What websockets makes for each socket."""
@@ -57,17 +63,24 @@ class Socket(ServerConnection):
     It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
     """
 
-    accepted: Accept
+    accepted: Accept | None = None
     """What the handshake has decided."""
+    tcp: asyncio.Transport
+    """Under TLS not the transport that is written to."""
 
     def __init__(self, listener: Listener, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._listener, self._address, self._counted, self._made = listener, "", False, False
         self._head, self._early = listener.limits.head_bytes, b""
+        self._progress, self._heard = Progress(self.loop.time()), self.loop.time()
+        self._ping: bytes | None = None
+        self._recv_frame = self.protocol.recv_frame
+        self.protocol.recv_frame = self._frame  # type: ignore[method-assign]  # before the library answers a ping
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection is there."""
         assert isinstance(transport, asyncio.Transport)
+        self.tcp = transport
         self._address = household(transport.get_extra_info("peername"))
         self._counted = self._listener.enter(self._address)
         if not self._counted:
@@ -96,13 +109,40 @@ class Socket(ServerConnection):
 
     def _begin(self, transport: asyncio.Transport) -> None:
         self._made = True
+        self._listener.sockets.add(self)
         super().connection_made(transport)
+
+    def stalled_s(self, now: float) -> float:
+        """How long the peer has taken nothing although something waits for it."""
+        return self._progress.stalled_s(unsent(self), now)
+
+    def silent_s(self, now: float) -> float:
+        """How long nothing has come from the peer, pongs included, and nothing has left for it."""
+        return min(now - self._heard, self.stalled_s(now) if unsent(self)[0] else now - self._heard)
+
+    # -- pings ------------------------------------------------------------------------------------------------------------------------------
+
+    def _frame(self, frame: Frame) -> None:
+        """Take a frame. Where the peer does not read, its last ping is answered once it does (RFC 6455, 5.5.3); pongs would pile up without bound."""
+        if frame.opcode is Opcode.PING and self.paused:
+            self._ping = bytes(frame.data)
+        else:
+            self._recv_frame(frame)
+
+    def resume_writing(self) -> None:
+        """There is room to send."""
+        super().resume_writing()
+        ping, self._ping = self._ping, None
+        if ping is not None and self.protocol.state is State.OPEN:
+            self.protocol.send_pong(ping)
+            self.send_data()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
         if self._counted:
             self._counted = False
             self._listener.leave(self._address)
+            self._listener.sockets.discard(self)
         if self._made:
             super().connection_lost(exc)
 
@@ -111,6 +151,7 @@ class Socket(ServerConnection):
         if not self._made:  # behind the last word of the TLS handshake, in the same packet
             self._early += data
             return
+        self._heard = self.loop.time()
         if self.request is None:
             self._head -= len(data)
             if self._head < 0:

@@ -3,8 +3,7 @@
 Rule 1. Results of calls are put in at once, since their number is bounded by the calls in flight. Whoever takes messages from the bus for the
         peer waits for ``room`` first, so a peer that reads slowly is served slowly and costs no more than ``HIGH`` and one message.
 Rule 2. What is put in at once can grow, too: one message goes to each of many listeners. Beyond ``most`` the peer is given up, and nothing is kept.
-Rule 3. Once closed nothing is sent and nobody waits: whoever waited for room is told that there never will be any.
-Rule 4. ``since`` tells when the message under way was begun: whoever watches cuts off a peer that never reads.
+Rule 3. Once closed nothing is sent and nothing waits: what waited for room, or for a packet to leave, learns that it never will.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ class Outbox:
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int, most: int, on_sent: Callable[[], None] = lambda: None) -> None:
         self._send, self._high, self._most, self._on_sent = send, high, most, on_sent
-        self._packets: deque[bytes] = deque()
+        self._packets: deque[tuple[bytes, Callable[[], None] | None]] = deque()
+        self._marks: set[asyncio.Future[bool]] = set()
         self.waiting = 0
         """Bytes that wait, the packet under way included."""
-        self.since: float | None = None
         self.flooded = self.closed = False
         """Flooded: the peer is given up. Closed: it is gone."""
         self._filled, self._room, self._sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
         self._sent.set()
 
-    def put(self, packet: bytes) -> None:
-        """Send it after those before it."""
+    def put(self, packet: bytes, left: Callable[[], None] | None = None) -> None:
+        """Send it after those before it; ``left`` is called once it has left for the peer, if it ever does."""
         if self.flooded or self.closed:
             return
         if self.waiting + len(packet) > self._most:
             self.flooded = True
             self._packets.clear()
             return
-        self._packets.append(packet)
+        self._packets.append((packet, left))
         self.waiting += len(packet)
         self._filled.set()
         self._sent.clear()
@@ -58,14 +57,28 @@ class Outbox:
             await self._room.wait()
         return not self.closed
 
+    async def passed(self) -> bool:
+        """True once everything put so far has left, False when it is closed before."""
+        if self.closed or not self.waiting:
+            return not self.closed
+        mark: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._marks.add(mark)
+        self._packets.append((b"", lambda: _reach(mark, passed=True)))
+        try:
+            return await mark
+        finally:
+            self._marks.discard(mark)
+
     async def sent(self) -> None:
         """Returns when nothing waits any more."""
         await self._sent.wait()
 
     def close(self) -> None:
         """The peer is gone: what waits for it is dropped."""
-        self.closed, self.since, self.waiting = True, None, 0
+        self.closed, self.waiting = True, 0
         self._packets.clear()
+        for mark in self._marks:
+            _reach(mark, passed=False)
         self._room.set()
         self._sent.set()
 
@@ -77,19 +90,25 @@ class Outbox:
             self.close()
 
     async def _run(self) -> None:
-        clock, packets = asyncio.get_running_loop().time, self._packets
+        packets = self._packets
         while True:
             while packets:
-                packet = packets.popleft()
-                self.since = clock()
-                await self._send(packet)
-                if self.closed:
-                    return
-                self.waiting -= len(packet)
+                packet, left = packets.popleft()
+                if packet:
+                    await self._send(packet)
+                    if self.closed:
+                        return
+                    self.waiting -= len(packet)
+                if left is not None:
+                    left()
                 self._on_sent()
                 if self.waiting <= self._high:
                     self._room.set()
-            self.since = None
             self._sent.set()
             self._filled.clear()
             await self._filled.wait()
+
+
+def _reach(mark: asyncio.Future[bool], *, passed: bool) -> None:
+    if not mark.done():
+        mark.set_result(passed)

@@ -93,7 +93,7 @@ class FederationServer:
                 server_header=None,
                 open_timeout=limits.handshake_s,
                 ping_interval=limits.idle_s / 2,
-                ping_timeout=limits.idle_s / 2,
+                ping_timeout=None,  # a pong waits behind what is on its way to us, and the ping behind what is for the peer: see _watching
                 close_timeout=limits.close_s,
                 max_size=limits.message_bytes,
                 max_queue=(2, 1),  # messages that are read and not taken: each may be as long as is allowed
@@ -174,6 +174,7 @@ class FederationServer:
 
     async def _serve(self, socket: ServerConnection) -> None:
         accepted = cast(Socket, socket).accepted
+        assert accepted is not None
         self._counts.accepted.add(protocol=accepted.protocol)
         task = asyncio.current_task()
         assert task is not None
@@ -199,26 +200,35 @@ class FederationServer:
             self._connections.discard(connection)
 
     async def _watching(self) -> None:
-        """Cut off who does not read, and whose token has run out."""
+        """Cut off peers that take nothing, that are gone without a word, and whose token has run out."""
         clock, tide = asyncio.get_running_loop().time, Tide()
+        limits = self._limits
         while True:
             await asyncio.sleep(min(TICK_S, self._limits.send_s / 4))
             if tide.is_out(self._listener.open):
                 give_back()
+            now = clock()
+            for socket in tuple(self._listener.sockets):
+                if socket.stalled_s(now) > limits.send_s:
+                    self._cut_off(socket, "slow", f"has taken nothing for {limits.send_s:g} s")
+                elif socket.silent_s(now) > limits.idle_s:
+                    self._cut_off(socket, "silent", f"has been silent for {limits.idle_s:g} s")
             for connection in [one for one in self._connections if not one.outbox.closed]:
-                since, expires = connection.outbox.since, connection.identity.expires
+                expires = connection.identity.expires
                 if connection.outbox.flooded:
                     log.warning("federation: more waited for %s than may, and it is cut off", connection.identity.name)
                     self._counts.cut_off.add(reason="flooded")
-                    connection.abort()
-                elif since is not None and clock() - since > self._limits.send_s:
-                    log.warning("federation: %s has not read for %g s and is cut off", connection.identity.name, self._limits.send_s)
-                    self._counts.cut_off.add(reason="slow")
                     connection.abort()
                 elif expires is not None and time.time() > expires:
                     log.info("federation: the token of %s has run out", connection.identity.name)
                     self._counts.cut_off.add(reason="expired")
                     connection.abort()
+
+    def _cut_off(self, socket: Socket, reason: str, what: str) -> None:
+        name = socket.accepted.identity.name if socket.accepted is not None else "a stranger"
+        log.warning("federation: %s %s and is cut off", name, what)
+        self._counts.cut_off.add(reason=reason)
+        socket.transport.abort()
 
     def _measure(self) -> None:
         self._counts.sockets.set(self._listener.open)
@@ -232,7 +242,7 @@ class Counts:
     def __init__(self, metrics: Metrics) -> None:
         self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK))
         self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REASONS)
-        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "expired", "flooded"))
+        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "silent", "expired", "flooded"))
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")

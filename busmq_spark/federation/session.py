@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, MessageRefused, WireError
@@ -109,10 +109,10 @@ class Session:
             raise MessageRefused(reason=reason)
         self.send(line)
 
-    def send(self, line: bytes) -> None:
-        """One line, alone in its packet."""
+    def send(self, line: bytes, left: Callable[[], None] | None = None) -> None:
+        """One line, alone in its packet; ``left`` is called once it has left for the peer."""
         if self._open:
-            self.connection.send(self._channel, line)
+            self.connection.send(self._channel, line, left)
 
     def fail(self, callback: Remote | None, error: BusError) -> None:
         """A call did not work: tell whoever asked, else whoever listens to errors."""

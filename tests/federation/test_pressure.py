@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -16,6 +16,7 @@ from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.creation import creation
 from busmq_spark.federation.dnode import Functions
 from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.listener import Socket
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.outbox import HIGH
 from busmq_spark.federation.server import FederationServer
@@ -49,10 +50,14 @@ def listen(event: str) -> bytes:
     return call(0, event, print)
 
 
+def waits(connection: Connection) -> bool:
+    """Whether something waits for the peer, and nothing has left for a while."""
+    return connection.outbox.waiting > 0 and cast(Socket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
+
+
 def stuck(connection: Connection) -> bool:
-    """Whether the message under way has not moved for a while."""
-    since = connection.outbox.since
-    return connection._busy and since is not None and asyncio.get_running_loop().time() - since > 0.3
+    """Whether nothing more is read from the peer until it reads."""
+    return connection._busy and waits(connection)
 
 
 CONSUME = [listen("message"), call(4, {"ttl": 60}), call(18, {})]
@@ -66,7 +71,7 @@ async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is
             await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
             await until(lambda: server._connections)
             [connection] = server._connections
-            await until(lambda: connection.outbox.waiting > HIGH)
+            await until(lambda: waits(connection))
             assert connection.outbox.waiting <= HIGH + len(BIG) + 1000
             await until(lambda: not server._connections)
         assert await queue.count() * len(BIG) > SOCKETS // 2  # what was not on its way has gone back
@@ -118,7 +123,7 @@ async def test_a_peer_that_reads_late_gets_everything_in_order(federation: Serve
         await queue.push_many([f"{number}:{BIG}" for number in range(count)])
         async with deaf(server) as socket:
             await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
-            await until(lambda: any(connection.outbox.waiting > HIGH for connection in server._connections))
+            await until(lambda: any(map(waits, server._connections)))
             ids: list[bytes] = []
             while len(ids) < count:
                 message = await socket.recv()
@@ -133,7 +138,7 @@ async def test_a_slow_peer_slows_no_other(federation: Serve, fresh: Fresh) -> No
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         async with deaf(server) as socket:
             await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
-            await until(lambda: any(connection.outbox.waiting > HIGH for connection in server._connections))
+            await until(lambda: any(map(waits, server._connections)))
             other = await wire.open("queue", fresh())
             await other.send("attach", {})
             assert await other.call("push", "quick") == [None, 1]
@@ -287,9 +292,10 @@ async def test_a_handshake_that_is_never_finished_is_ended(federation: Serve) ->
 async def test_a_server_stops_although_a_peer_does_not_read(federation: Serve, fresh: Fresh) -> None:
     async with federation(limits=Limits(close_s=0.2)) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
-        socket = await deaf(server).__aenter__()
+        peer = deaf(server)
+        socket = await peer.__aenter__()
         await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
-        await until(lambda: any(connection.outbox.waiting > HIGH for connection in server._connections))
+        await until(lambda: any(map(waits, server._connections)))
     socket.transport.abort()
 
 

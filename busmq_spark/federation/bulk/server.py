@@ -27,6 +27,7 @@ from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, Turns, next_rows
 from busmq_spark.federation.bulk.work import check
 from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.progress import unsent
 from busmq_spark.federation.rights import Identity
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
@@ -378,7 +379,7 @@ class _Session:
     async def _put(self, message: bytes) -> None:
         """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
         sending = asyncio.ensure_future(self._socket.send(message))
-        left = -1
+        left = (-1, -1)
         while True:
             try:
                 done, _ = await asyncio.wait((sending,), timeout=self._limits.send_s)
@@ -388,7 +389,6 @@ class _Session:
             if done:
                 sending.result()
                 return
-            transport = self._socket.transport
-            if left == (left := transport.get_write_buffer_size()):
+            if left == (left := unsent(self._socket)):
                 log.warning("bulk: a peer took nothing for %g s and was cut off", self._limits.send_s)
-                transport.abort()
+                self._socket.transport.abort()

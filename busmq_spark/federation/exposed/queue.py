@@ -1,8 +1,8 @@
 """A queue for a peer (protocol 1.5 to 1.10, 5.6).
 
 Rule 1. Pushes are stored in the order of the calls, and answered in it; nothing waits for the one before.
-Rule 2. Messages are handed over only while there is room to send them; those taken and not handed over go back to the queue at the end. What was
-        on its way when the socket broke comes again only to reliable consumers.
+Rule 2. Messages are handed over only while there is room to send them. Those that have not left for the peer when it ends go back to their place
+        in the queue; what was on its way in the network then comes again only to reliable consumers.
 Rule 3. A message that is no UTF-8 reaches the peer as text with U+FFFD, as npm's own would: the protocol has no bytes.
 """
 
@@ -75,6 +75,7 @@ class ExposedQueue(Exposed):
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
         self._undefer()
+        await self.session.connection.outbox.passed()
         await self._queue.detach()
 
     # -- life -----------------------------------------------------------------------------------------------------------------------------------
@@ -99,15 +100,15 @@ class ExposedQueue(Exposed):
 
     async def detach(self, _: Call) -> None:
         await self._pushed()
+        await self._stop_handing_over()
         await self._queue.detach()
-        self._consumed()
 
     async def close(self, _: Call) -> None:
         if not self._queue.attached:
             raise self._not_attached("close")
         await self._pushed()
+        await self._stop_handing_over()
         await self._queue.close()
-        self._consumed()
 
     def is_attached(self, call: Call) -> None:
         self.answer(call, self._queue.attached)
@@ -190,9 +191,11 @@ class ExposedQueue(Exposed):
                     self._hand_over(consumption, message)
                     count += 1
                 drained = count < PREFETCH
+                await self.session.connection.outbox.passed()  # Redis keeps what was taken last only
         except StopAsyncIteration:
             return
         except BusError:
+            await self.session.connection.outbox.passed()
             with suppress(BusError):
                 await self._queue.stop()  # which tells the peer that nothing is consumed any more
             raise
@@ -218,9 +221,12 @@ class ExposedQueue(Exposed):
                 f"message {message.id} of queue {self.name!r} takes {len(line)} bytes on the wire; at most {most} are allowed. Consuming has stopped"
             )
             raise MessageRefused(reason=reason)
-        consumption.hand_over()
-        for id, _ in self.listeners("message"):
-            self.session.send(message_line(id, message.text, message.id))
+        consumption.hand_over(arrived=False)
+        arrived, listeners = partial(consumption.arrived, message.id), self.listeners("message")
+        for place, (id, _) in enumerate(listeners, 1):
+            self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
+        if not listeners:
+            arrived()
 
     async def _throttled(self, throttle: Remote) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""
@@ -235,14 +241,15 @@ class ExposedQueue(Exposed):
 
     async def stop(self, _: Call) -> None:
         self._wanted = None
+        await self._stop_handing_over()
         await self._queue.stop()
-        self._consumed()
 
-    def _consumed(self) -> None:
-        """The consumption has ended, though its task may wait for the peer's word."""
+    async def _stop_handing_over(self) -> None:
+        """Hand over nothing more, and wait until what was has left: it must not go back as well. The task may wait for the peer's word."""
         if self._consuming is not None:
             self._consuming.cancel()
             self._consuming = None
+        await self.session.connection.outbox.passed()
 
     def is_consuming(self, call: Call) -> None:
         self.answer(call, None, self._queue.consuming)
