@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from busmq_spark.embedded import server
 
-SPARKS = tuple(f"tests/{name}" for name in ("faults/", "spark/", "test_docs", "test_notebooks", "test_exports", "test_packaging", "cli/test_demo"))
+SPARKS = tuple(
+    f"tests/{name}" for name in ("faults/", "soak/", "spark/", "test_docs", "test_notebooks", "test_exports", "test_packaging", "cli/test_demo")
+)
 
 
 def starts_sparks(nodeid: str) -> bool:

@@ -1,6 +1,6 @@
 """A Spark driver to be killed: ``python -m tests.faults.driver <master> [live]``. Orders come as JSON lines on stdin, answers leave on stdout.
 
-    {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ..., "into": format}
+    {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ..., "into": format, "of": format}
     {"do": "live", "checkpoint": ..., "source": {options}, "sink": {options}, "duration": ...}
     {"do": "stop"}        {"do": "status"}
 
@@ -80,8 +80,10 @@ class Driver:
             return
         self._spark.readStream.format("busmq").options(**{"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}).load()  # looks the source up
 
-    def start(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], change: str, *, mark: str, into: str = "busmq") -> None:
-        rows = CHANGES[change](self._spark.readStream.format("busmq").options(**source).load(), mark.encode())
+    def start(
+        self, checkpoint: str, source: dict[str, str], sink: dict[str, str], change: str, *, mark: str, into: str = "busmq", of: str = "busmq"
+    ) -> None:
+        rows = CHANGES[change](self._spark.readStream.format(of).options(**source).load(), mark.encode())
         self._query = rows.writeStream.format(into).options(**sink).option("checkpointLocation", checkpoint).start()
 
     def live(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], duration: str) -> None:

@@ -1,0 +1,138 @@
+"""Faults without end: ``make soak``, or ``python -m tests.soak --seconds 7200 [--seed N] [--round N] [--kind python]``.
+
+A round is one query and one to three faults, drawn from the seed and its number alone. It ends when all that was fed has arrived, each message
+once and in order, or when the query has told that messages are gone, and why. A line per round, a table at the end; the exit code is 1 after a
+violation, whose line says how to repeat it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from busmq_spark.spark.jar import find_jar
+from tests import java
+from tests.soak.faults import chosen
+from tests.soak.run import KINDS, Drivers, Run, Violation
+from tests.soak.site import Site
+
+
+@dataclass
+class Result:
+    """What became of one round."""
+
+    number: int
+    kind: str
+    done: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    starts: int = 0
+    rows: int = 0
+    keys: int = 0
+    took_s: float = 0.0
+    violation: str = ""
+
+    def line(self) -> str:
+        told = f"told {', '.join(dict.fromkeys(self.told))}; " if self.told else ""
+        done = "; ".join(self.done)
+        return f"{self.number:4} {self.kind:10} {done}: {self.rows} rows, {self.starts} starts, {told}{self.keys} keys, {self.took_s:.0f} s"
+
+
+def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, ...]) -> Result:
+    """One round."""
+    chance, began = random.Random(f"{seed}:{number}"), time.monotonic()
+    kind = chance.choice(kinds)
+    result = Result(number, kind)
+    run = Run(site, drivers, number, kind, chance)
+    try:
+        run.feed(chance.randint(1, 4) * 500)
+        run.begin()
+        if chance.random() < 0.7:
+            run.until(lambda: run.bus.count(run.out) > 0, "the first rows arrive")
+        for fault in chosen(chance, kind):
+            run.tend()
+            run.feed(chance.randint(1, 4) * 500)
+            run.harmed |= fault.harms
+            result.done.append(fault.name)  # before it happens, so that the line of a violation has it
+            detail = fault.do(run)
+            result.done[-1] += f" ({detail})" if detail else ""
+        run.settle()
+        result.keys = run.finish()
+    except (Violation, AssertionError) as error:
+        result.violation = str(error) or repr(error)
+        site.calm()
+        run.lose_driver()
+        site.server.command("FLUSHALL")
+    result.told, result.starts, result.rows = run.told, run.starts, sum(run.fed.values())
+    result.took_s = time.monotonic() - began
+    return result
+
+
+def summary(results: list[Result]) -> Table:
+    table = Table("query", "rounds", "rows", "starts", "faults", "told", "violations")
+    by: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by[result.kind].append(result)
+    for kind, of in sorted(by.items()):
+        told = Counter(code for result in of for code in result.told)
+        numbers = (len(of), sum(r.rows for r in of), sum(r.starts for r in of), sum(len(r.done) for r in of))
+        codes = ", ".join(f"{code} {count}" for code, count in told.most_common())
+        table.add_row(kind, *map(str, numbers), codes, str(sum(bool(r.violation) for r in of)))
+    return table
+
+
+def soak(arguments: argparse.Namespace, console: Console) -> list[Result]:
+    """Round after round until the time is over."""
+    results: list[Result] = []
+    columns = (BarColumn(), TextColumn("round {task.fields[round]}, {task.fields[bad]} violations"), TimeElapsedColumn())
+    with tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder, Site(Path(folder)) as site, Progress(*columns, console=console) as progress:
+        java.share_classes(Path(folder))
+        drivers, began = Drivers(Path(folder)), time.monotonic()
+        bar, number = progress.add_task("soak", total=arguments.seconds, round=0, bad=0), arguments.round or 1
+        try:
+            while not results or (arguments.round is None and time.monotonic() - began < arguments.seconds):
+                result = one(site, drivers, arguments.seed, number, tuple(arguments.kind or KINDS))
+                results.append(result)
+                console.print(result.line(), markup=False, highlight=False, soft_wrap=True)
+                if result.violation:
+                    again = (
+                        f"python -m tests.soak --seed {arguments.seed} --round {number} {' '.join(f'--kind {kind}' for kind in arguments.kind or ())}"
+                    )
+                    console.print(f"     VIOLATION: {result.violation}\n     again: {again}", markup=False, highlight=False, soft_wrap=True)
+                number += 1
+                bad = sum(bool(each.violation) for each in results)
+                progress.update(bar, completed=min(time.monotonic() - began, arguments.seconds), round=number - 1, bad=bad)
+        finally:
+            drivers.close()
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=7200)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
+    parser.add_argument("--round", type=int, help="this round alone")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only these queries")
+    arguments = parser.parse_args()
+    if find_jar() is None:  # what the Java module runs is left out
+        arguments.kind = arguments.kind or ["python", "federation"]
+    java.prepare()
+    console = Console()
+    console.print(f"seed {arguments.seed}", highlight=False)
+    results = soak(arguments, console)
+    console.print(summary(results))
+    return int(any(result.violation for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

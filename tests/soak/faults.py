@@ -1,0 +1,285 @@
+"""What may happen to a query. Each fault does its harm, ends it or leaves it to ``Site.calm``, and lets ``Run`` see to the rest."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from busmq_spark.core import queue as queues
+from tests.faults.process import DriverProcess
+from tests.faults.proxy import Command
+from tests.soak.run import KINDS, Run
+
+HELD_S = 60.0
+"""A command that does not come for so long will not come: this kind of query does not send it."""
+_CLOCK = threading.Event()
+
+
+def pause(chance: random.Random, least: float, most: float) -> None:
+    """The fault itself lasts so long, or comes so much later."""
+    _CLOCK.wait(chance.uniform(least, most))
+
+
+def some_command(run: Run) -> tuple[str, Callable[[Command], bool], int]:
+    """A point in the life of a batch: its name, the command that marks it, and how many of those pass before."""
+    name = run.chance.choice(("stage", "record", "commit", "ack_to", "state", "range"))
+    skip = run.chance.randrange(4) if name in ("stage", "commit", "range") else 0
+    if name == "range":
+        return name, lambda command: command.name == "LRANGE" and command.keys[0].endswith(":messages"), skip
+    if name == "stage":
+        return name, lambda command: command.name in ("stage", "RPUSHX", "push") and "out-" in command.keys[0], skip
+    return name, lambda command: command.name == name, skip
+
+
+# What costs time and no message
+
+
+def driver_killed(run: Run) -> str:
+    pause(run.chance, 0, 3)
+    run.lose_driver()
+    return ""
+
+
+def driver_killed_at_a_command(run: Run) -> str:
+    """The command arrives when its sender is dead, or never, or its reply is what gets lost."""
+    name, matches, skip = some_command(run)
+    reply, late = run.chance.random() < 0.3, run.chance.random() < 0.5
+    gate = run.site.proxy.hold(matches, reply=reply, skip=skip)
+    run.feed(500)
+    held = gate.poll(HELD_S)
+    gate.open()
+    run.lose_driver()
+    if held is None:
+        return f"{name} never came"
+    if late and not reply:
+        run.begin()
+        pause(run.chance, 0, 5)
+        held.release()
+    else:
+        held.drop()
+    return f"{name}+{skip}{' reply' if reply else ''}{' late' if late else ''}"
+
+
+def packet_late(run: Run) -> str:
+    """The link breaks for its sender alone; what was under way arrives after the repetition."""
+    name, matches, skip = some_command(run)
+    gate = run.site.proxy.hold(matches, skip=skip)
+    run.feed(500)
+    held = gate.poll(HELD_S)
+    gate.open()
+    if held is None:
+        return f"{name} never came"
+    held.cut()
+    pause(run.chance, 0, 4)
+    held.release()
+    return f"{name}+{skip}"
+
+
+def worker_killed(run: Run) -> str:
+    """A Python worker or an executor; Spark in one process gives up at the first."""
+    pause(run.chance, 0, 2)
+    assert run.driver is not None
+    victims = []
+    for process in run.driver.processes():
+        with suppress(psutil.Error):
+            words = " ".join(process.cmdline())
+            executor = "CoarseGrainedExecutorBackend" in words and "SparkSubmit" not in words
+            if executor or ("pyspark" in words and "daemon" in words):
+                victims.append(process)
+    run.engine_fails = True
+    with suppress(psutil.Error, IndexError):
+        run.chance.choice(victims).kill()
+    return f"1 of {len(victims)}"
+
+
+def redis_killed(run: Run) -> str:
+    for _ in range(run.chance.randint(1, 3)):
+        run.site.server.kill()
+        pause(run.chance, 0, 2)
+        run.site.server.restart()
+        pause(run.chance, 0, 2)
+    return ""
+
+
+def redis_stalled(run: Run) -> str:
+    run.site.server.pause()
+    pause(run.chance, 0.5, 13)
+    run.site.server.resume()
+    return ""
+
+
+def scripts_flushed(run: Run) -> str:
+    for _ in range(5):
+        run.site.server.command("SCRIPT", "FLUSH")
+        run.site.server.command("CLIENT", "KILL", "TYPE", "normal")
+        pause(run.chance, 0, 1)
+    return ""
+
+
+def links_cut(run: Run) -> str:
+    line = run.site.far if run.kind == "federation" and run.chance.random() < 0.5 else run.site.line
+    for _ in range(run.chance.randint(1, 12)):
+        line.cut()
+        pause(run.chance, 0, 0.7)
+    return ""
+
+
+def links_silent(run: Run) -> str:
+    """The cable is out: nothing passes on the connections there are, and no end learns of it."""
+    (run.site.far if run.kind == "federation" else run.site.line).hush()
+    pause(run.chance, 0, 5)
+    return ""
+
+
+def links_slow(run: Run) -> str:
+    line = run.site.far if run.kind == "federation" and run.chance.random() < 0.5 else run.site.line
+    line.delay_s, line.bytes_per_s = run.chance.choice((0.01, 0.05, 0.1)), run.chance.choice((None, 200_000.0))
+    run.feed(500)
+    pause(run.chance, 1, 8)
+    line.delay_s, line.bytes_per_s = 0.0, None
+    return ""
+
+
+def redis_full(run: Run) -> str:
+    used = int(str(run.site.server.command("INFO", "memory")).partition("used_memory:")[2].split()[0])
+    run.feed(1000)
+    run.site.server.command("CONFIG", "SET", "maxmemory", str(used))
+    pause(run.chance, 0, 6)
+    run.site.server.command("CONFIG", "SET", "maxmemory", "0")
+    return ""
+
+
+def server_killed(run: Run) -> str:
+    """The federation server."""
+    run.site.serving.kill()
+    pause(run.chance, 0, 4)
+    run.site.serve()
+    return ""
+
+
+def second_driver(run: Run) -> str:
+    """Another driver goes on with the same checkpoint, shared or copied, while the first still runs."""
+    folder, copied = run.checkpoint.folder, run.chance.random() < 0.5 and run.checkpoint.planned >= 0
+    other = run.folder / "copied"
+    if copied:
+        with suppress(shutil.Error):  # Spark removes a file now and then
+            shutil.copytree(folder, other)
+    first, run.driver = run.driver, None
+    with DriverProcess(run.folder / "second", run.master, live=run.kind == "live") as run.driver:
+        run.checkpoint.folder = other if copied else folder
+        run.begin()
+        run.feed(500)
+        pause(run.chance, 0, 6)
+        run.lose_driver()
+    run.checkpoint.folder, run.driver = folder, first
+    run.engine_fails = True  # Spark's own words when two share a checkpoint
+    return "copied" if copied else "shared"
+
+
+# What may cost messages, if it is told
+
+
+def queue_closed(run: Run) -> str:
+    run.bus.close(run.source)
+    pause(run.chance, 0, 2)
+    return ""
+
+
+def queue_created_again(run: Run) -> str:
+    run.bus.close(run.source)
+    run.feed(run.chance.randint(1, 900))
+    return ""
+
+
+def queue_flushed(run: Run) -> str:
+    run.feed(500)
+    run.bus.link.run(queues.flush(run.bus.keys(run.source)))
+    return ""
+
+
+def messages_taken(run: Run) -> str:
+    run.feed(500)
+    run.bus.link.run(queues.pop(run.bus.keys(run.source), reliable=False, ttl_s=3600, most=run.chance.randint(1, 300)))
+    return ""
+
+
+def power_lost(run: Run) -> str:
+    """The driver's machine: what its checkpoint wrote last was not on the disk."""
+    pause(run.chance, 0, 3)
+    run.lose_driver()
+    folder = run.checkpoint.folder
+    last = run.checkpoint.planned
+    gone = [folder / log / f"{prefix}{last}{suffix}" for log in ("offsets", "commits") for prefix, suffix in (("", ""), (".", ".crc"))]
+    for file in gone:
+        file.unlink(missing_ok=True)
+    run.feed(300)
+    return f"batch {last}"
+
+
+def checkpoint_restored(run: Run) -> str:
+    """From a copy some batches old."""
+    copy = run.folder / "backup"
+    with suppress(shutil.Error):
+        shutil.copytree(run.checkpoint.folder, copy)
+    before = run.checkpoint.planned
+    for _ in range(3):
+        run.feed(700)
+        pause(run.chance, 0.5, 2)
+    now = run.checkpoint.planned
+    run.lose_driver()
+    shutil.rmtree(run.checkpoint.folder)
+    if copy.exists():
+        copy.rename(run.checkpoint.folder)
+    run.feed(300)
+    return f"{now} to {before}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``harms``: whether messages may be missing afterwards, if it was told; ``kinds``: of which queries."""
+
+    do: Callable[[Run], str]
+    harms: bool = False
+    kinds: tuple[str, ...] = KINDS
+
+    @property
+    def name(self) -> str:
+        return self.do.__name__.replace("_", " ")
+
+
+BATCHES = ("python", "java", "federation")
+FAULTS = [
+    Fault(driver_killed),
+    Fault(driver_killed_at_a_command),
+    Fault(packet_late, kinds=BATCHES),
+    Fault(worker_killed, kinds=("python", "java")),
+    Fault(redis_killed),
+    Fault(redis_stalled),
+    Fault(scripts_flushed),
+    Fault(links_cut),
+    Fault(links_silent),
+    Fault(links_slow),
+    Fault(redis_full),
+    Fault(server_killed, kinds=("federation",)),
+    Fault(second_driver, kinds=("python", "java")),
+    Fault(queue_closed, harms=True),
+    Fault(queue_created_again, harms=True),
+    Fault(queue_flushed, harms=True),
+    Fault(messages_taken, harms=True),
+    Fault(power_lost, harms=True, kinds=BATCHES),
+    Fault(checkpoint_restored, harms=True, kinds=BATCHES),
+]
+
+
+def chosen(chance: random.Random, kind: str) -> list[Fault]:
+    """The faults of one round: one to three, at most one of them harmful and that the last."""
+    harmless = [fault for fault in FAULTS if kind in fault.kinds and not fault.harms]
+    harmful = [fault for fault in FAULTS if kind in fault.kinds and fault.harms]
+    found = chance.choices(harmless, k=chance.randint(1, 3))
+    return [*found[:1], chance.choice(harmful)] if chance.random() < 0.3 else found

@@ -1,0 +1,196 @@
+"""One query through one round: started again whenever it ends, until everything fed has arrived, and what must be true of it then."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from busmq_spark.core.flow import command
+from tests.faults.process import DriverProcess
+from tests.faults.scene import Pipeline
+from tests.soak.site import Site
+
+KINDS = ("python", "java", "live", "federation")
+STILL_S = 300.0
+"""A query that gets nowhere for so long after the last fault stands still."""
+TYPED = re.compile(r"\[(BUSMQ_\w+)\]")
+
+
+class Violation(Exception):
+    """A guarantee that did not hold."""
+
+
+class Drivers:
+    """Spark drivers; one that outlives its round serves the next of its sort."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._made = folder, 0
+        self._idle: dict[tuple[str, bool], DriverProcess] = {}
+
+    def take(self, master: str, *, live: bool) -> DriverProcess:
+        if found := self._idle.pop((master, live), None):
+            return found
+        self.close()  # one more Java beside it would only take its memory
+        self._made += 1
+        return DriverProcess(self._folder / f"driver-{self._made}", master, live=live)
+
+    def give_back(self, driver: DriverProcess, master: str, *, live: bool) -> None:
+        self._idle[master, live] = driver
+
+    def close(self) -> None:
+        for driver in self._idle.values():
+            driver.kill()
+        self._idle.clear()
+
+
+class Run(Pipeline):
+    """From queue ``in-<round>`` to ``out-<round>``. ``told`` are the codes of the errors that ended the query on its way."""
+
+    def __init__(self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random) -> None:
+        options = {} if kind == "live" else {"maxMessagesPerTrigger": str(chance.choice((500, 1500, 4000))), "maxMessagesPerPartition": "700"}
+        folder = site.folder / f"round-{number}"
+        super().__init__(site.bus, folder, source=f"in-{number}", sink=f"out-{number}", **options)
+        self.site, self.kind, self.chance, self._drivers = site, kind, chance, drivers
+        self.master = chance.choice(("local[2]", "local[2]", "local-cluster[2,1,1024]")) if kind in ("python", "java") else "local[2]"
+        self.driver: DriverProcess | None = None
+        self.told: list[str] = []
+        self.starts = 0
+        self.harmed = False
+        """Whether something was done that may cost messages, if it is told."""
+        self.repeats = kind == "live"
+        """Whether messages may come again."""
+        self.engine_fails = False
+        """Whether something was done after which Spark itself gives up."""
+
+    @property
+    def source(self) -> str:
+        return self.sources[0]
+
+    @property
+    def out(self) -> str:
+        return self.sink_of(self.source)
+
+    def feed(self, rows: int) -> None:
+        self.bus.link.execute(command("PING"))  # what broke its link before is found out by a call that may be sent again
+        if not self.bus.state(self.source).exists:
+            self.bus.create(self.source)
+        super().feed(rows)
+
+    # The query
+
+    def begin(self) -> None:
+        """Start it, in a driver that is up; an error of the start counts as one of the query."""
+        if self.driver is None:
+            self.driver = self._drivers.take(self.master, live=self.kind == "live")
+        self.starts += 1
+        where = self.site.away if self.kind == "federation" else self.site.near
+        form = "busmq-realtime" if self.kind in ("java", "live") else "busmq"
+        source, sink = {**where, "subscribe": self.source, **self.options}, {**where, "queue": self.out}
+        order = {"checkpoint": str(self.checkpoint.folder), "source": source, "sink": sink}
+        try:
+            if self.kind == "live":
+                self.driver.ask("live", **order, duration="2 seconds")
+            else:
+                self.driver.ask("start", **order, change="plain", mark="", of=form, into=form)
+        except AssertionError as ended:
+            self.lose_driver()
+            self.note(str(ended))
+
+    def lose_driver(self) -> None:
+        """kill -9 for everything of it."""
+        if self.driver is not None:
+            self.driver.kill()
+            self.driver = None
+
+    def note(self, error: str) -> None:
+        """The query has ended with this."""
+        found = TYPED.findall(error)
+        if not found and not self.engine_fails:
+            raise Violation(f"the query ended with an error that has no code: {error[-1500:]}")
+        self.told.append(found[-1].removeprefix("BUSMQ_") if found else "SPARK")
+
+    def tend(self) -> None:
+        """Start it again if it has ended."""
+        if self.driver is not None:
+            status = self.driver.ask("status")
+            if status["active"]:
+                return
+            if status["error"]:
+                self.note(status["error"])
+        if self.harmed and self.told:
+            self.options["failOnDataLoss"] = "false"
+            if self.told[-1] in ("STALE_BATCH", "SINK_BATCH_CHANGED", "STAGING_LOST") or self.told.count(self.told[-1]) > 3:
+                shutil.rmtree(self.checkpoint.folder)  # as the error says: a new checkpoint
+                self.repeats = True
+        self.begin()
+
+    def until(self, true: Callable[[], bool], what: str, limit_s: float = STILL_S) -> None:
+        """Wait, and start the query again meanwhile. What gets nowhere is a violation."""
+        pause, seen, deadline = threading.Event(), (-1, -1), time.monotonic() + limit_s
+        while not true():
+            self.tend()
+            now = (self.bus.count(self.out), self.bus.count(self.source))
+            if now != seen:
+                seen, deadline = now, time.monotonic() + limit_s
+            if time.monotonic() > deadline:
+                raise Violation(
+                    f"{what}: not so for {limit_s:.0f} s; {now[1]} left in the source, {now[0]} in the sink, fed {self.fed}, told {self.told}"
+                )
+            pause.wait(0.2)
+
+    def arrived_all(self) -> bool:
+        return set(range(self.fed[self.source])) <= set(self.arrived(self.source)) and self.bus.count(self.source) == 0
+
+    # The end of a round
+
+    def settle(self) -> None:
+        """All faults are over: the query must come to its end, or have told why messages are gone and go on with new ones."""
+        self.site.calm()
+        self.feed(1)
+        before = self.fed[self.source]
+        if self.harmed:
+            with suppress(Violation):  # either all arrives, or it is told
+                self.until(lambda: self.arrived_all() or bool(self.told), "what was fed arrives, or its loss is told", 60.0)
+            self.feed(200)
+            self.until(lambda: before + 199 in self.arrived(self.source), "the query goes on")
+        self.until(lambda: self.bus.count(self.source) == 0 if self.told and self.harmed else self.arrived_all(), "everything arrives and is acked")
+        self.check()
+
+    def check(self) -> None:
+        """Row by row."""
+        values, fed, highest = self.arrived(self.source), self.fed[self.source], -1
+        excused = self.harmed and bool(self.told)
+        for at, value in enumerate(values):
+            if value > highest + 1 and not excused:
+                raise Violation(f"place {at} of the sink has message {value} after {highest}; told {self.told}")
+            if value <= highest and not self.repeats:
+                raise Violation(f"place {at} of the sink has message {value} again or late, after {highest}; told {self.told}")
+            highest = max(highest, value)
+        if (missing := sorted(set(range(fed)) - set(values))) and not excused:
+            raise Violation(f"{len(missing)} of {fed} messages never arrived, the first is {missing[0]}; told {self.told}")
+        if kept := self.bus.kept_for_ever():
+            raise Violation(f"keys without a ttl: {kept[:5]}")
+
+    def finish(self) -> int:
+        """Leave nothing behind; the result is how many of our keys outlive the round."""
+        if self.driver is not None:
+            self.driver.stop()
+            self._drivers.give_back(self.driver, self.master, live=self.kind == "live")
+        for queue in (self.source, self.out):
+            self.bus.close(queue)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return len(self._left())
+
+    def _left(self) -> list[str]:
+        keys = [str(key) for key in self.site.server.command("KEYS", "*")]  # type: ignore[union-attr]
+        if strange := [key for key in keys if not key.startswith("bus:sink:") and ":stage:" not in key and ":lease:" not in key]:
+            raise Violation(f"keys that outlive their queue: {strange[:5]}")
+        if (grown := self.site.memory() - self.site.calm_memory) > 64 * 2**20:
+            raise Violation(f"Redis holds {grown} bytes more than at the beginning, in {len(keys)} keys")
+        return keys
