@@ -7,8 +7,9 @@ A query that reads links, too, has their queues beside these, link by link; a li
     {"v": 1, "queues": {…}, "sources": {"eu": {"queues": {"orders": {"born": "77…", "last": 8, "mark": "b0…"}}}}}
 
 ``{"v": 1}`` is where every query begins: nothing is planned yet, so startingOffsets counts. A query that found no queue so far has ``"queues": {}``.
-``from`` stands where a queue enters the query, or goes on after a loss: the batch that ends at this offset begins after that id, whatever the
-batch before said. ``lost`` counts the ids skipped with failOnDataLoss=false. Keys are sorted, so the text of an offset is stable.
+``"idle": 1`` beside the queues makes an offset differ from the one before though nothing is new: such a batch has no rows, and Spark commits the
+batch before it. ``from`` stands where a queue enters the query, or goes on after a loss: the batch that ends at this offset begins after that id,
+whatever the batch before said. ``lost`` counts the ids skipped with failOnDataLoss=false. Keys are sorted, so the text of an offset is stable.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def nested(queues: Mapping[str, Any], links: Collection[str] = ()) -> dict[str, 
         source, queue = split(name)
         (sources[source]["queues"] if source else own)[queue] = queues[name]
     return {"v": VERSION, "queues": own, **({"sources": sources} if sources else {})}
+
+
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two offsets stand at the same positions."""
+    return all(one.get(part) == other.get(part) for part in ("v", "queues", "sources"))
 
 
 def links_of(offset: Mapping[str, Any]) -> frozenset[str]:

@@ -1,7 +1,8 @@
 """The streaming reader: plans batches on the driver, reads ranges in tasks, acknowledges what is in the commit log.
 
 Rule 1. A batch is a function of its two offsets. Whatever planning learns goes into the end offset; nothing else survives a restart.
-Rule 2. The ``start`` that Spark hands to ``latestOffset`` is in the commit log, so it is acknowledged from there; ``commit`` comes later, or never.
+Rule 2. Acks come from ``commit``, which Spark calls with the next batch, so an idle query plans one without rows. The ``start`` that Spark hands to
+``latestOffset`` is acknowledged where it is known to be in the logs: with async progress tracking it may not be there yet.
 Rule 3. Threads and connections begin with the first call on the driver, never in ``__init__``: Spark pickles readers to its workers.
 """
 
@@ -43,6 +44,13 @@ BLIND_S = 0.2
 """Pause between two looks at a link that is away, where Spark does not say where the checkpoint is."""
 LINK_POLL_S = 1.0
 """How often an idle query asks federation servers at most. Their pushes wake it, too; over a far link asking all the time is not cheap."""
+TAIL_S = 5.0
+"""How long a query is idle before it plans a batch without rows, so that Spark commits the one before."""
+TAILS = 3
+"""So many of them in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow."""
+SYNCHRONOUS = 3
+"""Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and
+commits when its logs are written: a single batch may look the same by chance, and the first that does not settles it."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -78,6 +86,11 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._offsets = offsets.Memory()
         self._planned: dict[str, Any] | None = None
         self._acked: dict[str, Position] = {}
+        self._committed: dict[str, Any] | None = None
+        self._judged: dict[str, Any] | None = None
+        self._synchronous: int | None = 0  # batches that Spark committed while it planned the next; None once one was not
+        self._durable = True  # whether the next start comes from the checkpoint itself: the first one of this process does
+        self._idle_since: float | None = None
         self._ceiling: dict[str, int] | None = None
         self._held: Mapping[str, Sequence[Rows]] = {}
         self._blind = False
@@ -116,17 +129,35 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         new = at is None or at == offsets.INITIAL
         known = frozenset() if at is None or new else {"", *offsets.links_of(at)}
         attachment = self._attach(begin, lambda queue: split(queue)[0] not in known)
-        if start is not None:
+        if start is not None and (self._durable or (self._synchronous or 0) >= SYNCHRONOUS):
             self._acknowledge(begin)
+        self._durable = False
         if at is not None and not new and at == self._planned and not self._news(begin):
-            return at
+            return self._idle(at, begin)
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
         positions = self._plan(begin, attachment, known, unlimited=unlimited)
         if self._blind and attachment.store.away:
             return None  # a checkpoint that is not known may have positions of what is away, and they must not be missing in the next
         listed = {*attachment.store.listed, *(split(queue)[0] for queue in self._untold)}
-        self._planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *listed} - {""})
-        return at if at is not None and not new and self._planned == at else self._planned
+        planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *listed} - {""})
+        if at is not None and not new and offsets.alike(planned, at):
+            return self._idle(at, begin)
+        self._planned, self._idle_since = planned, None
+        return planned
+
+    def _idle(self, at: dict[str, Any], begin: Mapping[str, Position]) -> dict[str, Any]:
+        """Nothing is new: the same offset again; or one that differs, while messages of the last batch wait for Spark's commit."""
+        self._planned = at
+        if not self._unacked(begin):
+            return at
+        now, tail = time.monotonic(), at.get("idle", 0)
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        available_now = self._ceiling is not None  # then the query ends once nothing is new
+        if tail >= (1 if available_now else TAILS) or (now - self._idle_since < TAIL_S and not available_now):
+            return at
+        self._idle_since = None
+        self._planned = {**at, "idle": tail + 1}
+        return self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The newest ids, from the last planning: lag is this minus the end offset. Of a link that is away, what it said last."""
@@ -142,6 +173,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         freeze()
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
         self._check_sources(goal)
+        self._durable = False  # the first start was that of a batch which is done again: what follows it is as durable as any
+        self._judge(start, end)
         known = frozenset() if start == offsets.INITIAL else {"", *offsets.links_of(start)}
         attachment = self._attach({**begin, **goal}, lambda queue: split(queue)[0] not in known)
         if self._blind:
@@ -163,6 +196,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return [Partition(part, {r: rows for r in part if (rows := within(held.get(r.queue, ()), r))}) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
+        self._committed = end
         self._acknowledge(self._offsets.decode(end))
 
     def stop(self) -> None:
@@ -307,8 +341,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         if self._options.ack == "none" or not positions:
             return
         attachment = self._attach(positions)
-        held = set(attachment.queues)
-        fresh = {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}
+        fresh = self._unacked(positions)
         if not fresh:
             return
         results = attachment.store.ack(fresh, self._options.subscription)
@@ -316,6 +349,16 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             if result.status != "ok":
                 attachment.refused(queue, fresh[queue], result)
             self._acked[queue] = fresh[queue]
+
+    def _judge(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        """Whether Spark has committed the batch before, now that it asks for the tasks of one that was planned here."""
+        if end == self._planned != self._judged and start != offsets.INITIAL and self._synchronous is not None:
+            self._synchronous = self._synchronous + 1 if self._committed == start else None
+        self._judged = end  # a batch that is read several times asks for its tasks each time
+
+    def _unacked(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        held = set(self._attachment.queues) if self._attachment and self._options.ack == "commit" else ()
+        return {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}
 
 
 def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str | None) -> Position:

@@ -16,12 +16,14 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark import stores
+from busmq_spark.spark import reader, stores
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
 from busmq_spark.store.redis_store import open_store
 from busmq_spark.store.sources import by_source
 from tests.support import PATIENCE_S, wait_until
+
+reader.TAIL_S = 0.0  # idle at once: tests do not wait
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]
@@ -36,6 +38,8 @@ class Engine:
     ) -> None:
         """``homes``: the addresses of the Redis behind links that are real ones."""
         self.options = {name: str(value) for name, value in options.items()}
+        self.asynchronous = False
+        """As with async progress tracking: nothing that is planned is in a log yet, and Spark commits nothing."""
         self.planned: list[dict[str, Any]] = []
         self.committed = 0
         self.tasks: list[int] = []
@@ -102,7 +106,7 @@ class Engine:
         if self.planned and end == start:
             return False
         self.planned.append(end)
-        if len(self.planned) > 1:
+        if len(self.planned) > 1 and not self.asynchronous:
             self.reader.commit(self.planned[-2])
         return True
 

@@ -20,6 +20,9 @@ class JvmReader:
     def __init__(self, spark: SparkSession, options: Mapping[str, str], schema: StructType) -> None:
         self._spark = spark
         self._jvm: Any = spark._jvm
+        tail = self._jvm.java.lang.Class.forName("busmq.spark.source.BusmqStream").getDeclaredField("tailNs")
+        tail.setAccessible(True)
+        tail.setLong(None, 0)  # idle at once, as in engine.py
         given = self._jvm.java.util.HashMap()
         for name, value in options.items():
             given.put(name, value)

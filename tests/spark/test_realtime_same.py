@@ -10,6 +10,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.jvm_engine import JvmEngine
+from tests.spark.test_acks import (  # noqa: F401  # as below; capped is their fixture
+    capped,
+    test_a_checkpoint_that_ends_with_an_idle_batch_goes_on,
+    test_a_query_that_is_idle_plans_one_batch_without_rows_so_that_its_last_messages_leave,
+    test_async_progress_tracking_that_commits_in_time_by_chance_is_found_out_by_the_batch_after,
+    test_one_that_has_seen_how_spark_logs_needs_no_such_batch,
+    test_the_start_after_a_restart_is_in_the_logs,
+    test_where_spark_never_commits_an_idle_query_gives_up_after_a_few_batches,
+    test_with_ack_none_an_idle_query_plans_nothing,
+    test_with_async_progress_tracking_nothing_is_acknowledged_before_it_is_in_the_logs,
+)
 from tests.spark.test_entry import (  # noqa: F401  # as below; read is their fixture
     read,
     test_a_checkpoint_counts_and_not_the_start,

@@ -169,6 +169,26 @@ def test_nothing_is_acknowledged_before_its_batch_is_in_the_commit_log_and_an_id
         found.query.stop()
 
 
+@pytest.mark.parametrize("source", ["busmq", "busmq-realtime"])
+def test_with_async_progress_tracking_nothing_is_acknowledged_that_is_not_in_the_logs(
+    spark: SparkSession, request: pytest.FixtureRequest, bus: Bus, read: dict[str, Any], source: str, tmp_path: Any
+) -> None:
+    if source == "busmq-realtime":
+        request.getfixturevalue("shim_jar")
+    bus.fill(read["subscribe"], 20)
+    found = Watching()
+    found.bus, found.queue = bus, read["subscribe"]
+    late = {"asyncProgressTrackingEnabled": "true", "asyncProgressTrackingCheckpointIntervalMs": "86400000"}
+    late["_asyncProgressTrackingOverrideSinkSupportCheck"] = "true"
+    frame = spark.readStream.format(source).options(**read, maxMessagesPerTrigger=2).load()
+    found.query = frame.writeStream.foreachBatch(found.take).options(**late).option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        found.wait_rows(20)
+        assert found.seen == [list(range(1, 21))] * 10
+    finally:
+        found.query.stop()
+
+
 def test_with_ack_none_nothing_is_removed_and_a_restart_goes_on(bus: Bus, drain: Stream, read: dict[str, Any], queue: str) -> None:
     bus.fill(queue, 3)
     assert len(drain({**read, "ack": "none"}).rows) == 3

@@ -31,6 +31,11 @@ public final class OffsetJson {
     private OffsetJson() {}
 
     public static String encode(Map<String, Position> positions) {
+        return encode(positions, 0);
+    }
+
+    /** {@code idle}: above 0 it makes an offset differ from the one before though nothing is new. */
+    public static String encode(Map<String, Position> positions, int idle) {
         StringBuilder out = new StringBuilder("{\"v\": 1, \"queues\": {");
         String between = "";
         for (Map.Entry<String, Position> entry : sorted(positions).entrySet()) {
@@ -47,7 +52,12 @@ public final class OffsetJson {
             out.append('}');
             between = ", ";
         }
-        return out.append("}}").toString();
+        return out.append(idle > 0 ? "}, \"idle\": " + idle + "}" : "}}").toString();
+    }
+
+    /** How often in a row an offset differs from the one before though nothing is new. */
+    public static int idle(String text) {
+        return parsed(text).path("idle").asInt(0);
     }
 
     /** The newest ids in the shape of an offset, for the progress of a query. */

@@ -68,6 +68,12 @@ final class Acks implements AutoCloseable {
         });
     }
 
+    /** Whether there is anything to acknowledge. */
+    boolean waiting(Map<String, Position> positions) {
+        return options.ack().equals("commit") && positions.entrySet().stream().anyMatch(at ->
+                at.getValue().last() > 0 && attachment.queues().contains(at.getKey()) && !at.getValue().equals(acked.get(at.getKey())));
+    }
+
     /** Throws the loss that an ack in the thread met. */
     void raise() {
         refused.keySet().forEach(queue -> refuse(queue, acked.get(queue), refused.remove(queue)));

@@ -36,17 +36,28 @@ import org.slf4j.LoggerFactory;
 /**
  * One streaming source: plans micro-batches as the Python source does, and batches of real-time mode, which have a beginning only.
  *
- * <p>Rule 1. A batch is a function of its offsets; nothing else survives a restart. Rule 2. The {@code start} of {@code latestOffset} is in the commit
- * log, so it is acknowledged from there, unless the engine writes its logs asynchronously; {@code commit} comes later, or never. Rule 3. In real-time
- * mode {@code commit} comes with every batch, and only what it says is acknowledged. Rule 4. Where the engine writes its logs asynchronously,
- * {@code commit} comes on a thread of its own, and once more after {@link #stop} from Spark 4.3 on: one call at a time, and nothing after the stop.
+ * <p>Rule 1. A batch is a function of its offsets; nothing else survives a restart. Rule 2. Acks come from {@code commit}, which Spark calls with the
+ * next batch, so an idle query plans one without rows. The {@code start} of {@code latestOffset} is acknowledged where it is known to be in the logs:
+ * with async progress tracking it may not be there yet. Rule 3. In real-time mode {@code commit} comes with every batch, and only what it says is
+ * acknowledged. Rule 4. Where the engine writes its logs asynchronously, {@code commit} comes on a thread of its own, and once more after {@link #stop}
+ * from Spark 4.3 on: one call at a time, and nothing after the stop.
  */
 final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
     /** How often an idle query looks for new queues that match its pattern. */
     private static final long DISCOVERY_NS = TimeUnit.SECONDS.toNanos(2);
     /** How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls. */
     private static final long WAIT_NS = TimeUnit.MILLISECONDS.toNanos(10);
+    /** So many batches without rows in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow. */
+    private static final int TAILS = 3;
+    /**
+     * Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and commits
+     * when its logs are written: a single batch may look the same by chance, and the first that does not settles it.
+     */
+    private static final int SYNCHRONOUS = 3;
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStream.class);
+
+    /** How long a query is idle before it plans a batch without rows, so that Spark commits the one before. Tests do not wait for it. */
+    private static long tailNs = TimeUnit.SECONDS.toNanos(5);
 
     private final ReadOptions options;
     private final StructType schema;
@@ -58,7 +69,11 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private Bell bell;
     private boolean availableNow;
     private boolean realTime;
-    private boolean durableStart = true;
+    private boolean durable = true; // whether the next start comes from the checkpoint itself: the first one of this process does
+    private int synchronous; // batches that Spark committed while it planned the next; negative once one was not
+    private String committed = "";
+    private String judged = "";
+    private Long idleSince;
     private String planned = "";
     private String decodedText = "";
     private Map<String, Position> decoded = Map.of();
@@ -116,15 +131,47 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (realTime) {
             return start; // the end is where the readers are when the time is over
         }
-        if (durableStart) {
+        if (durable || synchronous >= SYNCHRONOUS) {
             acks.now(begin);
         }
+        durable = false;
         if (!fresh && at.equals(planned) && !news(begin)) {
-            return start;
+            return idle(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.sealed();
-        planned = OffsetJson.encode(planner.plan(begin, fresh, unlimited));
+        String next = OffsetJson.encode(planner.plan(begin, fresh, unlimited));
+        if (!fresh && next.equals(OffsetJson.encode(begin))) {
+            return idle(start, begin);
+        }
+        planned = next;
+        idleSince = null;
         return new BusOffset(planned);
+    }
+
+    /** Nothing is new: the same offset again; or one that differs, while messages of the last batch wait for Spark's commit. */
+    private Offset idle(Offset at, Map<String, Position> begin) {
+        planned = at.json();
+        if (!acks.waiting(begin)) {
+            return at;
+        }
+        long now = System.nanoTime();
+        int tail = OffsetJson.idle(planned);
+        idleSince = idleSince == null ? Long.valueOf(now) : idleSince;
+        boolean soon = now - idleSince < tailNs && !availableNow; // with the latter the query ends once nothing is new
+        if (soon || tail >= (availableNow ? 1 : TAILS)) {
+            return at;
+        }
+        idleSince = null;
+        planned = OffsetJson.encode(begin, tail + 1);
+        return new BusOffset(planned);
+    }
+
+    /** Whether Spark has committed the batch before, now that it asks for the tasks of one that was planned here. */
+    private void judge(String start, String end) {
+        if (end.equals(planned) && !end.equals(judged) && !start.equals(OffsetJson.INITIAL) && synchronous >= 0) {
+            synchronous = committed.equals(start) ? synchronous + 1 : -1;
+        }
+        judged = end; // a batch that is read several times asks for its tasks each time
     }
 
     /** The newest ids, from the last planning: lag is this minus the end offset. */
@@ -141,6 +188,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Position> all = new HashMap<>(begin);
         all.putAll(goal);
         attach(all, start.json().equals(OffsetJson.INITIAL));
+        durable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
+        judge(start.json(), end.json());
         planned = end.json();
         Map<String, Integer> servers = attachment.store.locate(goal.keySet());
         List<Range> ranges = new ArrayList<>();
@@ -181,6 +230,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return; // the next run begins with it
         }
         Map<String, Position> done = OffsetJson.decode(end.json());
+        committed = end.json();
         attach(done, false);
         if (realTime) {
             acks.later(done);
@@ -252,7 +302,6 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         planner = new Planner(options, attachment);
         live = new LivePlan(options);
         acks = new Acks(options, attachment);
-        durableStart = !Engine.logsLater();
         nextDiscovery = System.nanoTime();
         if (availableNow) {
             planner.seal();
