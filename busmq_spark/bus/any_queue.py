@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.events import Emitter
+from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from busmq_spark.core.subscription import Subscription
 
 TTL_S = 30
+"""npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
 OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born"})
 """Metadata that belong to the bus."""
 
@@ -50,7 +52,7 @@ class AnyQueue(Emitter):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.detach()
 
-    async def attach(self, *, ttl_s: int = TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+    async def attach(self, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """Whether the queue existed."""
         raise NotImplementedError
 

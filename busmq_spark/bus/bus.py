@@ -73,6 +73,8 @@ class Bus(Emitter):
         """Of whatever task met it first: every one of them may end the scope, and only one of them watches a server."""
         self._held: dict[str, Any] = {}
         self._connected = False
+        self.warned: set[str] = set()
+        """Queues that were left with messages and a short ttl, and whose users know by now."""
         self.keeper = Keeper(self)
 
     @classmethod

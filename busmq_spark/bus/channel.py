@@ -128,8 +128,12 @@ class Channel(Emitter):
     async def send_to(self, endpoint: str, value: object) -> int:
         """Send to whoever reads as the role ``endpoint``, now or later; the result is the id. Needs no connection."""
         message = frame(Kind.MESSAGE, encode(value))
-        async with Queue(self.bus, channel_queue(endpoint, self.name)) as queue:
+        queue = Queue(self.bus, channel_queue(endpoint, self.name))
+        await queue.attach(ttl_s=TTL_S)
+        try:
             return await queue.push(message)
+        finally:
+            await queue.detach()
 
     # -- receiving --------------------------------------------------------------------------------------------------------------------------
 

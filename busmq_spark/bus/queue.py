@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
-from busmq_spark.bus.any_queue import TTL_S, AnyQueue
+from busmq_spark.bus.any_queue import AnyQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.push import Pump
 from busmq_spark.core import queue as flows
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.servers import Servers
 
+SHORT_TTL_S = 3600
+"""A queue that lives for less is warned about when it is left with messages."""
+WARN_S = 0.5
+"""Longest wait for what that needs to know."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -43,7 +48,7 @@ class Queue(AnyQueue):
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0
         """Index of the server that has the queue; known once attached."""
-        self._wanted = (TTL_S, 0)
+        self._wanted = (flows.LONG_TTL_S, 0)
         self._servers: Servers | None = None
         self._away = False
         self._pump = Pump(self)
@@ -53,10 +58,11 @@ class Queue(AnyQueue):
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
-    async def attach(self, *, ttl_s: int = TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+    async def attach(self, *, ttl_s: int = flows.LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """Create the queue, or join the one that exists, which keeps its own ttl and maxsize. Whether it existed.
 
-        While attached it is touched every ttl/3. Raises StateError when attached already.
+        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days unless told otherwise, 30 s with npm busmq.
+        Raises StateError when attached already.
         """
         async with self._busy:
             if self.attached:
@@ -81,6 +87,7 @@ class Queue(AnyQueue):
             try:
                 await self.stop()
                 await self._pump.flushed()
+                await self._warn_if_short()
             finally:
                 self.bus.keeper.remove(self)
                 self.bus.release(self)
@@ -245,6 +252,21 @@ class Queue(AnyQueue):
         if not self._away and self._handlers.get("error"):
             self._emit("error", error)
         self._away = True
+
+    async def _warn_if_short(self) -> None:
+        """What this object pushed may be gone before anybody reads it: the queue has its ttl from whoever created it, and that was not asked for."""
+        if not self.pushed or self.ttl_s >= min(SHORT_TTL_S, self._wanted[0]) or self.name in self.bus.warned:
+            return
+        with suppress(BusError, TimeoutError):
+            async with asyncio.timeout(WARN_S):
+                left = await self.count()
+            if left:
+                self.bus.warned.add(self.name)
+                log.warning(
+                    "queue %r is left with %d unread messages and a ttl of %d s, that of its creation: if nothing attaches it for longer, they are "
+                    "gone. Stay attached until they are read, or create the queue with a longer ttl: the first to attach sets it, in Python 7 days",
+                    *(self.name, left, self.ttl_s),
+                )
 
     async def _rejoin(self) -> None:
         try:

@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from busmq_spark.bus.any_queue import TTL_S
+
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.queue import Queue
@@ -45,7 +47,7 @@ class ReplyQueues:
         try:
             async with entry.attaching:
                 if not entry.queue.attached:
-                    await entry.queue.attach()
+                    await entry.queue.attach(ttl_s=TTL_S)  # the requester may have gone, and nobody would ever read it
             yield entry.queue
         finally:
             entry.users -= 1

@@ -129,7 +129,8 @@ class Attachment:
         for queue, attached in found.items():
             if attached.existed and attached.ttl_s < SHORT_TTL_S:
                 log.warning(
-                    "queue %r keeps its own ttl of %d s: if nothing holds it for longer, its messages are gone (and that will be noticed)",
+                    "queue %r keeps its own ttl of %d s, that of its creation: if nothing holds it for longer, its messages are gone (and that will "
+                    "be noticed). Keep a query or an attached producer on it, or create it anew with a longer one: ttl in Spark, ttl_s in Python",
                     shown(queue),
                     attached.ttl_s,
                 )

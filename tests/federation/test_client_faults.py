@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import FederationLost
 from tests.bus.tools import ids
 from tests.conftest import Fresh
@@ -85,7 +86,7 @@ async def test_every_question_over_a_link_that_is_cut_is_answered(redis_url: str
         both.cutter.down = cutting(300, 1500)
         both.cutter.cut()
         for _ in range(150):
-            assert await asyncio.gather(queue.count(), queue.exists(), queue.ttl()) == [3, True, 30]
+            assert await asyncio.gather(queue.count(), queue.exists(), queue.ttl()) == [3, True, LONG_TTL_S]
 
 
 async def test_attaching_and_leaving_over_a_link_that_is_cut_leaves_nothing_behind(

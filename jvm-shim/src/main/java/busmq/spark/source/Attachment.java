@@ -169,7 +169,8 @@ final class Attachment implements AutoCloseable {
 
     private static void warnIfShort(String queue, Attached found) {
         if (found.existed() && found.ttlS() < SHORT_TTL_S) {
-            LOG.warn("queue {} keeps its own ttl of {} s: if nothing holds it for longer, its messages are gone (and that will be noticed)",
+            LOG.warn("queue {} keeps its own ttl of {} s, that of its creation: if nothing holds it for longer, its messages are gone (and that will be "
+                    + "noticed). Keep a query or an attached producer on it, or create it anew with a longer one: ttl in Spark, ttl_s in Python",
                     PyText.repr(queue), found.ttlS());
         }
     }

@@ -1,0 +1,84 @@
+"""How long a queue of a program lives when nobody is attached."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.core.flow import command
+from busmq_spark.core.queue import LONG_TTL_S
+from tests.bus.conftest import OpenBus
+from tests.conftest import Fresh
+from tests.support import just_given
+
+
+async def test_a_queue_lives_seven_days_unless_its_program_says_otherwise(open_bus: OpenBus, fresh: Fresh) -> None:
+    async with open_bus() as bus:
+        default, short = bus.queue(fresh()), bus.queue(fresh())
+        await default.attach()
+        await short.attach(ttl_s=30)
+        assert (default.ttl_s, short.ttl_s) == (LONG_TTL_S, 30)
+        assert (await default.ttl(), await short.ttl()) == (LONG_TTL_S, 30)
+        await default.push("x")
+
+
+async def test_a_program_that_leaves_messages_in_a_queue_of_npm_is_warned_once(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = fresh()
+    async with Bus(redis_url) as bus:
+        async with bus.queue(name) as first:
+            keys, link = first.keys, bus.servers.commands[first.server]
+        await link.execute(command("DEL", *keys.all))
+        await link.execute(command("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0))
+        for _ in range(2):
+            async with bus.queue(name) as queue:
+                assert queue.ttl_s == 30
+                await queue.push_many(["one", "two"])
+        [text] = [text for text in caplog.messages if "is left with" in text]
+        assert f"queue '{name}' is left with 2 unread messages and a ttl of 30 s" in text
+        assert "create the queue with a longer ttl" in text
+        assert just_given(await link.execute(command("TTL", keys.messages)), 30)
+
+
+async def test_nobody_is_warned_who_leaves_nothing_or_has_asked_for_a_short_life(
+    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Bus(redis_url) as bus:
+        asked, drained, unread = bus.queue(fresh()), bus.queue(fresh()), bus.queue(fresh())
+        await asked.attach(ttl_s=30)
+        await asked.push("x")
+        await asked.detach()
+        async with unread:
+            await unread.push("x")
+        await drained.attach(ttl_s=30)
+        await drained.detach()
+        async with bus.queue(drained.name) as again:
+            await again.push("x")
+            assert [message.text async for message in again.consume(max=1)] == ["x"]
+    assert [text for text in caplog.messages if "is left with" in text] == []
+
+
+async def test_the_queues_of_services_live_no_longer_than_npms(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus:
+        provider = bus.service(fresh("s"))
+        requester = bus.service(provider.name)
+        await provider.serve(lambda data: data)
+        await requester.connect()
+        assert await requester.request("x") == "x"
+        link = bus.servers.commands[0]
+        found = [key async for key in _keys(link, f"bus:queue:service:{provider.name}*:metadata")]
+        assert len(found) == 2
+        assert {await link.execute(command("HGET", key, "ttl")) for key in found} == {b"30"}
+        await requester.disconnect()
+        await provider.disconnect()
+
+
+async def _keys(link, pattern):  # type: ignore[no-untyped-def]
+    cursor = b"0"
+    while True:
+        cursor, keys = await link.execute(command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000))
+        for key in keys:
+            yield key.decode()
+        if cursor == b"0":
+            return
