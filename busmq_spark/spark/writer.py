@@ -14,11 +14,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.core.sink import Staged
 from busmq_spark.core.sink import attempt as attempt_of
-from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueMissing, ServerRefused
+from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.span import span
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.store.protocol import Creation, FullPolicy, WriteStore
 from busmq_spark.topology.place import new_token
@@ -65,7 +66,9 @@ class TaskWriter:
                     else:
                         appender.push(queue, values, full)
             return Outcome(query, tuple(appender.finish()))
-        except (ConfigError, MessageRefused, ServerRefused):
+        except LinkLost:
+            raise
+        except BaseException:
             # A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
             with suppress(BusError):
                 appender.discard()
@@ -81,14 +84,27 @@ class Committer:
         self._options = options
         self._store = store
 
-    def commit(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
+    def commit(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> tuple[Staged, ...]:
         """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
-        held = self._store.record(sink, batch, staged, query)
+        if not sink:
+            raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
+        held = self._record(sink, batch, staged, query, span)
         for queue in dict.fromkeys(s.queue for s in held):
             self._append(queue, sink, batch, [s for s in held if s.queue == queue])
         kept = {s.key for s in held}
         self._store.discard([s for s in staged if s.key not in kept])
         return held
+
+    def _record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str) -> tuple[Staged, ...]:
+        try:
+            return self._store.record(sink, batch, staged, query, span)
+        except (BatchChanged, StaleBatch, StagingLost) as error:
+            if self._options.on_changed_batch == "keep" and error.details.get("by") == "rows":
+                log.warning("%s. What was recorded first is kept", error)
+                return self._store.recorded(sink, batch)
+            with suppress(BusError):
+                self._store.discard(staged)
+            raise
 
     def abort(self, sink: str, batch: int, staged: Sequence[Staged]) -> None:
         """Remove what was staged in vain. A recorded batch stays: the next run of the query goes on with it."""
@@ -111,19 +127,21 @@ class Committer:
 class _StreamSink:
     """What both streaming writers share: everything but the shape of the rows."""
 
-    def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
+    def __init__(self, options: WriteOptions, columns: SinkColumns, checkpoint: str) -> None:
         self._options = options
         self._columns = columns
+        self._checkpoint = checkpoint
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         freeze()
         query, staged = _collected(messages)
         if self._options.delivery == "exactly-once":
-            Committer(self._options, sink_store(self._options)).commit(self._options.sink or query, batchId, staged, query)
+            committer = Committer(self._options, sink_store(self._options))
+            committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         query, staged = _collected(messages)
-        if staged:
+        if staged and None in messages:  # else a commit was tried, and its record may still arrive
             # Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one.
             with suppress(BusError):
                 Committer(self._options, sink_store(self._options)).abort(self._options.sink or query, batchId, staged)
@@ -140,11 +158,13 @@ class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
         return TaskWriter(self._options, self._columns).write(batches())
 
 
-def stream_writer(options: WriteOptions, columns: SinkColumns) -> DataSourceStreamWriter:
-    """The streaming writer for the Spark that runs here."""
+def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) -> DataSourceStreamWriter:
+    """The streaming writer for the Spark that runs here. ``checkpoint`` is empty where the query does not say where it is."""
+    if options.batch is not None:
+        raise ConfigError(reason="batchId is for batch writes; Spark numbers the batches of a stream. Leave it out")
     if compat.StreamArrowWriter is None:
-        return RowStreamWriter(options, columns)
-    return ArrowStreamWriter(options, columns)
+        return RowStreamWriter(options, columns, checkpoint)
+    return ArrowStreamWriter(options, columns, checkpoint)
 
 
 if compat.StreamArrowWriter is not None:
@@ -162,6 +182,10 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, columns: SinkColumns, *, overwrite: bool) -> None:
         if overwrite and not options.truncate:
             raise ConfigError(reason="mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append")
+        if overwrite and options.batch is not None:
+            raise ConfigError(
+                reason="a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append"
+            )
         # What tasks push at once would be there before the old messages are deleted, and deleted with them.
         self._options = replace(options, delivery="exactly-once") if overwrite else options
         self._columns = columns
@@ -176,15 +200,18 @@ class BatchWriter(DataSourceArrowWriter):
         _, staged = _collected(messages)
         if self._truncate:
             store.truncate(list(dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))))
-        if staged:
+        if self._options.batch is not None:
+            Committer(self._options, store).commit(self._options.sink, self._options.batch, staged)
+        elif staged:
             sink = f"write-{new_token()}"
             Committer(self._options, store).commit(sink, 0, staged)
             store.forget(sink, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _, staged = _collected(messages)
-        with suppress(BusError):  # as in _StreamSink.abort
-            Committer(self._options, sink_store(self._options)).abort("", 0, staged)
+        if None in messages:  # as in _StreamSink.abort
+            with suppress(BusError):
+                Committer(self._options, sink_store(self._options)).abort("", 0, staged)
 
 
 def creation(options: WriteOptions) -> Creation:

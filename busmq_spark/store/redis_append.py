@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.sink import STAGE_AGAIN, Staged, discard, encode_runs, next_segment, stage, stage_more
+from busmq_spark.core.sink import STAGE_AGAIN, Staged, digest, discard, encode_runs, next_segment, stage, stage_more, total
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.topology.links import Link
@@ -35,17 +35,19 @@ class _List:
     """Rows of the segment, confirmed or under way."""
     sizes: list[int] = field(default_factory=list)
     """The chunks of it that Redis has confirmed."""
+    digest: int = 0
+    """Of those chunks."""
     closed: list[Staged] = field(default_factory=list)
 
     @property
     def segments(self) -> list[Staged]:
         """All of them in their order, with what is confirmed of each."""
-        return [*self.closed, Staged(self.queue, self.server, self.key, encode_runs(self.sizes))]
+        return [*self.closed, Staged(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)]
 
     def cut(self) -> None:
         """Go on in a new segment: what is under way to this one may arrive at any time."""
         self.closed = self.segments
-        self.key, self.sent, self.sizes = next_segment(self.key, new_token()), 0, []
+        self.key, self.sent, self.sizes, self.digest = next_segment(self.key, new_token()), 0, [], 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class _Sent:
         if found != expected:
             raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=found, key=self.part.key, remedy=STAGE_AGAIN)
         self.part.sizes.append(len(self.values))
+        self.part.digest = total((self.part.digest, digest(self.values)))
 
 
 class _Pipe:

@@ -171,10 +171,10 @@ class RedisStore:
         """Append to the queue, at least once: how many were stored, and the maxsize that was in the way (0: none)."""
         return append(self._link(queue), self.keys(queue), values)
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> tuple[Staged, ...]:
         for server, part in _by_server(staged).items():
             self._links[server].run(sinks.seal(sink, batch, part))
-        return self._home(sink).run(sinks.record(sink, batch, staged, query))
+        return self._home(sink).run(sinks.record(sink, batch, staged, query, span))
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
         return self._links[staged[0].server].run(sinks.commit(self.keys(queue), sink, batch, staged))

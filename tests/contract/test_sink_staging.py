@@ -8,7 +8,7 @@ from busmq_spark.core import sink
 from busmq_spark.core.keys import sink_record
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.core.sink import STAGE_TTL_S, Full, Staged
-from busmq_spark.errors import StagingLost, StaleBatch
+from busmq_spark.errors import BatchChanged, StagingLost, StaleBatch
 from busmq_spark.topology.link import SyncLink
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.conftest import Born, Redis, Run
@@ -77,11 +77,31 @@ def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_dif
     name = fresh("sink")
     one, first = stage(link.execute, keys, "one", [2, 2])
     other, _ = stage(link.execute, keys, "other", [3])
-    assert run(sink.record(name, 4, [one])) == (one,)
-    held = run(sink.record(name, 4, [other]))
+    assert run(sink.record(name, 4, [one], "q", "offsets:")) == (one,)
+    held = run(sink.record(name, 4, [other], "q", "offsets:"))
     assert held == (one,)
     run(sink.commit(keys, name, 4, held))
     assert stored(link.execute, keys) == numbered(first)
+
+
+@pytest.mark.parametrize(("before", "now", "by"), [("a:1", "b:2", "offsets"), ("", "b:2", "rows"), ("a:1", "", "rows"), ("", "", "rows")])
+def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_record_stays(
+    run: Run, fresh: Fresh, before: str, now: str, by: str
+) -> None:
+    name, one, other = fresh("sink"), Staged("q", 0, "k1", ((2, 1),), 5), Staged("q", 0, "k2", ((2, 1),), 6)
+    run(sink.record(name, 4, [one], "q", before))
+    with pytest.raises(BatchChanged, match=f"batch 4 is recorded with other {by}") as caught:
+        run(sink.record(name, 4, [other], "q", now))
+    assert caught.value.details["by"] == by
+    assert run(sink.recorded(name, 4)) == (one,)
+
+
+def test_a_record_of_an_older_version_is_told_by_its_counts(run: Run, fresh: Fresh, redis: Redis) -> None:
+    name, one = fresh("sink"), Staged("q", 0, "k1", ((2, 1),), 5)
+    redis("HSET", sink_record(name), "batch", 4, "manifest", '{"v":1,"lists":[["q",0,"k0",[[1,2]]]]}', "query", "q")
+    assert run(sink.record(name, 4, [one], "q", "a:1"))[0].key == "k0"
+    with pytest.raises(BatchChanged):
+        run(sink.record(name, 4, [Staged("q", 0, "k1", ((3, 1),), 5)], "q", "a:1"))
 
 
 def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(run: Run, fresh: Fresh, redis: Redis) -> None:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.sink import Staged, decode_manifest, encode_manifest, encode_runs
+from busmq_spark.core.message import MAX_ID
+from busmq_spark.core.sink import Staged, changed, decode_manifest, digest, encode_manifest, encode_runs, next_segment, total
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "sink-manifest-v1.json"
+GOLDEN = Path(__file__).parents[1] / "golden"
 BATCH = (
     Staged("orders", 0, "bus:queue:orders:stage:7.0.1", ((1000, 3), (17, 1))),
     Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", ((1, 1),)),
     Staged("orders", 0, "bus:queue:orders:stage:7.1.0", ()),
 )
+NOW = tuple(replace(part, digest=digest) for part, digest in zip(BATCH, (9007199254740991, 0, 17), strict=True))
 sizes = st.lists(st.integers(1, 1000), max_size=30)
-staged = st.builds(Staged, st.text(min_size=1), st.integers(0, 9), st.text(min_size=1), sizes.map(encode_runs))
+staged = st.builds(Staged, st.text(min_size=1), st.integers(0, 9), st.text(min_size=1), sizes.map(encode_runs), st.none() | st.integers(0, MAX_ID))
 
 
 def test_a_manifest_is_written_as_in_the_golden_file() -> None:
-    assert encode_manifest(BATCH) + "\n" == GOLDEN.read_text("utf-8")
+    assert encode_manifest(NOW) + "\n" == (GOLDEN / "sink-manifest-v2.json").read_text("utf-8")
 
 
 def test_a_manifest_of_version_1_is_read_for_ever() -> None:
-    assert decode_manifest(GOLDEN.read_bytes()) == BATCH
+    assert decode_manifest((GOLDEN / "sink-manifest-v1.json").read_bytes()) == BATCH
 
 
 @given(st.lists(staged, max_size=5))
@@ -59,3 +62,54 @@ def test_moves_from_anywhere_reach_the_end_of_the_list(given_sizes: list[int], d
     for _ in range(len(given_sizes) + 1):
         moved += part.chunk_at(moved)
     assert moved == part.rows == sum(given_sizes)
+
+
+rows = st.lists(st.binary(max_size=5), min_size=1, max_size=20)
+
+
+def lists(queue: str, *parts: list[bytes]) -> list[Staged]:
+    return [Staged(queue, 0, f"k{i}", ((len(part), 1),), digest(part)) for i, part in enumerate(parts) if part]
+
+
+@given(rows, st.data())
+def test_rows_are_the_same_in_whatever_order_and_parts_they_come(values: list[bytes], data: st.DataObject) -> None:
+    other, cut = data.draw(st.permutations(values)), data.draw(st.integers(0, len(values)))
+    assert digest(values) == total((digest(other[:cut]), digest(other[cut:]))) <= MAX_ID
+    assert changed(("", lists("q", values)), ("", lists("q", other[:cut], other[cut:]))) == {}
+
+
+@given(rows, rows)
+def test_other_rows_are_another_batch(one: list[bytes], other: list[bytes]) -> None:
+    same = sorted(one) == sorted(other)
+    found = changed(("", lists("q", one)), ("a:b", lists("q", other)))
+    assert (found == {}) == same
+    assert found.get("by", "rows") == "rows"
+
+
+def test_rows_for_another_queue_are_another_batch_and_an_error_names_some_of_the_queues() -> None:
+    assert changed(("", lists("q", [b"1"])), ("", lists("r", [b"1"])))["expected"] == "1 rows for 'r'"
+    many = [part for i in range(7) for part in lists(f"q{i}", [b"1"])]
+    found = changed(("", []), ("", many))
+    assert (found["found"], found["expected"].endswith("1 rows for 'q4' and 2 more queues")) == ("no rows", True)
+
+
+def test_where_the_offsets_are_known_they_decide() -> None:
+    one, other = lists("q", [b"1"]), lists("q", [b"2", b"3"])
+    assert changed(("abc:x", one), ("abc:", other)) == {}
+    found = changed(("abc:x", one), ("abd:y", one))
+    assert (found["by"], found["found"], found["expected"]) == ("offsets", "up to x", "up to y")
+    assert "onChangedBatch" not in found["remedy"]
+
+
+def test_of_a_manifest_without_digests_the_counts_decide() -> None:
+    old = [replace(part, digest=None) for part in lists("q", [b"1", b"2"])]
+    assert changed(("", old), ("", lists("q", [b"3", b"4"]))) == {}
+    assert changed(("", old), ("", lists("q", [b"3"])))["by"] == "rows"
+
+
+def test_a_segment_has_a_key_of_its_own_that_is_one_of_the_same_attempt() -> None:
+    assert next_segment("bus:queue:q:stage:batch:0:3:" + "0" * 16, "f" * 16) == "bus:queue:q:stage:batch:0:3:" + "f" * 16
+
+
+def test_a_digest_is_that_of_the_java_sink() -> None:
+    assert digest([b"", b"a", "héllo".encode()]) == 6559055993

@@ -51,7 +51,7 @@ def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are
                 gate.open()
                 run.check_whole(driver)
                 assert run.checkpoint.planned == batch
-                if matches is stages:
+                if matches is stages and victim_of is not executor_of:  # a worker whose executor is gone may take back its rows
                     assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"
         assert run.attempts == 1
         if not module.missing():

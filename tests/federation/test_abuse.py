@@ -164,7 +164,7 @@ async def test_malformed_sequences_end_their_channel_or_socket_only(served: Serv
 def bulk_calls(queue: str) -> list[bytes]:
     """Sound calls of bulk, most with arguments that make sense."""
     key = f"bus:queue:{queue}:stage:batch:0:0:{'0' * 16}"
-    staged = [[queue, 0, key, [[1, 1]]]]
+    staged = [[queue, 0, key, [[1, 1]], None]]
     arguments: dict[str, list[Any]] = {
         "hello": [1, "client"],
         "discover": [],
@@ -188,7 +188,7 @@ def bulk_calls(queue: str) -> list[bytes]:
         "trim": [{queue: 1}],
         "stage": [queue, key, 0],
         "push": [queue],
-        "record": ["sink", 0, staged, "q"],
+        "record": ["sink", 0, staged, "q", ""],
         "commit": [queue, "sink", 0, staged],
         "discard": [staged],
         "forget": ["sink", staged],

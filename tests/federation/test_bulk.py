@@ -33,7 +33,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 VALUES = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
-STAGED = st.builds(Staged, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple))
+STAGED = st.builds(Staged, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
 STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 
@@ -62,7 +62,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "wait": (WHOLE,),
     "stage": (TEXT, TEXT, WHOLE),
     "push": (TEXT,),
-    "record": (TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple), TEXT),
+    "record": (TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple), TEXT, TEXT),
     "commit": (TEXT, TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple)),
     "recorded": (TEXT, WHOLE),
     "discard": (st.lists(STAGED, max_size=3).map(tuple),),

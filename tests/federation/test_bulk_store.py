@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
+from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Position, Range
@@ -144,8 +144,10 @@ def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(store
 def test_a_batch_that_was_recorded_before_stays_what_it_was(store: Store, fresh: Fresh) -> None:
     queue, sink = filled(store, fresh(), [b"0"]).queue, fresh("sink")
     first, second = staged(store, queue, [b"1"]), staged(store, queue, [b"2"])
-    assert store.record(sink, 5, [first]) == (first,)
-    assert store.record(sink, 5, [second]) == (first,)
+    assert store.record(sink, 5, [first], "q", "same:offsets") == (first,)
+    assert store.record(sink, 5, [second], "q", "same:offsets") == (first,)
+    with pytest.raises(BatchChanged, match="recorded with other offsets than it has now: recorded up to offsets; now up to more"):
+        store.record(sink, 5, [second], "q", "other:more")
     with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
         store.record(sink, 4, [second])
 

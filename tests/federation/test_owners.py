@@ -83,7 +83,7 @@ def count(direct: RedisStore, queue: str) -> int:
 @pytest.mark.parametrize("who", ["nobody", "reader"])
 def test_who_may_push_nowhere_has_no_sinks(as_: As, fresh: Fresh, who: str) -> None:
     sink = fresh("sink")
-    for name, *arguments in (("record", sink, 2**53 - 1, [], ""), ("recorded", sink, 0), ("forget", sink, []), ("discard", [])):
+    for name, *arguments in (("record", sink, 2**53 - 1, [], "", ""), ("recorded", sink, 0), ("forget", sink, []), ("discard", [])):
         with pytest.raises(FederationRefused, match="may not"):
             as_(who)._link.call(name, *arguments)
 

@@ -30,6 +30,8 @@ NAMES = {
     "fail_on_data_loss": "failOnDataLoss",
     "ttl_s": "ttlS",
     "idle_poll_ms": "idlePollMs",
+    "batch": "batch",
+    "on_changed_batch": "onChangedBatch",
     "on_full": "onFull",
     "full_timeout_ms": "fullTimeoutMs",
 }
@@ -155,6 +157,7 @@ KINDS: dict[str, type[BusError]] = {
     "IDS_REISSUED": errors.IdsReissued,
     "STAGING_LOST": errors.StagingLost,
     "STALE_BATCH": errors.StaleBatch,
+    "BATCH_CHANGED": errors.BatchChanged,
     "TOOL_MISSING": errors.LocalToolMissing,
 }
 FOUND = [
@@ -176,6 +179,7 @@ FOUND = [
     "sink",
     "batch",
     "key",
+    "by",
     "tool",
 ]
 

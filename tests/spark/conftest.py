@@ -28,6 +28,7 @@ from tests.jvm import module
 from tests.peers.node import need
 from tests.spark.centres import DataCentre
 from tests.spark.engine import Engine
+from tests.spark.lines import Lines
 from tests.spark.links import LINKED, LINKS, Centre, leading_to
 from tests.support import PATIENCE_S, wait_until
 
@@ -249,6 +250,13 @@ def drain(stream: Stream) -> Stream:
         return found
 
     return run
+
+
+@pytest.fixture
+def lines(spark: SparkSession, tmp_path: Path) -> Iterator[Lines]:
+    made = Lines(spark, tmp_path)
+    yield made
+    made.stop()
 
 
 class Sink(Protocol):

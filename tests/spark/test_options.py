@@ -50,6 +50,8 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (WriteOptions, "queue", " q ", "queue", "q"),
     (WriteOptions, "delivery", "At-Least-Once", "delivery", "at-least-once"),
     (WriteOptions, "sinkId", "s", "sink", "s"),
+    (WriteOptions, "batchId", "7", "batch", 7),
+    (WriteOptions, "onChangedBatch", "Keep", "on_changed_batch", "keep"),
     (WriteOptions, "onFull", "fail", "on_full", "fail"),
     (WriteOptions, "fullTimeoutMs", "0", "full_timeout_ms", 0),
     (WriteOptions, "createQueue", "FALSE", "create", False),
@@ -104,7 +106,7 @@ BAD = [
 
 
 def required(cls: type[Any]) -> dict[str, str]:
-    return dict(READ) if cls is ReadOptions else {}
+    return dict(READ) if cls is ReadOptions else {"sinkId": "any"}
 
 
 @pytest.mark.parametrize(("cls", "name", "text", "field", "value"), GOOD)

@@ -141,7 +141,7 @@ ATTACHED = record(Attached, FLAG, WHOLE, WHOLE, TEXT)
 STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 ACK_RESULT = record(AckResult, TEXT, TEXT)
 TRACES = record(Traces, maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
-STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)))
+STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE))
 FULL = record(Full, TEXT, WHOLE, WHOLE)
 
 
@@ -244,7 +244,7 @@ OPERATIONS: dict[str, Operation] = {
     "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE)),
     "stage": Operation(several(TEXT, TEXT, WHOLE), several(WHOLE, WHOLE), each_queue(PUSH)),
     "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH)),
-    "record": Operation(several(*SINK, listed(STAGED), TEXT), listed(STAGED), _sink),
+    "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT), listed(STAGED), _sink),
     "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit),
     "recorded": Operation(several(*SINK), listed(STAGED), _sink),
     "discard": Operation(several(listed(STAGED)), NOTHING, _staged),

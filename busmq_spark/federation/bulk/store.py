@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.queue import Attached
-from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, encode_runs
+from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, digest, encode_runs, total
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, StagingLost
 from busmq_spark.federation.address import FederationAddress
@@ -106,8 +106,8 @@ class FederatedStore:
     def appender(self) -> FederatedAppender:
         return FederatedAppender(self._link)
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "") -> tuple[Staged, ...]:
-        held: tuple[Staged, ...] = self._link.call("record", sink, batch, staged, query)
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> tuple[Staged, ...]:
+        held: tuple[Staged, ...] = self._link.call("record", sink, batch, staged, query, span)
         return held
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
@@ -179,12 +179,12 @@ class _List:
 
     def __init__(self, queue: str, key: str) -> None:
         self.queue, self.key = queue, key
-        self.server = self.rows = 0
+        self.server = self.rows = self.digest = 0
         self.sizes: list[int] = []
 
     @property
     def staged(self) -> Staged:
-        return Staged(self.queue, self.server, self.key, encode_runs(self.sizes))
+        return Staged(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)
 
 
 class FederatedAppender:
@@ -200,6 +200,7 @@ class FederatedAppender:
         part = self._lists.setdefault(key, _List(queue, key))
         for piece, sizes in self._pieces(values):
             self._send(_Piece(part, part.rows, piece))
+            part.digest = total((part.digest, digest(piece)))
             part.rows += len(piece)
             part.sizes += sizes
 

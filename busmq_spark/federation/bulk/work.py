@@ -128,13 +128,13 @@ class Work:
         self._check_key(queue, key)
         return self.store.stage_at(queue, key, before, values)
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str) -> tuple[Staged, ...]:
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str) -> tuple[Staged, ...]:
         """As the store's, for the peer's own sink of this name."""
         if not _PLAIN_TEXT.fullmatch(query):
             raise wrong("a query id that is too long or has control characters", "at most 300 characters")
         self._check_staged(staged)
         with self._own_sink(sink) as own:
-            return self.store.record(own, batch, staged, query)
+            return self.store.record(own, batch, staged, query, span)
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
         """As the store's, for the peer's own sink of this name."""

@@ -49,6 +49,9 @@ public enum ErrorKind {
     STALE_BATCH("BUSMQ_STALE_BATCH", false,
             "sink {sink}: batch {batch} was offered but batch {found} is already committed. Another run of this query is ahead, or the checkpoint "
                     + "was replaced while sinkId stayed the same. Use a new sinkId with a new checkpoint"),
+    BATCH_CHANGED("BUSMQ_BATCH_CHANGED", false,
+            "sink {sink}: batch {batch} is recorded with other {by} than it has now: recorded {found}; now {expected}. Nothing of it is appended, "
+                    + "and its sources are not acknowledged. {remedy}"),
     TOOL_MISSING("BUSMQ_TOOL_MISSING", false, "{tool} is missing: {reason}. {remedy}");
 
     private final String code;

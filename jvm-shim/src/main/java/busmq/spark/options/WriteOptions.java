@@ -1,5 +1,6 @@
 package busmq.spark.options;
 
+import busmq.spark.BusException;
 import java.io.Serializable;
 import java.util.Map;
 import java.util.stream.Stream;
@@ -10,14 +11,18 @@ import java.util.stream.Stream;
  * @param queue null: rows name theirs in a column
  * @param delivery {@code exactly-once} or {@code at-least-once}
  * @param sink empty: the query's id
+ * @param batch null: of no number
+ * @param onChangedBatch {@code fail} or {@code keep}
  * @param onFull {@code block} or {@code fail}
  */
-public record WriteOptions(RedisOptions redis, String queue, String delivery, String sink, String onFull, long fullTimeoutMs, boolean create,
-        long ttlS, long maxsize, boolean truncate) implements Serializable {
+public record WriteOptions(RedisOptions redis, String queue, String delivery, String sink, Long batch, String onChangedBatch, String onFull,
+        long fullTimeoutMs, boolean create, long ttlS, long maxsize, boolean truncate) implements Serializable {
     private static final long WEEK_S = 7 * 24 * 3600;
     private static final Row<String> QUEUE = Row.of("queue", Parsers::name, null);
     private static final Row<String> DELIVERY = Row.of("delivery", Parsers.oneOf("exactly-once", "at-least-once"), "exactly-once");
     private static final Row<String> SINK = Row.of("sinkId", Parsers::name, "");
+    private static final Row<Long> BATCH = Row.of("batchId", Parsers.whole(0), null);
+    private static final Row<String> ON_CHANGED_BATCH = Row.of("onChangedBatch", Parsers.oneOf("fail", "keep"), "fail");
     private static final Row<String> ON_FULL = Row.of("onFull", Parsers.oneOf("block", "fail"), "block");
     private static final Row<Long> FULL_TIMEOUT_MS = Row.of("fullTimeoutMs", Parsers.whole(0), 60_000L);
     private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag, true);
@@ -25,12 +30,17 @@ public record WriteOptions(RedisOptions redis, String queue, String delivery, St
     private static final Row<Long> MAXSIZE = Row.of("maxsize", Parsers.whole(0), 0L);
     private static final Row<Boolean> TRUNCATE = Row.of("truncate", Parsers::flag, false);
     private static final OptionTable TABLE = new OptionTable(Stream.concat(RedisOptions.ROWS.stream(),
-            Stream.of(QUEUE, DELIVERY, SINK, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
+            Stream.of(QUEUE, DELIVERY, SINK, BATCH, ON_CHANGED_BATCH, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
 
     /** The options a user gave. Throws {@link busmq.spark.BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static WriteOptions parse(Map<String, String> given) {
         OptionTable.Values values = TABLE.parse(given);
-        return new WriteOptions(RedisOptions.from(values), values.get(QUEUE), values.get(DELIVERY), values.get(SINK), values.get(ON_FULL),
-                values.get(FULL_TIMEOUT_MS), values.get(CREATE), values.get(TTL), values.get(MAXSIZE), values.get(TRUNCATE));
+        boolean numbered = values.get(BATCH) != null;
+        if (numbered && (values.get(SINK).isEmpty() || !values.get(DELIVERY).equals("exactly-once"))) {
+            throw BusException.config("batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once");
+        }
+        return new WriteOptions(RedisOptions.from(values), values.get(QUEUE), values.get(DELIVERY), values.get(SINK), values.get(BATCH),
+                values.get(ON_CHANGED_BATCH), values.get(ON_FULL), values.get(FULL_TIMEOUT_MS), values.get(CREATE), values.get(TTL),
+                values.get(MAXSIZE), values.get(TRUNCATE));
     }
 }

@@ -2,7 +2,9 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.options.WriteOptions;
+import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
@@ -21,15 +23,17 @@ final class BusmqStreamingWrite implements StreamingWrite {
     private final WriteOptions options;
     private final SinkColumns columns;
     private final String query;
+    private final String checkpoint;
     private final boolean explicit;
     private final boolean asynchronous;
     private boolean staging;
 
-    /** {@code explicit}: whether the user has asked for this delivery; {@code asynchronous}: whether batches go on before they are logged. */
-    BusmqStreamingWrite(WriteOptions options, SinkColumns columns, String query, boolean explicit, boolean asynchronous) {
+    /** {@code checkpoint}: null where the query does not say where it is; {@code explicit}: whether the user has asked for this delivery; {@code asynchronous}: whether batches go on before they are logged. */
+    BusmqStreamingWrite(WriteOptions options, SinkColumns columns, String query, String checkpoint, boolean explicit, boolean asynchronous) {
         this.options = options;
         this.columns = columns;
         this.query = query;
+        this.checkpoint = checkpoint;
         this.explicit = explicit;
         this.asynchronous = asynchronous;
     }
@@ -41,6 +45,9 @@ final class BusmqStreamingWrite implements StreamingWrite {
             staging = false;
             if (explicit) {
                 throw RealTime.notExactlyOnce("trigger(realTime=…)", "Leave the option out, or say at-least-once");
+            }
+            try (Committer committer = new Committer(options)) {
+                committer.forget(sink());
             }
             if (TOLD.add(query)) {
                 LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again", query);
@@ -62,7 +69,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
     public void commit(long batch, WriterCommitMessage[] messages) {
         if (staging) {
             try (Committer committer = new Committer(options)) {
-                committer.commit(sink(), batch, Outcome.all(messages), query);
+                committer.commit(sink(), batch, Outcome.all(messages), query, Span.of(checkpoint, batch));
             }
         }
     }
@@ -75,7 +82,8 @@ final class BusmqStreamingWrite implements StreamingWrite {
     /** Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one. */
     static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
         List<Staged> staged = Outcome.all(messages);
-        if (staged.isEmpty()) {
+        boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull); // then a record of them may still arrive
+        if (staged.isEmpty() || tried) {
             return;
         }
         try (Committer committer = new Committer(options)) {

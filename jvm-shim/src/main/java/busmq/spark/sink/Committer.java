@@ -9,9 +9,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** The driver's half of exactly-once: same keys, same record and same scripts as the Python sink, so that either goes on with the other's batch. */
 final class Committer implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(Committer.class);
+    /** Errors after which nothing that was offered is on record. */
+    private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.STALE_BATCH, ErrorKind.STAGING_LOST);
+
     private final WriteOptions options;
     private final SinkStore store;
 
@@ -21,19 +27,53 @@ final class Committer implements AutoCloseable {
     }
 
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(String sink, long batch, List<Staged> staged, String query) {
-        List<Staged> held = store.record(sink, batch, staged, query);
+    void commit(String sink, long batch, List<Staged> staged, String query, String span) {
+        if (sink.isEmpty()) {
+            throw BusException.config("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
+        }
+        List<Staged> held = record(sink, batch, staged, query, span);
         Map<String, List<Staged>> queues = held.stream().collect(Collectors.groupingBy(Staged::queue, LinkedHashMap::new, Collectors.toList()));
         queues.values().forEach(part -> append(sink, batch, part));
         store.discard(others(staged, held));
     }
 
+    private List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span) {
+        try {
+            return store.record(sink, batch, staged, query, span);
+        } catch (BusException error) {
+            if (options.onChangedBatch().equals("keep") && "rows".equals(error.getMessageParameters().get("by"))) {
+                LOG.warn("{}. What was recorded first is kept", error.getMessage());
+                return store.recorded(sink, batch);
+            }
+            if (NOT_RECORDED.contains(error.kind())) {
+                discard(staged);
+            }
+            throw error;
+        }
+    }
+
+    /** The error that led here must not be hidden behind a second one; lists end by themselves. */
+    private void discard(List<Staged> staged) {
+        try {
+            store.discard(staged);
+        } catch (BusException error) {
+            LOG.info("{} staged lists stay until they expire: {}", staged.size(), error.getMessage());
+        }
+    }
+
+    /** A run that delivers at least once begins: see {@link SinkStore#forget(String)}. */
+    void forget(String sink) {
+        store.forget(sink);
+    }
+
     /** A commit of its own, for a batch write; {@code truncated} are the queues that are emptied first. */
     void commitOnce(List<Staged> staged, List<String> truncated) {
         store.truncate(truncated);
-        if (!staged.isEmpty()) {
+        if (options.batch() != null) {
+            commit(options.sink(), options.batch(), staged, "", "");
+        } else if (!staged.isEmpty()) {
             String sink = "write-" + SinkStore.token();
-            commit(sink, 0, staged, "");
+            commit(sink, 0, staged, "", "");
             store.forget(sink, staged);
         }
     }

@@ -10,14 +10,14 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 
-/** The text that says which staged lists make up a batch, in the order of appending (version 1, as busmq_spark/core/sink.py writes it). */
+/** The text that says which staged lists make up a batch, in the order of appending (version 2, as busmq_spark/core/sink.py writes it). */
 final class Manifest {
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private Manifest() {}
 
     static byte[] encode(List<Staged> staged) {
-        ObjectNode root = JSON.createObjectNode().put("v", 1);
+        ObjectNode root = JSON.createObjectNode().put("v", 2);
         ArrayNode lists = root.putArray("lists");
         for (Staged s : staged) {
             ArrayNode list = lists.addArray().add(s.queue()).add(s.server()).add(s.key());
@@ -25,10 +25,12 @@ final class Manifest {
             for (Staged.Run run : s.runs()) {
                 runs.addArray().add(run.size()).add(run.times());
             }
+            list.add(s.digest());
         }
         return root.toString().getBytes(StandardCharsets.UTF_8);
     }
 
+    /** Also version 1, which has no digests. */
     static List<Staged> decode(byte[] text) {
         try {
             List<Staged> found = new ArrayList<>();
@@ -37,7 +39,8 @@ final class Manifest {
                 for (JsonNode run : list.get(3)) {
                     runs.add(new Staged.Run(run.get(0).intValue(), run.get(1).intValue()));
                 }
-                found.add(new Staged(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs));
+                Long digest = list.hasNonNull(4) ? list.get(4).longValue() : null;
+                found.add(new Staged(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs, digest));
             }
             return found;
         } catch (IOException error) {

@@ -37,9 +37,13 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
         if (truncate && !options.truncate()) {
             throw BusException.config("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
         }
+        if (truncate && options.batch() != null) {
+            throw BusException.config("a batch with a batchId is appended once; mode overwrite would delete it when it comes again. Use mode append");
+        }
         boolean explicit = info.options().containsKey("delivery");
         boolean asynchronous = info.options().getBoolean("asyncProgressTrackingEnabled", false);
         String query = info.queryId();
+        String checkpoint = info.options().get("checkpointLocation");
         return new Write() {
             @Override
             public String description() {
@@ -53,7 +57,10 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
 
             @Override
             public StreamingWrite toStreaming() {
-                return new BusmqStreamingWrite(options, columns, query, explicit, asynchronous);
+                if (options.batch() != null) {
+                    throw BusException.config("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
+                }
+                return new BusmqStreamingWrite(options, columns, query, checkpoint, explicit, asynchronous);
             }
         };
     }

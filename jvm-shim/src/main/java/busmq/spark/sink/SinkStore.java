@@ -104,15 +104,37 @@ final class SinkStore implements AutoCloseable {
         }
     }
 
-    /** Make {@code staged} what the batch consists of, unless it has been recorded before: then that holds. The commit point. */
-    List<Staged> record(String sink, long batch, List<Staged> staged, String query) {
+    /**
+     * Make {@code staged} what the batch consists of, unless it has been recorded before: then that holds. The commit point. {@code span} says
+     * which part of its sources the batch covers. Throws BUSMQ_STALE_BATCH, and BUSMQ_BATCH_CHANGED when the batch on record is another one.
+     */
+    List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span) {
         byServer(staged, part -> seal(sink, batch, part));
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
-        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, Manifest.encode(staged), LONG_TTL_S, query));
+        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, Manifest.encode(staged), LONG_TTL_S, query, span));
         if (reply.size() == 1) {
             throw stale(sink, batch, text(reply.get(0)));
         }
-        return Manifest.decode((byte[]) reply.get(1));
+        List<Staged> held = Manifest.decode((byte[]) reply.get(1));
+        Map<String, Object> changed = new Content(text(reply.get(2)), held).changed(new Content(span, staged));
+        if (!changed.isEmpty()) {
+            throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
+                    "expected", changed.get("expected"), "remedy", changed.get("remedy"));
+        }
+        return held;
+    }
+
+    /**
+     * Drop what is on record for a sink, with its progress and what is left of its lists. For a run that delivers at least once: its batches have
+     * the same numbers and other rows, and what was recorded comes again with them.
+     */
+    void forget(String sink) {
+        byte[] manifest = (byte[]) home(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "manifest"));
+        if (manifest != null) {
+            List<Staged> held = Manifest.decode(manifest);
+            discard(held);
+            forget(sink, held);
+        }
     }
 
     /** Lets lists of one server live as long as a record does, before it names them. Throws BUSMQ_STAGING_LOST when one does not hold its rows. */

@@ -72,9 +72,9 @@ final class StageTarget implements GroupCommit.Target {
 
     private static void settle(List<Lane> lanes, List<Object> replies) {
         for (int i = 0; i < lanes.size(); i++) {
-            int rows = lanes.get(i).chunk.size();
-            SinkStore.checkStaged(list(lanes.get(i)), rows, (Long) replies.get(i));
-            list(lanes.get(i)).add(rows);
+            List<byte[]> chunk = lanes.get(i).chunk;
+            SinkStore.checkStaged(list(lanes.get(i)), chunk.size(), (Long) replies.get(i));
+            list(lanes.get(i)).add(chunk);
         }
     }
 

@@ -3,18 +3,36 @@ package busmq.spark.sink;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.zip.CRC32;
 
 /**
  * One staged list: rows of one task attempt for one queue. {@code runs} are the chunk sizes as (size, how often). They are the rows at its head;
- * what lies behind them does not count.
+ * what lies behind them does not count. {@code digest} tells them from other rows ({@code core/sink.py}); null in a manifest of version 1.
  */
-public record Staged(String queue, int server, String key, List<Run> runs) implements Serializable {
+public record Staged(String queue, int server, String key, List<Run> runs, Long digest) implements Serializable {
+    private static final long MASK = (1L << 53) - 1;
 
     /** So many chunks of one size, one after another: a million rows are two runs, not a thousand numbers. */
     public record Run(int size, int times) implements Serializable {}
 
     public Staged {
         runs = List.copyOf(runs);
+    }
+
+    /** Tells rows from others, in whichever order, chunks and partitions they come: digests of parts add up ({@link #total}). */
+    static long digest(List<byte[]> values) {
+        CRC32 crc = new CRC32();
+        long sum = 0;
+        for (byte[] value : values) {
+            crc.reset();
+            crc.update(value);
+            sum += crc.getValue();
+        }
+        return sum & MASK;
+    }
+
+    static long total(long one, long other) {
+        return (one + other) & MASK;
     }
 
     /** How many rows were staged. */
@@ -42,6 +60,7 @@ public record Staged(String queue, int server, String key, List<Run> runs) imple
         private final List<Staged> closed = new ArrayList<>();
         private String key;
         private long rows;
+        private long digest;
         private List<Run> runs = new ArrayList<>();
 
         Growing(String queue, int server, String key) {
@@ -60,7 +79,10 @@ public record Staged(String queue, int server, String key, List<Run> runs) imple
             return rows;
         }
 
-        void add(int size) {
+        /** A chunk was confirmed. */
+        void add(List<byte[]> chunk) {
+            int size = chunk.size();
+            digest = total(digest, Staged.digest(chunk));
             int last = runs.size() - 1;
             if (last >= 0 && runs.get(last).size == size) {
                 runs.set(last, new Run(size, runs.get(last).times + 1));
@@ -72,16 +94,17 @@ public record Staged(String queue, int server, String key, List<Run> runs) imple
 
         /** Go on in a new segment: what is under way to this one may arrive at any time. {@code token} is random. */
         void cut(String token) {
-            closed.add(new Staged(queue, server, key, runs));
+            closed.add(new Staged(queue, server, key, runs, digest));
             key = key.substring(0, key.length() - token.length()) + token;
             rows = 0;
+            digest = 0;
             runs = new ArrayList<>();
         }
 
         /** All segments in their order, with what is confirmed of each. */
         List<Staged> segments() {
             List<Staged> all = new ArrayList<>(closed);
-            all.add(new Staged(queue, server, key, runs));
+            all.add(new Staged(queue, server, key, runs, digest));
             return all;
         }
     }

@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Collections;
 import java.util.List;
 import java.util.Random;
 import java.util.stream.IntStream;
@@ -16,33 +17,38 @@ import org.junit.jupiter.api.Test;
 
 /** The manifest of a batch: bytes that outlive a process, and that the Python sink reads and writes, too. */
 class ManifestTest {
-    private static final Path GOLDEN = Path.of("..", "tests", "golden", "sink-manifest-v1.json");
-    private static final List<Staged> BATCH = List.of(
-            new Staged("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Run(1000, 3), new Run(17, 1))),
-            new Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Run(1, 1))),
-            new Staged("orders", 0, "bus:queue:orders:stage:7.1.0", List.of()));
+    private static final Path GOLDEN = Path.of("..", "tests", "golden");
 
-    @Test
-    void aManifestIsWrittenAsInTheGoldenFile() throws IOException {
-        assertEquals(Files.readString(GOLDEN), new String(Manifest.encode(BATCH), StandardCharsets.UTF_8) + "\n");
+    /** {@code digests} null: as version 1 has it. */
+    private static List<Staged> batch(Long... digests) {
+        return List.of(new Staged("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Run(1000, 3), new Run(17, 1)), digests[0]),
+                new Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Run(1, 1)), digests[1]),
+                new Staged("orders", 0, "bus:queue:orders:stage:7.1.0", List.of(), digests[2]));
     }
 
     @Test
-    void aManifestOfVersion1IsReadForEver() throws IOException {
-        assertEquals(BATCH, Manifest.decode(Files.readAllBytes(GOLDEN)));
+    void aManifestIsWrittenAsInTheGoldenFile() throws IOException {
+        String written = new String(Manifest.encode(batch(9007199254740991L, 0L, 17L)), StandardCharsets.UTF_8);
+        assertEquals(Files.readString(GOLDEN.resolve("sink-manifest-v2.json")), written + "\n");
+    }
+
+    @Test
+    void aManifestOfEitherVersionIsReadForEver() throws IOException {
+        assertEquals(batch(null, null, null), Manifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v1.json"))));
+        assertEquals(batch(9007199254740991L, 0L, 17L), Manifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v2.json"))));
     }
 
     @Test
     void namesOfEveryKindOfCharacterComeBackAsTheyWere() {
-        List<Staged> staged = List.of(new Staged("a\"\\\n\u0001\u2028", 1, "k", List.of()));
+        List<Staged> staged = List.of(new Staged("a\"\\\n\u0001\u2028", 1, "k", List.of(), 5L));
         assertEquals(staged, Manifest.decode(Manifest.encode(staged)));
     }
 
     @Test
     void aMillionRowsAreTwoRuns() {
         Staged.Growing list = new Staged.Growing("q", 0, "k");
-        IntStream.range(0, 1000).forEach(i -> list.add(1000));
-        list.add(7);
+        IntStream.range(0, 1000).forEach(i -> list.add(rows(1000)));
+        list.add(rows(7));
         assertEquals(List.of(new Run(1000, 1000), new Run(7, 1)), only(list).runs());
         assertEquals(1_000_007, only(list).rows());
     }
@@ -53,7 +59,7 @@ class ManifestTest {
         int[] sizes = random.ints(random.nextInt(30), 1, 1001).toArray();
         Staged.Growing list = new Staged.Growing("q", 0, "k");
         for (int size : sizes) {
-            list.add(size);
+            list.add(rows(size));
         }
         Staged staged = only(list);
         long moved = random.nextLong(staged.rows() + 1);
@@ -72,13 +78,17 @@ class ManifestTest {
     @Test
     void whatIsNotConfirmedWhenTheLinkBreaksGoesOnInASegmentOfItsOwn() {
         Staged.Growing list = new Staged.Growing("q", 0, "q:stage:0123456789abcdef");
-        list.add(3);
+        list.add(rows(3));
         list.cut("fedcba9876543210");
         assertEquals(0, list.rows());
-        list.add(2);
-        List<Staged> expected = List.of(new Staged("q", 0, "q:stage:0123456789abcdef", List.of(new Run(3, 1))),
-                new Staged("q", 0, "q:stage:fedcba9876543210", List.of(new Run(2, 1))));
+        list.add(rows(2));
+        List<Staged> expected = List.of(new Staged("q", 0, "q:stage:0123456789abcdef", List.of(new Run(3, 1)), Staged.digest(rows(3))),
+                new Staged("q", 0, "q:stage:fedcba9876543210", List.of(new Run(2, 1)), Staged.digest(rows(2))));
         assertEquals(expected, list.segments());
+    }
+
+    private static List<byte[]> rows(int count) {
+        return Collections.nCopies(count, new byte[] {1});
     }
 
     private static Staged only(Staged.Growing list) {

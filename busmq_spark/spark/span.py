@@ -1,0 +1,35 @@
+"""Which part of its sources a batch covers, as the offset log of the checkpoint says: what makes a batch that comes again the same one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+SHOWN = 2000
+"""Characters of the end offsets that are recorded, to be shown in an error; the digest in front of them covers everything."""
+
+
+def span(checkpoint: str, batch: int) -> str:
+    """``<digest>:<end offsets>`` of a batch of the query with this checkpoint; empty where the log cannot be read from here (HDFS, S3 …)."""
+    folder = _folder(checkpoint)
+    if folder is None or (end := _entry(folder, batch)) is None:
+        return ""
+    both = "\n\n".join((_entry(folder, batch - 1) or "", end))
+    return f"{sha256(both.encode()).hexdigest()[:32]}:{end[:SHOWN]}"
+
+
+def _folder(checkpoint: str) -> Path | None:
+    """Where a checkpoint is on this machine, if it is."""
+    scheme, colon, rest = checkpoint.partition(":/")
+    if not checkpoint or not colon:
+        return Path(checkpoint) if checkpoint else None
+    place = "/" + rest.lstrip("/")
+    return {"file": Path(place), "dbfs": Path(f"/dbfs{place}")}.get(scheme)
+
+
+def _entry(folder: Path, batch: int) -> str | None:
+    """The offsets in an entry of the log, without the version and the metadata, which has the time of planning."""
+    with suppress(OSError, ValueError):
+        return (folder / "offsets" / str(batch)).read_text("utf-8").split("\n", 2)[2]
+    return None

@@ -1,0 +1,67 @@
+package busmq.spark.sink;
+
+import busmq.spark.PyText;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** What a batch is, to tell it from another one of its number: its span, if that is known, and the rows of each queue (core/sink.py). */
+record Content(String span, List<Staged> staged) {
+    private static final int TOLD = 5;
+    private static final String OLDER = "The checkpoint is older than the sink: it was restored, or its last entry was not on disk when a machine "
+            + "failed (tune() keeps checkpoints with fsync). Start the query with a new checkpoint that begins behind what is recorded";
+    private static final String VARIES = "If instead the query computes other rows each time from the same input (uuid(), rand(), a sample), "
+            + "onChangedBatch=keep takes those that were recorded first";
+
+    /** The rows of one queue; no digest when one part has none. */
+    private record Sum(long rows, Long digest) {
+        Sum plus(Staged part) {
+            boolean known = digest != null && part.digest() != null;
+            return new Sum(rows + part.rows(), known ? Staged.total(digest, part.digest()) : null);
+        }
+    }
+
+    /** How {@code now} differs from this batch, as details of BATCH_CHANGED; empty when it is the same. */
+    Map<String, Object> changed(Content now) {
+        String[] ours = span.split(":", 2);
+        String[] theirs = now.span.split(":", 2);
+        if (!ours[0].isEmpty() && !theirs[0].isEmpty()) {
+            return ours[0].equals(theirs[0]) ? Map.of()
+                    : Map.of("by", "offsets", "found", "up to " + ours[1], "expected", "up to " + theirs[1], "remedy", OLDER);
+        }
+        Map<String, Sum> before = sums();
+        Map<String, Sum> after = now.sums();
+        boolean unknown = before.values().stream().anyMatch(sum -> sum.digest == null) || after.values().stream().anyMatch(sum -> sum.digest == null);
+        if (before.equals(after) || (unknown && rows(before).equals(rows(after)))) {
+            return Map.of();
+        }
+        return Map.of("by", "rows", "found", told(before), "expected", told(after), "remedy", OLDER + ". " + VARIES);
+    }
+
+    private Map<String, Sum> sums() {
+        Map<String, Sum> found = new LinkedHashMap<>();
+        for (Staged part : staged) {
+            if (part.rows() > 0) {
+                found.merge(part.queue(), new Sum(part.rows(), part.digest()), (sum, same) -> sum.plus(part));
+            }
+        }
+        return found;
+    }
+
+    private static Map<String, Long> rows(Map<String, Sum> sums) {
+        Map<String, Long> found = new LinkedHashMap<>();
+        sums.forEach((queue, sum) -> found.put(queue, sum.rows));
+        return found;
+    }
+
+    private static String told(Map<String, Sum> sums) {
+        List<String> told = new ArrayList<>();
+        sums.forEach((queue, sum) -> told.add(sum.rows + " rows for " + PyText.repr(queue)));
+        if (told.isEmpty()) {
+            return "no rows";
+        }
+        int more = told.size() - TOLD;
+        return String.join(", ", told.subList(0, Math.min(TOLD, told.size()))) + (more > 0 ? " and " + more + " more queues" : "");
+    }
+}

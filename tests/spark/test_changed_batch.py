@@ -1,0 +1,175 @@
+"""A batch number that the sink has seen comes again: the same batch, or another one in its place. Both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from busmq_spark.core.keys import QueueKeys, sink_record
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import WriteOptions, parse
+from busmq_spark.spark.realtime import SESSION
+from busmq_spark.spark.writer import Committer
+from busmq_spark.store.redis_store import open_store
+from tests.spark.conftest import Bus
+from tests.spark.lines import Lines
+from tests.support import PATIENCE_S, wait_until
+
+JAVA, PYTHON = "busmq-realtime", "busmq"
+
+pytestmark = [pytest.mark.usefixtures("shim_jar")]
+
+
+@pytest.fixture(params=[PYTHON, JAVA])
+def via(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def number(values: list[bytes]) -> list[int]:
+    return [int(value) for value in values]
+
+
+def staged(bus: Bus, queue: str) -> Any:
+    return bus("KEYS", QueueKeys(queue).stage("*"))
+
+
+def test_a_checkpoint_that_is_a_batch_behind_the_sink_stops_the_query_and_no_row_vanishes(bus: Bus, lines: Lines, queue: str, via: str) -> None:
+    """The batch is planned anew, with what came meanwhile."""
+    options = {"redis.url": bus.url, "queue": queue}
+    lines.add(*range(5))
+    lines.drain(via, options)
+    lines.add(*range(5, 12))
+    lines.drain(via, options)
+    lines.forget_batch()
+    lines.add(*range(12, 15))
+    with pytest.raises(StreamingQueryException, match=r"\[BUSMQ_BATCH_CHANGED\] sink .*: batch 1 is recorded with other offsets .*new checkpoint"):
+        lines.drain(via, options)
+    assert number(bus.stored(queue)) == list(range(12))
+    assert staged(bus, queue) == []
+    assert not (lines.checkpoint / "commits" / "1").exists(), "its sources are not acknowledged"
+
+
+def test_a_batch_of_the_same_offsets_is_the_same_whatever_rows_it_has_this_time(bus: Bus, lines: Lines, queue: str, via: str) -> None:
+    options = {"redis.url": bus.url, "queue": queue}
+    lines.add(*range(5))
+    lines.drain(via, options, "uuid() AS value")
+    first = bus.stored(queue)
+    lines.forget_commit()
+    lines.drain(via, options, "uuid() AS value")
+    assert bus.stored(queue) == first
+
+
+def test_either_engine_knows_the_offsets_that_the_other_has_recorded(bus: Bus, lines: Lines, queue: str, via: str) -> None:
+    options, other = {"redis.url": bus.url, "queue": queue}, PYTHON if via == JAVA else JAVA
+    lines.add(*range(5))
+    lines.drain(via, options)
+    recorded = bus("HGET", sink_record(lines.query_id), "span")
+    lines.forget_commit()
+    lines.drain(other, options)
+    assert number(bus.stored(queue)) == list(range(5))
+    lines.forget_batch()
+    lines.add(5)
+    with pytest.raises(StreamingQueryException, match=r"\[BUSMQ_BATCH_CHANGED\]"):
+        lines.drain(other, options)
+    digest, _, end = recorded.decode().partition(":")
+    assert len(digest) == 32
+    assert end == '{"logOffset":0}'
+
+
+@pytest.fixture
+def foreach(spark: SparkSession, bus: Bus, queue: str, via: str, lines: Lines) -> Any:
+    """Drains the lines through foreachBatch and a batch write that names its sink and batch."""
+
+    def drain(*columns: str, **options: str) -> None:
+        def write(frame: DataFrame, batch: int) -> None:
+            writer = frame.write.format(via).mode("append").options(**{"redis.url": bus.url, "queue": queue, "sinkId": queue, **options})
+            writer.option("batchId", batch).save()
+
+        query = lines.frame(*columns).writeStream.foreachBatch(write).option("checkpointLocation", str(lines.checkpoint))
+        assert query.trigger(availableNow=True).start().awaitTermination(int(PATIENCE_S))
+
+    return drain
+
+
+def test_a_batch_write_that_names_sink_and_batch_is_appended_once(bus: Bus, lines: Lines, queue: str, foreach: Any) -> None:
+    for rows in (range(3), range(3, 6)):
+        lines.add(*rows)
+        foreach()
+        lines.forget_commit()
+        foreach()
+    assert number(bus.stored(queue)) == list(range(6))
+    assert staged(bus, queue) == []
+
+
+def test_other_rows_under_a_number_that_is_done_are_refused_or_kept_out_where_the_offsets_are_not_known(
+    bus: Bus, lines: Lines, queue: str, foreach: Any
+) -> None:
+    lines.add(*range(3))
+    foreach()
+    lines.forget_commit()
+    with pytest.raises(StreamingQueryException, match=r"\[BUSMQ_BATCH_CHANGED\] .* recorded 3 rows for .*; now 3 rows for .*onChangedBatch=keep"):
+        foreach("concat(value, '0') AS value")
+    foreach("concat(value, '0') AS value", onChangedBatch="keep")
+    assert number(bus.stored(queue)) == list(range(3))
+    assert staged(bus, queue) == []
+
+
+def test_rows_in_another_order_are_the_same_batch(bus: Bus, lines: Lines, queue: str, foreach: Any) -> None:
+    lines.add(*range(30))
+    foreach()
+    lines.forget_commit()
+    lines.reorder()
+    foreach()
+    assert number(bus.stored(queue)) == list(range(30))
+
+
+@pytest.mark.parametrize("options", [{"batchId": "1"}, {"batchId": "1", "sinkId": "s", "delivery": "at-least-once"}])
+def test_a_batch_number_without_its_sink_is_refused(spark: SparkSession, queue: str, via: str, options: dict[str, str]) -> None:
+    writer = spark.range(1).selectExpr("cast(id AS string) AS value").write.format(via).mode("append")
+    with pytest.raises(Exception, match=r"\[BUSMQ_CONFIG\] batchId numbers the batches of a sink: it needs sinkId"):
+        writer.options(**{"redis.url": "redis://127.0.0.1:1", "queue": queue, **options}).save()
+
+
+def test_a_sink_without_a_name_is_refused(bus: Bus, queue: str) -> None:
+    options = parse(WriteOptions, {"redis.url": bus.url, "queue": queue})
+    with pytest.raises(ConfigError, match="set option sinkId"):
+        Committer(options, open_store(options)).commit("", 0, [])
+
+
+def test_after_real_time_mode_a_recorded_batch_does_not_stand_for_another(spark: SparkSession, bus: Bus, queue: str, tmp_path: Path) -> None:
+    """Exactly once dies between record and commit log, a real-time run ends before its first checkpoint, and exactly once goes on."""
+    settings = {**SESSION, "spark.sql.streaming.realTimeMode.allowlistCheck": "false", "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        source, checkpoint = f"{queue}-in", tmp_path / "c"
+
+        def start(**trigger: Any) -> Any:
+            rows = spark.readStream.format(JAVA).options(**{"redis.url": bus.url, "subscribe": source}).load().select("value")
+            writer = rows.writeStream.format(JAVA).options(**{"redis.url": bus.url, "queue": queue, "asyncProgressTrackingEnabled": "false"})
+            return writer.option("checkpointLocation", str(checkpoint)).outputMode("update").trigger(**trigger).start()
+
+        bus.push(source, *map(str, range(3)))
+        assert start(availableNow=True).awaitTermination(int(PATIENCE_S))
+        for log in ("commits", "offsets"):
+            for file in (checkpoint / log).iterdir():
+                file.unlink()
+        bus.push(source, *map(str, range(3, 5)))
+        live = start(realTime="1 hour")
+        wait_until(lambda: live.exception() or bus.stored(queue)[-1:] == [b"4"], PATIENCE_S)
+        assert live.exception() is None
+        live.stop()
+        for log in ("commits", "offsets"):
+            for file in (checkpoint / log).iterdir():
+                file.unlink()
+        bus.push(source, *map(str, range(5, 9)))
+        assert start(availableNow=True).awaitTermination(int(PATIENCE_S))
+        assert sorted(set(number(bus.stored(queue)))) == list(range(9))
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
