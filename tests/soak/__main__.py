@@ -63,6 +63,8 @@ def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, 
         for fault in chosen(chance, kind):
             run.tend()
             run.feed(chance.randint(1, 4) * 500)
+            if fault.harms:  # what a query has never planned it cannot miss
+                run.until(lambda: run.checkpoint.planned >= 0 and run.bus.count(run.out) > 0, "the first batch is in the offset log")
             run.harmed |= fault.harms
             result.done.append(fault.name)  # before it happens, so that the line of a violation has it
             detail = fault.do(run)

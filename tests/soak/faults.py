@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import psutil
 
 from busmq_spark.core import queue as queues
+from busmq_spark.core.flow import command
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command
 from tests.soak.run import KINDS, Run
@@ -240,6 +241,19 @@ def checkpoint_restored(run: Run) -> str:
     return f"{now} to {before}"
 
 
+def sink_closed(run: Run) -> str:
+    """By others, as npm busmq or we close a queue. What it held counts as arrived."""
+    run.feed(1000)
+    pause(run.chance, 0, 1)
+    keys, ours = run.bus.keys(run.out), run.chance.random() < 0.5
+    names = keys.all if ours else keys.shared
+    text = "local held = redis.call('LRANGE', KEYS[2], 0, -1) redis.call('DEL', unpack(KEYS)) return held"
+    run.bus.link.execute(command("PING"))
+    held = run.bus.link.execute(command("EVAL", text, len(names), *names))
+    run.taken += [int(value) for value in held[1::2]]
+    return "by us" if ours else "by npm"
+
+
 @dataclass(frozen=True)
 class Fault:
     """``harms``: whether messages may be missing afterwards, if it was told; ``kinds``: of which queries."""
@@ -272,6 +286,7 @@ FAULTS = [
     Fault(queue_created_again, harms=True),
     Fault(queue_flushed, harms=True),
     Fault(messages_taken, harms=True),
+    Fault(sink_closed, harms=True),
     Fault(power_lost, harms=True, kinds=BATCHES),
     Fault(checkpoint_restored, harms=True, kinds=BATCHES),
 ]

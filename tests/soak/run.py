@@ -65,6 +65,8 @@ class Run(Pipeline):
         """Whether something was done that may cost messages, if it is told."""
         self.repeats = kind == "live"
         """Whether messages may come again."""
+        self.taken: list[int] = []
+        """What had arrived in lives of the sink's queue that others have ended."""
         self.engine_fails = False
         """Whether something was done after which Spark itself gives up."""
 
@@ -81,6 +83,9 @@ class Run(Pipeline):
         if not self.bus.state(self.source).exists:
             self.bus.create(self.source)
         super().feed(rows)
+
+    def arrived(self, queue: str) -> list[int]:
+        return self.taken + super().arrived(queue)
 
     # The query
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -75,8 +74,3 @@ class Site:
         """Bytes that the data of Redis take, its connections not counted."""
         words = str(self.server.command("MEMORY", "STATS")).replace("'", "").split(", ")
         return int(words[words.index("dataset.bytes") + 1])
-
-    def copy(self, to: Path) -> None:
-        """The files of Redis as they are now."""
-        shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(self.server.folder, to)
