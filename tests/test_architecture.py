@@ -29,6 +29,7 @@ PURE = {
     ("federation", "fault"),
     ("federation", "grants"),
     ("federation", "handshake"),
+    ("federation", "json_size"),
     ("federation", "limits"),
     ("federation", "rights"),
     ("federation", "token"),

@@ -16,6 +16,7 @@ from json.encoder import encode_basestring as quoted
 from typing import Any
 
 from busmq_spark.errors import WireError
+from busmq_spark.federation.json_size import MOST_VALUES, too_many
 
 LINE_BYTES = 16 * 1024 * 1024
 DEPTH, OUTER = 100, 3
@@ -186,6 +187,8 @@ def encode_json(value: Any) -> bytes:
 
 def decode_json(data: bytes, what: str, depth: int = DEPTH) -> Any:
     """What the text says. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for deeper nesting."""
+    if too_many(data):
+        raise WireError(found=f"{what} of {len(data)} bytes with more than {MOST_VALUES} values", expected="fewer")
     try:
         value = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:

@@ -33,6 +33,7 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.listener import Listener, Socket
 from busmq_spark.federation.memory import Tide, give_back
 from busmq_spark.federation.quiet import WIRE_LOG
+from busmq_spark.federation.shares import Shares
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class FederationServer:
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bulk = BulkServer(bus.options, self._limits, self._metrics)
+        self._shares = Shares(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
+        self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._shares)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
         self._metrics.before_text(self._measure)
@@ -158,6 +160,9 @@ class FederationServer:
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
+        if self._shares.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
+            self._counts.refused.add(reason="busy")
+            return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
         cast(Socket, socket).accepted = decision
         return None
 
@@ -184,7 +189,7 @@ class FederationServer:
                 await self._bulk.serve(socket, accepted.identity)
             else:
                 keep_less(socket, self._limits.kernel_bytes)
-                await self._converse(Connection(socket, accepted.identity, self._bus, self._limits))
+                await self._converse(Connection(socket, accepted.identity, self._bus, self._limits, self._shares.of(accepted.identity.name)))
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
         except Exception:  # whatever it is: one socket must not end the server, and the log has it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.creation import creation
 from busmq_spark.federation.exposed import base
 from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.server import FederationServer
 from tests.bus.tools import until
@@ -149,3 +151,21 @@ async def test_who_waits_for_another_reliable_reader_of_a_channel_is_told_and_le
             await reader.stop()
             await chat.event("connect")
             assert await chat.call("isAttached") == [True]
+
+
+async def test_a_persisted_object_that_is_too_large_is_refused_before_it_is_loaded(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=Limits(message_bytes=1_000_000)) as (bus, server), Wire(server) as wire:
+        name = fresh()
+        key = f"bus:persisted:{name}"
+        thing = await wire.open("persistify", name, {}, ["a"])
+        for number in range(8):
+            assert (await thing.call("pwrite", key, {f"f{number}": "x" * 200_000}))[:2] == [None, "OK"]
+        link = bus.servers.commands[0]
+        before = await link.execute(command("INFO", "stats"))
+        refusal = (await thing.call("pread", key))[0]
+        after = await link.execute(command("INFO", "stats"))
+        assert refusal["code"] == "BUSMQ_MESSAGE_REFUSED"
+        sent = [int(re.findall(rb"total_net_output_bytes:(\d+)", text)[0]) for text in (before, after)]
+        assert sent[1] - sent[0] < 100_000
+        await link.execute(command("HDEL", key, *(f"f{number}" for number in range(4))))
+        assert {*(await thing.call("pread", key))[1]} == {f"f{number}" for number in range(4, 8)}

@@ -202,7 +202,7 @@ def test_a_server_that_skips_or_repeats_ids_is_refused(
     store: FederatedStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = filled(direct, fresh(), [b"1"] * 3000)
-    plain = bulk_server._next
-    monkeypatch.setattr(bulk_server, "_next", lambda rows: (found := plain(rows)) and (found[0] + 1, *found[1:]))
+    plain = bulk_server.next_rows
+    monkeypatch.setattr(bulk_server, "next_rows", lambda rows: (found := plain(rows)) and (found[0] + 1, *found[1:]))
     with pytest.raises(WireError, match=r"rows from id 2; expected ids 1\.\.3000"):
         read(store, part)

@@ -27,6 +27,7 @@ from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.rights import ANYONE
+from busmq_spark.federation.shares import Share
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
@@ -153,7 +154,7 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
 
 def test_a_queue_without_a_name_is_none(store: FederatedStore) -> None:
     for ask in (lambda: store.attach([""], HOUR), lambda: store.states({"": 1}), lambda: store.traces("")):
-        with pytest.raises(WireError, match="an empty queue name"):
+        with pytest.raises(WireError, match="an empty name of a queue"):
             ask()
 
 
@@ -190,7 +191,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    lanes = [Lane(where, pool, ANYONE) for _ in range(6)]
+    lanes = [Lane(where, pool, ANYONE, 200, Share(Limits())) for _ in range(6)]
     for lane in lanes:
         with pytest.raises(LinkLost):
             await lane.run(away)
@@ -199,7 +200,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await Lane(where, pool, ANYONE).run(lambda: 7) == 7
+            assert await Lane(where, pool, ANYONE, 200, Share(Limits())).run(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
@@ -209,13 +210,13 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
 
 
 def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: Fresh) -> None:
-    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.everything()) for name in ("greedy", "other")})
+    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.everything()) for name in ("greedy", "second", "other")})
     with site(redis_url, keyring) as there:
         store = open_federated(there.address("other-" + "s" * 40))
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
         store.appender().push(queue, [b"x" * 1000] * 20_000, FullPolicy(0))
-        greedy = [BulkSocket(there.address("greedy-" + "s" * 40)) for _ in range(READS_IN_ALL)]
+        greedy = [BulkSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(READS_IN_ALL // 2)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))
         assert frames.decode(greedy[0].receive()).kind is Kind.SCHEMA

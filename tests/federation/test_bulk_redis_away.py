@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import LinkLost
+from busmq_spark.federation.bulk import hearing
 from busmq_spark.federation.bulk import lane as bulk_lane
 from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
@@ -135,7 +136,7 @@ def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest
 def test_what_is_listened_to_meanwhile_is_heard_once_redis_is_back(
     wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_server, "CONFIRM_S", 0.1)
+    monkeypatch.setattr(hearing, "CONFIRM_S", 0.1)
     ask = store._link.call
     target, wire.target = wire.target, 1
     try:

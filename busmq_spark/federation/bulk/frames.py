@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from busmq_spark.errors import WireError
+from busmq_spark.federation.json_size import MOST_VALUES, too_many
 
 VERSION = 1
 MAX_ID = 2**32 - 1
@@ -90,8 +91,10 @@ def head_bytes(message: bytes | str) -> int:
 
 
 def _json(head: memoryview) -> Any:
+    if too_many(text := bytes(head)):
+        raise wrong(f"a head of {len(text)} bytes with more than {MOST_VALUES} values", "fewer")
     try:
-        return json.loads(str(head, "utf-8"), parse_constant=_no_number, parse_float=_no_number)
+        return json.loads(text.decode(), parse_constant=_no_number, parse_float=_no_number)
     except (ValueError, RecursionError):
         raise wrong("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
 

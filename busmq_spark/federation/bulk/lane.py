@@ -13,12 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.rights import Identity
+from busmq_spark.federation.shares import Share
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
@@ -44,20 +44,23 @@ class Pool(ThreadPoolExecutor):
 class Lane:
     """A store, used by one thread at a time."""
 
-    def __init__(self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int) -> None:
+    def __init__(self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int, share: Share) -> None:
         self.work = Work(RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
-        self._pool = pool
+        self._pool, self._share = pool, share
         self._busy: Future[Any] | None = None
         self._doubtful = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
-        async with self._pool.doubtful if self._doubtful else nullcontext():
+        async with self._share.threads, self._pool.doubtful if self._doubtful else nullcontext():
+            self._share.working += 1
             try:
                 found = await self.start(function, *arguments)
             except LinkLost:
                 self._doubtful = True
                 raise
+            finally:
+                self._share.working -= 1
             self._doubtful = False
             return found
 
@@ -145,18 +148,6 @@ class Clients:
         """The connection is gone, and its lane no longer at work."""
         if (found := self._lanes.get(client)) is not None and found[0] is lane:
             del self._lanes[client]
-
-
-class Turns:
-    """How many reads one secret may have under way at one Redis: one that draws them out leaves some to the others."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
-
-    def of(self, identity: Identity, server: int) -> asyncio.Semaphore:
-        """Those of a peer. Forgotten when nobody holds them."""
-        return self._held.setdefault((identity.name, server), asyncio.Semaphore(self._most))
 
 
 class Places:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,11 +24,13 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.answers import UNEXPECTED, Counts, refusal
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, Operation
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, Turns, next_rows
+from busmq_spark.federation.bulk.hearing import Hearing
+from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, next_rows
 from busmq_spark.federation.bulk.work import check
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.progress import unsent
 from busmq_spark.federation.rights import Identity
+from busmq_spark.federation.shares import Shares
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.topology.address import Address, address
@@ -37,17 +39,18 @@ from busmq_spark.topology.endpoint import AnyOf
 
 READS = 4
 """Range reads of one connection at once."""
-READS_IN_ALL = 16
-"""Range reads that hold memory at once, of all connections: some 18 MB each. Further ones wait in line."""
+READS_IN_ALL = 64
+"""Range reads that hold memory at once, of all connections: some 18 MB each. Further ones wait in line; each secret has few of them (limits)."""
 CALLS = 64
-"""Calls of one connection taken and not yet answered; beyond that nothing more is read from it."""
+"""Calls of one connection taken and not yet answered; beyond that nothing more is read from it. They wait as bytes: read, they may take much more."""
 LONGEST_WAIT_S = 60.0
 SMALL_HEAD = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
-CONFIRM_S = 5.0
-"""How long an answer to ``listen`` waits for Redis to confirm."""
+LARGE = 4
+"""Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
+BESIDE = ("read", "wait")
+"""Calls that may take for ever: they are worked off beside the others."""
 MAX_CLIENT = 64
-MOST_LISTENED = 20_000
 log = logging.getLogger("busmq_spark")
 
 
@@ -57,15 +60,17 @@ class BulkServer:
     async with BulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
     """
 
-    def __init__(self, options: RedisOptions, limits: Limits | None = None, metrics: Metrics | None = None) -> None:
-        self.limits = limits or Limits()
-        self.counts = Counts(metrics or Metrics())
+    def __init__(self, options: RedisOptions, limits: Limits | None = None, metrics: Metrics | None = None, shares: Shares | None = None) -> None:
+        self.limits, metrics = limits or Limits(), metrics or Metrics()
+        self.counts = Counts(metrics)
         self.address: Address = address(options)
         self.pool = Pool()
+        self.shares = shares or Shares(self.limits, metrics, ())
+        self.large = asyncio.Semaphore(LARGE)
         self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
         each = max(2, READS_IN_ALL // len(self.ears))
         self.reads = [asyncio.Semaphore(each) for _ in self.ears]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.turns = Places(), Turns(max(1, each * 3 // 4))
+        self.places = Places()
         self.clients = Clients()
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
@@ -92,7 +97,7 @@ class BulkServer:
 
     def lane(self, identity: Identity) -> Lane:
         """A store for a peer."""
-        return Lane(self.address, self.pool, identity, self.limits.subscriptions)
+        return Lane(self.address, self.pool, identity, self.limits.subscriptions, self.shares.of(identity.name))
 
     def left(self, client: tuple[str, str], lane: Lane) -> None:
         """A client's connection is gone."""
@@ -127,13 +132,14 @@ class _Session:
         self._socket = socket
         self._identity = identity
         self._lane = server.lane(identity)
-        self._calls: asyncio.Queue[tuple[Frame, int]] = asyncio.Queue()
+        self._calls: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
         self._reads: dict[int, Reading] = {}
         self._waits: set[asyncio.Task[None]] = set()
-        self._heard: dict[str, int] = {}
-        self._rung = asyncio.Event()
+        self._hearing = Hearing(server.ears, self._lane)
+        self._share = server.shares.of(identity.name)
+        self._share.enter(self._room)
         self._client: tuple[str, str] | None = None
 
     async def run(self) -> None:
@@ -157,18 +163,24 @@ class _Session:
 
     async def close(self) -> None:
         """Give back what the connection holds."""
-        for channel, ear in self._heard.items():
-            self._server.ears[ear].remove(channel, self._ring)
+        self._hearing.end()
+        self._share.leave(self._room)
+        self._share.add(-self._pending_bytes)
         self._lane.close()
         if self._client is not None:
             self._server.left(self._client, self._lane)
 
     async def _take(self) -> None:
         async for message in self._socket:
-            frame = await self._decoded(message)
+            if isinstance(message, bytes) and frames.head_bytes(message) > SMALL_HEAD:
+                await self._call(message)
+                continue
+            frame = frames.decode(message)
             match frame.kind:
+                case Kind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in BESIDE:
+                    await self._answer(frame, self._begin_read if frame.head["op"] == "read" else self._begin_wait)
                 case Kind.CALL:
-                    await self._call(frame, len(message))
+                    await self._call(bytes(message))  # type: ignore[arg-type]  # texts were refused
                 case Kind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
                     if frame.id in self._reads:
                         self._reads[frame.id].grant(frame.head)
@@ -178,39 +190,39 @@ class _Session:
                 case _:
                     raise frames.wrong(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
 
-    async def _decoded(self, message: bytes | str) -> Frame:
-        """Large heads are taken apart in a thread: the other peers' loop is this one."""
+    async def _call(self, message: bytes) -> None:
+        """In its turn. Nothing more is read while too much waits."""
         size = frames.head_bytes(message)
         if size > frames.HEAD_BYTES:
             raise frames.wrong(f"a head of {size} bytes", f"at most {frames.HEAD_BYTES}")
-        return frames.decode(message) if size <= SMALL_HEAD else await asyncio.to_thread(frames.decode, message)
-
-    async def _call(self, frame: Frame, size: int) -> None:
-        """Beside the others what may take for ever; else in its turn."""
-        name = frame.head.get("op") if isinstance(frame.head, dict) else None
-        if name in ("read", "wait"):
-            begin = self._begin_read if name == "read" else self._begin_wait
-            await self._answer(frame, size, begin)
-            return
         self._pending += 1
-        self._pending_bytes += size
-        await self._calls.put((frame, size))
-        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes:
+        self._pending_bytes += len(message)
+        self._share.add(len(message))
+        await self._calls.put(message)
+        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._share.full:
             self._room.clear()
             await self._room.wait()
 
     async def _work(self) -> None:
         while True:
-            frame, size = await self._calls.get()
-            await self._answer(frame, size, self._do)
+            message = await self._calls.get()
+            if frames.head_bytes(message) > SMALL_HEAD:
+                async with self._server.large:  # the other peers' loop is this one, and they share its memory
+                    frame = await asyncio.to_thread(frames.decode, message)
+                    await self._answer(frame, self._do, large=True)
+            else:
+                await self._answer(frames.decode(message), self._do)
+            frame = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
             self._pending -= 1
-            self._pending_bytes -= size
+            self._pending_bytes -= len(message)
+            self._share.add(-len(message))
             self._room.set()
 
-    async def _answer(self, frame: Frame, size: int, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any]) -> None:
+    async def _answer(self, frame: Frame, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any], *, large: bool = False) -> None:
         """Check the call and hand it over; what goes wrong on purpose is the answer."""
         try:
-            large = size - len(frame.body) > SMALL_HEAD
+            if frame.kind is not Kind.CALL:
+                raise frames.wrong(f"a large frame {frame.kind.name}", "a CALL")
             name, operation, arguments = await asyncio.to_thread(self._checked, frame) if large else self._checked(frame)
             self._server.counts.calls.add(operation=name)
             await handler(frame, name, operation, arguments)
@@ -242,10 +254,13 @@ class _Session:
             await self._greet(arguments[1])
             result: Any = Hello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
         elif name == "listen":
-            await self._listen(arguments[0])
+            self._server.listen()
+            await self._hearing.listen(arguments[0])
             result = None
         else:
-            await self._put(await self._lane.run(self._reply, frame, name, operation, arguments))
+            async with self._share.discovering if name == "discover" else nullcontext():
+                reply = await self._lane.run(self._reply, frame, name, operation, arguments)
+            await self._put(reply)
             return
         await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
 
@@ -261,31 +276,7 @@ class _Session:
             self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._lane, self._socket.transport.abort)
 
-    # -- hearing of pushes ----------------------------------------------------------------------------------------------------------------
-
-    async def _listen(self, queues: tuple[str, ...]) -> None:
-        """Exactly to these queues from now on; returns once what is pushed from now on is heard."""
-        if len(queues) > MOST_LISTENED:
-            raise frames.wrong(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
-        self._server.listen()
-        store = self._lane.work.store
-        places = await self._lane.run(store.locate, queues)
-        wanted = {store.keys(queue).available: places[queue] for queue in queues}
-        for channel in [channel for channel, ear in self._heard.items() if wanted.get(channel) != ear]:
-            self._server.ears[self._heard.pop(channel)].remove(channel, self._ring)
-        new = {channel: ear for channel, ear in wanted.items() if channel not in self._heard}
-        self._heard.update(new)
-        if adding := [asyncio.create_task(self._add(channel, ear), name="bulk: listening") for channel, ear in new.items()]:
-            await asyncio.wait(adding, timeout=CONFIRM_S)  # Redis is away: it rings when it is back
-        self._rung.set()
-
-    async def _add(self, channel: str, ear: int) -> None:
-        """Ends when Redis has confirmed, or with ``remove``."""
-        await self._server.ears[ear].add(channel, self._ring)
-        self._rung.set()
-
-    def _ring(self, _: bytes | None) -> None:
-        self._rung.set()
+    # -- beside ---------------------------------------------------------------------------------------------------------------------------
 
     async def _begin_wait(self, frame: Frame, _: str, __: Operation, arguments: tuple[Any, ...]) -> None:
         if self._waits:
@@ -293,13 +284,7 @@ class _Session:
         self._beside(self._waits, self._wait(frame.id, min(max(0.0, arguments[0] / 1000), LONGEST_WAIT_S)))
 
     async def _wait(self, id: int, timeout_s: float) -> None:
-        rung = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._rung.wait()
-        except TimeoutError:
-            rung = False
-        self._rung.clear()
+        rung = await self._hearing.wait(timeout_s)
         self._waits.clear()
         await self._send(Frame(Kind.REPLY, id, rung))
 
@@ -322,7 +307,7 @@ class _Session:
         lane = self._server.lane(self._identity)
         try:
             part = await lane.run(self._server.places.find, lane.work.store, part)
-            async with self._server.turns.of(self._identity, part.server), self._server.reads[part.server]:
+            async with self._share.reads(part.server), self._server.reads[part.server]:
                 await self._stream(id, reading, lane, part, strict)
             await self._send(Frame(Kind.END, id))
         except ConnectionClosed:

@@ -33,10 +33,11 @@ class ExposedPersisted(Exposed):
     async def pread(self, call: Call) -> None:
         self._check(call)
         async with self.session.connection.answering():
-            stored = await self._run(persisted.load(self._key))
-            size, most = sum(map(len, stored.values())), self.session.limits.message_bytes
-            if size > most:
-                raise MessageRefused(reason=f"persisted object {self.name!r} takes more than {size} bytes; at most {most} are allowed on the wire")
+            most = self.session.limits.message_bytes
+            stored = await self._run(persisted.load_within(self._key, most))
+            if stored is None:
+                limits = f"at most {most} bytes and {persisted.MOST_FIELDS} fields are allowed on the wire"
+                raise MessageRefused(reason=f"persisted object {self.name!r} is too large; {limits}")
             self.answer(call, None, {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None, self._key)
 
     async def pwrite(self, call: Call) -> None:

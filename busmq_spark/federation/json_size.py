@@ -1,0 +1,22 @@
+"""How much a JSON text will take once it is read: bytes say little, a million empty objects are 100 times their text. Pure."""
+
+from __future__ import annotations
+
+import re
+
+MOST_VALUES = 200_000
+"""Values, lists and objects in one text: some 40 MB of the worst kind, read in a tenth of a second."""
+_PARTS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[,\[{]', re.DOTALL)
+
+
+def too_many(text: bytes, most: int = MOST_VALUES) -> bool:
+    """Whether it has more than so many values. What stands in quotes counts as one, whatever it is."""
+    if text.count(b",") + text.count(b"[") + text.count(b"{") <= most:
+        return False
+    found = 0
+    for part in _PARTS.finditer(text):
+        if part.end() - part.start() == 1:
+            found += 1
+            if found > most:
+                return True
+    return False

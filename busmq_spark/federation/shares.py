@@ -1,0 +1,75 @@
+"""What the peers of one secret cost together: nothing that one of them takes is taken from those of another.
+
+Each secret has so many sockets, threads, reads and bytes of its own (limits ``…_per_secret``). A token counts for the secret it was signed with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.limits import Limits
+    from busmq_spark.metrics import Metrics
+
+
+class Share:
+    """Of one secret."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.sockets = self.bytes = self.working = 0
+        """Sockets; bytes taken from them and not worked off; calls and reads under way."""
+        self.threads, self.discovering = asyncio.Semaphore(limits.threads_per_secret), asyncio.Semaphore(1)
+        self._reads: dict[int, asyncio.Semaphore] = {}
+        self._waiting: set[asyncio.Event] = set()
+
+    def reads(self, server: int) -> asyncio.Semaphore:
+        """Range reads at one Redis."""
+        return self._reads.setdefault(server, asyncio.Semaphore(self._limits.reads_per_secret))
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more should be read from its peers."""
+        return self.bytes >= self._limits.bytes_per_secret
+
+    def add(self, size: int) -> None:
+        """So many bytes more, or fewer, are in work."""
+        full = self.full
+        self.bytes += size
+        if full and not self.full:
+            for room in self._waiting:
+                room.set()
+
+    def enter(self, room: asyncio.Event) -> None:
+        """One more socket; ``room`` is set when the share is full no more."""
+        self.sockets += 1
+        self._waiting.add(room)
+
+    def leave(self, room: asyncio.Event) -> None:
+        """It is gone."""
+        self.sockets -= 1
+        self._waiting.discard(room)
+
+
+class Shares:
+    """One for each secret that has shown up; their number is that of the secrets."""
+
+    def __init__(self, limits: Limits, metrics: Metrics, names: tuple[str, ...]) -> None:
+        self._limits = limits
+        self._shares: dict[str, Share] = {}
+        self._gauges = {
+            "sockets": metrics.gauge("busmq_federation_secret_sockets", "Sockets of the peers of one secret", secret=names),
+            "bytes": metrics.gauge("busmq_federation_secret_bytes", "Bytes taken from them and not worked off", secret=names),
+            "working": metrics.gauge("busmq_federation_secret_working", "Bulk calls and reads of theirs under way", secret=names),
+        }
+        metrics.before_text(self._measure)
+
+    def of(self, name: str) -> Share:
+        """That of a secret."""
+        return self._shares.setdefault(name, Share(self._limits))
+
+    def _measure(self) -> None:
+        for what, gauge in self._gauges.items():
+            for name, share in self._shares.items():
+                gauge.set(getattr(share, what), secret=name)

@@ -1,0 +1,144 @@
+"""What a message may cost once it is read, and what the peers of one secret may cost together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busmq_spark.errors import FederationLost, WireError
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.server import LARGE, SMALL_HEAD
+from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.work import Work
+from busmq_spark.federation.dnode import decode_json
+from busmq_spark.federation.grants import Grants
+from busmq_spark.federation.json_size import MOST_VALUES, too_many
+from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.limits import Limits
+from tests.conftest import Fresh
+from tests.federation.bulk_site import site
+from tests.federation.conftest import Serve
+from tests.federation.raw import Raw
+from tests.federation.test_bulk_limits import call
+from tests.federation.tools import Wire
+from tests.support import PATIENCE_S, wait_until
+
+MANY = b"[" + b",".join([b'{"":0}'] * (MOST_VALUES // 2 + 1)) + b"]"
+
+
+def values(value: Any) -> int:
+    """What too_many counts: containers, and commas."""
+    if isinstance(value, list | dict):
+        parts: Sequence[Any] = [*value.values()] if isinstance(value, dict) else value
+        return 1 + max(0, len(parts) - 1) + sum(map(values, parts))
+    return 0
+
+
+JSON = st.recursive(st.text('",[{\\ab') | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(',[{"\\'), inner))
+
+
+@given(JSON, st.integers(0, 30))
+def test_values_are_counted_and_what_is_in_quotes_is_not(value: Any, most: int) -> None:
+    assert too_many(frames.json.dumps(value).encode(), most) == (values(value) > most)
+
+
+def test_a_text_with_many_values_is_not_read() -> None:
+    with pytest.raises(WireError, match="more than 200000 values"):
+        decode_json(MANY, "a line")
+    with pytest.raises(WireError, match="more than 200000 values"):
+        frames.decode(Frame(Kind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+    text = frames.json.dumps(["[{," * MOST_VALUES])
+    assert decode_json(text.encode(), "a line") == ["[{," * MOST_VALUES]
+
+
+async def test_a_line_of_many_values_ends_its_channel(federation: Serve, fresh: Fresh) -> None:
+    async with federation() as (_, server), Wire(server) as wire:
+        queue, other = await wire.open("queue", fresh()), await wire.open("queue", fresh())
+        await wire.send(queue.channel, b'{"method":0,"arguments":[{"0":' + MANY + b"}]}\n")
+        assert await wire.next(queue.channel) is None
+        assert await other.call("isAttached") == [False]
+
+
+@pytest.mark.redis
+def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    released, decode, read = threading.Event(), frames.decode, list[int]()
+
+    def decoding(message: Any) -> Any:
+        if len(message) > SMALL_HEAD:
+            read.append(len(message))
+        return decode(message)
+
+    def doing(self: Work, name: str, arguments: Any, body: Any) -> Any:
+        assert released.wait(PATIENCE_S)
+        return []
+
+    monkeypatch.setattr(frames, "decode", decoding)
+    monkeypatch.setattr(Work, "do", doing)
+    with site(redis_url) as there:
+        sockets = [BulkSocket(there.address()) for _ in range(LARGE + 2)]
+        for socket in sockets:
+            for id in range(1, 6):
+                socket.send(call(id, "counters", ["x" * 1000] * 200))
+        wait_until(lambda: sum(share.bytes for share in there.bulk.shares._shares.values()) > 5 * len(sockets) * 200_000)
+        wait_until(lambda: len(read) == LARGE)
+        released.set()
+        for socket in sockets:
+            for _ in range(5):
+                assert decode(socket.receive()).kind is Kind.REPLY
+            socket.close()
+
+
+async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve) -> None:
+    ring = Keyring({name: (f"the-secret-of-{name}", Grants.everything()) for name in ("greedy", "other")})
+    async with federation(ring, limits=Limits(connections_per_secret=2)) as (_, server):
+        first, second = [await Raw.open(server.port, "/bus?secret=the-secret-of-greedy") for _ in range(2)]
+        with pytest.raises(ConnectionRefusedError, match="503"):
+            await Raw.open(server.port, "/bus?secret=the-secret-of-greedy")
+        other = await Raw.open(server.port, "/bus?secret=the-secret-of-other")
+        text = server.metrics.text()
+        assert 'busmq_federation_secret_sockets{secret="greedy"} 2' in text
+        assert 'busmq_federation_secret_sockets{secret="other"} 1' in text
+        for each in (first, second, other):
+            await each.close()
+
+
+@pytest.mark.redis
+def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sockets(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def doing(self: Work, name: str, arguments: Any, body: Any) -> Any:
+        assert released.wait(PATIENCE_S)
+        return 1, 0
+
+    monkeypatch.setattr(Work, "do", doing)
+    with site(redis_url, limits=Limits(bytes_per_secret=1_000_000)) as there:
+        sockets = [BulkSocket(there.address()) for _ in range(5)]
+        message = Frame(Kind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
+        for socket in sockets:
+            for _ in range(3):
+                socket.send(message)
+        [share] = there.bulk.shares._shares.values()
+        wait_until(lambda: share.full)
+        assert share.bytes < 1_000_000 + len(sockets) * len(message)
+        released.set()
+        for socket in sockets:
+            for _ in range(3):
+                assert frames.decode(socket.receive()).kind is Kind.REPLY
+            socket.close()
+        wait_until(lambda: share.bytes == 0 and share.sockets == 0)
+
+
+@pytest.mark.redis
+def test_a_peer_that_breaks_the_rules_in_its_turn_is_cut_off(redis_url: str) -> None:
+    with site(redis_url) as there:
+        socket = BulkSocket(there.address())
+        socket.send(Frame(Kind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        with pytest.raises(FederationLost, match="code 1008"):
+            socket.receive()
+        socket.close()
