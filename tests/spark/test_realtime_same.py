@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.java_log import JavaLog, java_log
 from tests.spark.jvm_engine import JvmEngine
 from tests.spark.test_acks import (  # noqa: F401  # as below; capped is their fixture
     capped,
@@ -125,34 +126,8 @@ def engine(spark: SparkSession, shim_jar: Path) -> Iterator[Callable[..., JvmEng
         one.reader.stop()
 
 
-class JavaLog:
-    """What Java has warned of, as pytest's caplog shows what Python has."""
-
-    def __init__(self, text: Any) -> None:
-        self._text = text
-
-    @property
-    def text(self) -> str:
-        return str(self._text.toString())
-
-    @property
-    def messages(self) -> list[str]:
-        return self.text.splitlines()
-
-
 @pytest.fixture
 def caplog(spark: SparkSession, shim_jar: Path) -> Iterator[JavaLog]:
     """In the place of pytest's: the warnings of the Java module."""
-    jvm: Any = spark._jvm
-    log4j = jvm.org.apache.logging.log4j
-    text = jvm.java.io.StringWriter()
-    layout = log4j.core.layout.PatternLayout.newBuilder().withPattern("%m%n").build()
-    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, text, "busmq-tests", False, True)
-    appender.start()
-    logger = log4j.LogManager.getLogger("busmq.spark")
-    before = logger.getLevel()
-    log4j.core.config.Configurator.setLevel("busmq.spark", log4j.Level.WARN)
-    log4j.LogManager.getLogger("busmq.spark").addAppender(appender)
-    yield JavaLog(text)
-    log4j.LogManager.getLogger("busmq.spark").removeAppender(appender)
-    log4j.core.config.Configurator.setLevel("busmq.spark", before)
+    with java_log(spark) as log:
+        yield log

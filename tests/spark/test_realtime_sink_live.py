@@ -15,6 +15,7 @@ from busmq_spark.embedded import RedisServer
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 from tests.spark.conftest import Bus, MakeBus
+from tests.spark.java_log import java_log
 from tests.support import PATIENCE_S, wait_until
 
 LONG, SHORT = "1 hour", "500 milliseconds"
@@ -117,6 +118,18 @@ def test_rows_arrive_while_their_batch_runs_and_come_again_from_its_start_after_
     live.start(sink)
     found = live.wait_whole(bus, queue)
     assert found == [*range(3052), *range(3062)], "nothing was in the checkpoint yet: all of it comes once more"
+
+
+@pytest.mark.usefixtures("any_sink")
+def test_a_query_that_is_stopped_leaves_no_error_of_its_tasks_in_the_log(spark: SparkSession, bus: Bus, live: Live, queue: str) -> None:
+    with java_log(spark, "") as log:
+        live.start({"redis.url": bus.url, "queue": queue})
+        live.feed(1)
+        live.wait_whole(bus, queue)
+        live.stop()
+        wait_until(lambda: "TaskKilled" in log.text, PATIENCE_S, "the driver says that the task has ended")
+        assert "Exception" not in log.text
+        assert "Aborting" not in log.text  # of the driver Spark says that it "is aborting" the write of the batch
 
 
 @pytest.mark.usefixtures("any_sink", "short_batches")

@@ -33,6 +33,11 @@ public final class TaskSink implements AutoCloseable {
         return new TaskSink(options, attempt);
     }
 
+    /** Whether rows wait in lists for the commit of the batch. */
+    boolean stages() {
+        return staging != null;
+    }
+
     /** Takes a row over and returns, unless many wait. Throws what has ended the sending, be it about an earlier row. */
     public void add(String queue, byte[] value) throws InterruptedIOException {
         if (value.length > MAX_VALUE_BYTES) {

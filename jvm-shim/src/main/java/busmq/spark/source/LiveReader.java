@@ -111,8 +111,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
                 }
             }
         }
-        if (task != null && task.isInterrupted()) {
-            throw new InterruptedIOException("the task was ended"); // what came meanwhile belongs to whoever goes on
+        if (ended()) {
+            return NONE; // what came meanwhile belongs to the next run
         }
         row = current.row(rows);
         return ROW;
@@ -149,6 +149,11 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         }
     }
 
+    /** Whether the engine has ended the task. It counts nothing of it then; an error would fill the log at every stop of a query. */
+    private boolean ended() {
+        return task != null && task.isInterrupted();
+    }
+
     private static String executor() {
         return SparkEnv.get() == null ? "" : SparkEnv.get().executorId();
     }
@@ -174,7 +179,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     private boolean awaited(long until) throws InterruptedIOException {
         while (looking.isEmpty()) {
             long now = System.nanoTime();
-            if (now >= until) {
+            if (now >= until || ended()) {
                 return false;
             }
             if (rang(Math.min(until, nextPoll) - now)) {
@@ -191,6 +196,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
             return bell.await(Math.max(0, nanos));
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
+            if (ended()) {
+                return false;
+            }
             throw new InterruptedIOException("the task was ended while it waited for messages");
         }
     }
