@@ -3,12 +3,12 @@ package busmq.spark.redis;
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.Function;
+import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
@@ -43,10 +43,14 @@ final class ClusterLink extends GuardedLink {
             }
             if (errand.open.isEmpty()) {
                 tidy(errand);
-                return Arrays.asList(errand.replies);
+                return errand.answers(null);
             }
             if (problem != null) {
-                patience.pause(problem);
+                try {
+                    patience.pause(problem);
+                } catch (BusException over) {
+                    return errand.answers(over);
+                }
             }
         }
     }
@@ -161,27 +165,18 @@ final class ClusterLink extends GuardedLink {
         }
 
         @Override
-        public Object run(Call call) {
-            return runAll(List.of(call)).get(0);
-        }
-
-        @Override
-        public List<Object> runAll(List<Call> calls) {
+        public List<Object> tryAll(List<Call> calls) {
             try {
                 calls.forEach(call -> wire(node).send(call, true));
-                List<Object> replies = wire(node).read(calls.size());
-                JedisException failed = ServerLink.firstError(replies);
-                if (failed != null) {
-                    throw Refusals.translate(failed, cluster);
-                }
-                return replies;
+                return wire(node).read(calls.size()).stream()
+                        .<Object>map(reply -> reply instanceof JedisDataException refused ? Refusals.translate(refused, cluster) : reply).toList();
             } catch (JedisException error) {
                 drop(node);
                 throw Refusals.translate(error, cluster);
             } catch (BusException known) {
                 throw known;
             } catch (RuntimeException | Error unforeseen) {
-                drop(node); // as in runAll of the whole link
+                drop(node); // as in tryAll of the whole link
                 throw unforeseen;
             }
         }

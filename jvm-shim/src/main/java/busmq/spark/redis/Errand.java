@@ -33,7 +33,6 @@ final class Errand {
     private static final Set<String> KEYLESS = Set.of("PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME",
             "DBSIZE", "WAIT");
 
-    final Object[] replies;
     /** The calls that are still to be answered. */
     final Set<Integer> open = new TreeSet<>();
     /** Nodes that did not answer in the last round. */
@@ -50,6 +49,7 @@ final class Errand {
     private final List<Call> calls;
     private final Endpoint endpoint;
     private final int[] slots;
+    private final Object[] replies;
     private final Map<Integer, Node> asking = new HashMap<>();
     private BusException doubt;
     private int hops;
@@ -141,15 +141,17 @@ final class Errand {
         }
     }
 
-    /** After a round: throws when the step is in doubt, or the error of the first call that failed once all are answered. */
+    /** After a round: throws when the step is in doubt. */
     void check() {
         if (doubt != null) {
             throw doubt;
         }
-        JedisDataException failed = open.isEmpty() ? ServerLink.firstError(Arrays.asList(replies)) : null;
-        if (failed != null) {
-            throw Refusals.translate(failed, endpoint);
-        }
+    }
+
+    /** The replies, each error among them as one of ours; {@code unanswered} stands for those that have none. */
+    List<Object> answers(BusException unanswered) {
+        open.forEach(place -> replies[place] = unanswered);
+        return Arrays.stream(replies).map(reply -> reply instanceof JedisDataException refused ? Refusals.translate(refused, endpoint) : reply).toList();
     }
 
     /** Whether the reply says that the call was not executed and should go again. */

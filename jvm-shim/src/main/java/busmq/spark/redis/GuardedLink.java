@@ -9,12 +9,7 @@ abstract class GuardedLink implements Link {
     private boolean retired;
 
     @Override
-    public final Object run(Call call) {
-        return runAll(List.of(call)).get(0);
-    }
-
-    @Override
-    public final List<Object> runAll(List<Call> calls) {
+    public final List<Object> tryAll(List<Call> calls) {
         if (calls.isEmpty()) {
             return List.of();
         }
@@ -31,7 +26,7 @@ abstract class GuardedLink implements Link {
         }
     }
 
-    /** What {@link #runAll} does, for at least one call. */
+    /** What {@link #tryAll} does, for at least one call. */
     abstract List<Object> step(List<Call> calls);
 
     private synchronized void enter() {

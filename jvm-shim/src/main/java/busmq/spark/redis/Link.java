@@ -1,5 +1,6 @@
 package busmq.spark.redis;
 
+import busmq.spark.BusException;
 import java.util.List;
 
 /**
@@ -10,11 +11,24 @@ import java.util.List;
  * until patience is over (8 s; 60 s while a fail-over may be under way); others only while it is certain that Redis has not seen them.
  */
 public interface Link extends AutoCloseable {
-    /** Sends one call and returns its reply. Throws {@link busmq.spark.BusException}. */
-    Object run(Call call);
+    /** Sends one call and returns its reply. Throws {@link BusException}. */
+    default Object run(Call call) {
+        return runAll(List.of(call)).get(0);
+    }
 
     /** Sends calls in one round trip (one per node in a cluster). Throws the error of the first that failed; the others were executed. */
-    List<Object> runAll(List<Call> calls);
+    default List<Object> runAll(List<Call> calls) {
+        List<Object> replies = tryAll(calls);
+        for (Object reply : replies) {
+            if (reply instanceof BusException failed) {
+                throw failed;
+            }
+        }
+        return replies;
+    }
+
+    /** The same with a {@link BusException} in the place of the reply of each call that failed. */
+    List<Object> tryAll(List<Call> calls);
 
     /** Closes the connections; a later call opens new ones. */
     @Override

@@ -1,8 +1,11 @@
 package busmq.spark.redis;
 
+import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.stream.IntStream;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.exceptions.JedisNoScriptException;
@@ -23,39 +26,71 @@ final class ServerLink extends GuardedLink {
 
     @Override
     List<Object> step(List<Call> calls) {
-        boolean repeatable = calls.stream().allMatch(Call::idempotent);
-        Patience patience = new Patience(endpoint);
-        while (true) {
+        Step step = new Step(calls);
+        try {
+            while (!step.open.isEmpty()) {
+                step.round();
+            }
+        } catch (BusException error) {
+            step.open.forEach(place -> step.replies[place] = error);
+        }
+        return Arrays.asList(step.replies);
+    }
+
+    /** Calls that are sent together, and again as long as that makes sense. */
+    private final class Step {
+        private final List<Call> calls;
+        private final Object[] replies;
+        private final boolean repeatable;
+        private final Patience patience = new Patience(endpoint);
+        /** The places of those that are still to be answered. */
+        private List<Integer> open;
+
+        private Step(List<Call> calls) {
+            this.calls = calls;
+            replies = new Object[calls.size()];
+            repeatable = calls.stream().allMatch(Call::idempotent);
+            open = IntStream.range(0, replies.length).boxed().toList();
+        }
+
+        private void round() {
             try {
                 open(repeatable);
             } catch (JedisException | NobodyAnswers error) {
                 close();
                 patience.pause(error);
-                continue;
+                return;
             }
-            List<Object> replies;
             try {
-                replies = exchange(calls);
+                take(exchange(open.stream().map(calls::get).toList()));
             } catch (JedisException error) {
                 close();
                 if (!repeatable) {
                     throw Refusals.translate(error, endpoint);
                 }
                 patience.unanswered(error);
-                continue;
             }
-            JedisDataException failed = firstError(replies);
-            if (failed == null) {
-                return replies;
+        }
+
+        private void take(List<Object> found) {
+            List<Integer> notNow = new ArrayList<>();
+            BusException why = null;
+            for (int i = 0; i < found.size(); i++) {
+                boolean refused = found.get(i) instanceof JedisDataException;
+                Object reply = refused ? Refusals.translate((JedisDataException) found.get(i), endpoint) : found.get(i);
+                replies[open.get(i)] = reply;
+                if (refused && ((BusException) reply).kind() == ErrorKind.LINK_LOST && (repeatable || calls.size() == 1)) {
+                    notNow.add(open.get(i));
+                    why = (BusException) reply;
+                }
             }
-            boolean notNow = Refusals.translate(failed, endpoint).kind() == ErrorKind.LINK_LOST;
-            if (!notNow || !(repeatable || calls.size() == 1)) {
-                throw Refusals.translate(failed, endpoint);
+            open = notNow;
+            if (why != null) {
+                if (endpoint.moves()) {
+                    close(); // who is master is asked anew
+                }
+                patience.pause(why); // LOADING and its like: not executed
             }
-            if (endpoint.moves()) {
-                close(); // who is master is asked anew
-            }
-            patience.pause(failed); // LOADING and its like: not executed
         }
     }
 
@@ -93,15 +128,6 @@ final class ServerLink extends GuardedLink {
         }
         used = System.nanoTime();
         return replies;
-    }
-
-    static JedisDataException firstError(List<Object> replies) {
-        for (Object reply : replies) {
-            if (reply instanceof JedisDataException error) {
-                return error;
-            }
-        }
-        return null;
     }
 
     @Override

@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
@@ -24,11 +25,14 @@ final class GroupCommit implements AutoCloseable {
 
     static final long MOST_BYTES = 16L << 20;
     private static final int LANES_AT_ONCE = 64;
-    private static final long AGAIN_NS = 500_000_000;
+    private static final long AGAIN_MS = 500;
 
     /** Where rows go. Called by the sending thread alone. */
     interface Target {
-        /** Store the chunk of each lane. The result says how many rows of each; fewer than all means that the queue is full. */
+        /**
+         * Store the chunk of each lane. The result says how many rows of each; fewer than all means that the queue is full, or why the lane says
+         * it was {@link Lane#refused}.
+         */
         int[] store(List<Lane> lanes);
 
         /** The {@code maxsize} of a queue that is full. */
@@ -133,37 +137,15 @@ final class GroupCommit implements AutoCloseable {
      * of the batch, may be an hour away.
      */
     private int[] store(List<Lane> round) {
-        for (boolean again = false;; again = true) {
-            try {
-                int[] stored = target.store(round);
-                if (again) {
-                    tell(null);
-                }
-                return stored;
-            } catch (BusException error) {
-                if (onlyFullChunks || !tell(error)) {
-                    throw error;
-                }
-            }
-        }
-    }
-
-    /** What the task is to know from now on. After an error it waits before the next try; false when there is no sense in one. */
-    private boolean tell(BusException error) {
-        lock.lock();
+        round.forEach(lane -> lane.refused = null);
         try {
-            failure = error;
-            if (error != null) {
-                progress.signalAll();
-                for (long leftNs = AGAIN_NS; leftNs > 0 && !closed;) {
-                    leftNs = work.awaitNanos(leftNs);
-                }
+            return target.store(round);
+        } catch (BusException error) {
+            if (onlyFullChunks) {
+                throw error;
             }
-            return !closed;
-        } catch (InterruptedException ended) {
-            return false; // as in take
-        } finally {
-            lock.unlock();
+            round.forEach(lane -> lane.refused = error);
+            return new int[round.size()];
         }
     }
 
@@ -215,7 +197,10 @@ final class GroupCommit implements AutoCloseable {
                 rows -= stored[i];
                 bytes -= lane.stored(stored[i]);
                 lane.full = stored[i] > 0 ? null : lane.full; // every bit of room starts the deadline anew
-                if (!lane.chunk.isEmpty()) {
+                if (lane.refused != null) {
+                    lane.retryAtMs = nowMs + AGAIN_MS;
+                    blocked.add(lane);
+                } else if (!lane.chunk.isEmpty()) {
                     block(lane, nowMs);
                 } else if (lane.isEmpty() || (onlyFullChunks && !lane.fills() && !pressed)) {
                     lane.listed = false;
@@ -226,6 +211,7 @@ final class GroupCommit implements AutoCloseable {
             if (rows == 0) {
                 pressed = false;
             }
+            failure = blocked.stream().map(lane -> lane.refused).filter(Objects::nonNull).findFirst().orElse(null);
             progress.signalAll();
         } finally {
             lock.unlock();

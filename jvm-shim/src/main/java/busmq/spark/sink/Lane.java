@@ -1,5 +1,6 @@
 package busmq.spark.sink;
 
+import busmq.spark.BusException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
@@ -23,6 +24,9 @@ final class Lane {
 
     /** Whether the lane is in the line of those to be served, or under way. */
     boolean listed;
+
+    /** Why nothing of the chunk was stored in the last round; null unless that was an error. */
+    BusException refused;
 
     long retryAtMs;
     FullPolicy full;

@@ -1,42 +1,31 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import busmq.spark.redis.Call;
-import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 /** Rows straight into their queues, each queue in order: at least once. A queue that vanished meanwhile is made anew where it may be. */
 final class PushTarget implements GroupCommit.Target {
     private final SinkStore store;
-    /** What is stored of a round that broke off: it is tried again as a whole. */
-    private final Map<Lane, Integer> stored = new IdentityHashMap<>();
 
     PushTarget(SinkStore store) {
         this.store = store;
     }
 
+    /** What Redis refuses of one queue is an error of its lane alone: the others are stored, and need not come again. */
     @Override
     public int[] store(List<Lane> lanes) {
-        Lane.place(lanes, store, (queue, server) -> server);
-        Map<Integer, List<Lane>> byServer = lanes.stream().filter(lane -> !stored.containsKey(lane))
-                .collect(Collectors.groupingBy(lane -> (Integer) lane.place, LinkedHashMap::new, Collectors.toList()));
-        BusException failed = null;
-        for (Map.Entry<Integer, List<Lane>> each : byServer.entrySet()) {
-            try {
-                push(each.getKey(), each.getValue());
-            } catch (BusException error) {
-                failed = error; // what is for the others does not wait for this one
-            }
-        }
-        if (failed != null) {
-            throw failed;
-        }
-        int[] counts = lanes.stream().mapToInt(stored::get).toArray();
-        stored.clear();
-        return counts;
+        place(lanes);
+        Map<Integer, List<Integer>> byServer = IntStream.range(0, lanes.size()).boxed().filter(i -> lanes.get(i).refused == null)
+                .collect(Collectors.groupingBy(i -> (Integer) lanes.get(i).place, LinkedHashMap::new, Collectors.toList()));
+        int[] stored = new int[lanes.size()];
+        byServer.forEach((server, part) -> push(server, lanes, part, stored));
+        return stored;
     }
 
     @Override
@@ -44,10 +33,34 @@ final class PushTarget implements GroupCommit.Target {
         return store.maxsize(lane.queue, (Integer) lane.place);
     }
 
-    private void push(int server, List<Lane> lanes) {
-        List<Object> replies = store.link(server).runAll(lanes.stream().map(this::push).toList());
-        for (int i = 0; i < replies.size(); i++) {
-            stored.put(lanes.get(i), counted(lanes.get(i), replies.get(i)));
+    private void place(List<Lane> lanes) {
+        try {
+            Lane.place(lanes, store, (queue, server) -> server);
+        } catch (BusException error) {
+            boolean away = error.kind() == ErrorKind.LINK_LOST; // then each of them would be waited for anew
+            lanes.stream().filter(lane -> lane.place == null).forEach(lane -> attempt(lane, () -> {
+                if (away) {
+                    throw error;
+                }
+                Lane.place(List.of(lane), store, (queue, server) -> server);
+            }));
+        }
+    }
+
+    private void push(int server, List<Lane> lanes, List<Integer> part, int[] stored) {
+        List<Object> replies = store.link(server).tryAll(part.stream().map(i -> push(lanes.get(i))).toList());
+        for (int at = 0; at < replies.size(); at++) {
+            int i = part.get(at);
+            Object reply = replies.get(at);
+            attempt(lanes.get(i), () -> stored[i] = counted(lanes.get(i), reply));
+        }
+    }
+
+    private static void attempt(Lane lane, Runnable step) {
+        try {
+            step.run();
+        } catch (BusException error) {
+            lane.refused = error;
         }
     }
 
@@ -56,6 +69,9 @@ final class PushTarget implements GroupCommit.Target {
     }
 
     private int counted(Lane lane, Object reply) {
+        if (reply instanceof BusException refused) {
+            throw refused;
+        }
         int server = (Integer) lane.place;
         long count = (Long) ((List<?>) reply).get(1);
         while (count < 0) {
