@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -80,6 +81,10 @@ class AnyQueue(Emitter):
     async def subscriptions(self) -> list[Subscription]:
         """Every subscription."""
         raise self._no_subscriptions("subscriptions()")
+
+    async def server_ms(self) -> float:
+        """Milliseconds since 1970 by the clock of the queue's server; by ours where that cannot be asked."""
+        return time.time() * 1000
 
     def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
         """Consume with callbacks: ``handler`` (a function or coroutine function) and the event ``message`` get every message, one after the other.

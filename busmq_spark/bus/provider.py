@@ -15,13 +15,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.replies import ReplyQueues
 from busmq_spark.bus.request import Request
 from busmq_spark.bus.unawaited import next_by_all_means
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
-from busmq_spark.core.service import decode_request
+from busmq_spark.core.service import RequestFrame, decode_request
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Provider:
         self._handler, self._with_request = handler, _takes_request(handler)
         self._requests = service.bus.queue(service_queue(service.name))
         self._replies = ReplyQueues(service.bus, options.reply_queues)
+        self._clock = ServerClock(self._requests)
+        self._dropped = 0
         self._left = options.max
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
@@ -114,13 +117,13 @@ class Provider:
             message = await next_by_all_means(consumption, self._service._report)
             if message is None:
                 return
-            self._accept(message)
+            await self._accept(message)
         try:
             await consumption.stop()
         except BusError as error:
             self._service._report(error)  # what it leaves behind is found by whoever serves next
 
-    def _accept(self, message: Message) -> None:
+    async def _accept(self, message: Message) -> None:
         service = self._service
         try:
             frame = decode_request(message.text)
@@ -130,7 +133,7 @@ class Provider:
         except ValueError as error:
             log.warning("service %r: request %d is dropped: %s", service.name, message.id, error)
             return
-        if frame.expired(time.time() * 1000):
+        if frame.expired(time.time() * 1000) and await self._expired(frame, message):
             return
         if self._left is not None:
             self._left -= 1
@@ -139,6 +142,23 @@ class Provider:
         self._running.add(task)
         task.add_done_callback(self._done)
         service._emit("request", request)
+
+    async def _expired(self, frame: RequestFrame, message: Message) -> bool:
+        """Whether a request is too late by the clock of the server, too: ours may be wrong."""
+        try:
+            now_ms = await self._clock.now_ms()
+        except BusError:
+            now_ms = time.time() * 1000
+        if not frame.expired(now_ms):
+            return False
+        self._dropped += 1
+        if str(self._dropped).rstrip("0") == "1":  # 1, 10, 100 …: after a long pause there may be thousands
+            log.warning(
+                "service %r: request %d is dropped, as its requester waits no more: it expired %.1f s ago by the clock of Redis "
+                "(or its requester's clock is behind); %d dropped so far",
+                *(self._service.name, message.id, (now_ms - (frame.expires_ms or 0)) / 1000, self._dropped),
+            )
+        return True
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

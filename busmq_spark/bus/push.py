@@ -99,7 +99,7 @@ class Pump:
 
     def _answered(self, reply: asyncio.Future[list[Any]]) -> None:
         if reply.cancelled() or (error := reply.exception()) is not None:
-            self._lost(LinkLost(url=self._queue.name, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
+            self._lost(LinkLost(url=self._queue.address, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
             self._next()
             return
         found = reply.result()[0]

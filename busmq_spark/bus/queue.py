@@ -129,6 +129,12 @@ class Queue(AnyQueue):
         assert self._servers is not None
         return translate(error, self._servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
 
+    @property
+    def address(self) -> str:
+        """The masked address of our server."""
+        assert self._servers is not None
+        return self._servers.commands[self.server].endpoint.masked
+
     async def push_call(self, values: Any) -> tuple[int, int]:
         """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, somebody closed it) is made anew."""
         link = self.bus.servers.commands[self.server]
@@ -224,6 +230,10 @@ class Queue(AnyQueue):
     async def subscriptions(self) -> list[subscription.Subscription]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
         return await self.run(subscription.listed(self.keys))
+
+    async def server_ms(self) -> float:
+        """Milliseconds since 1970 by the clock of the queue's server; by ours where the user may not ask."""
+        return float(await self.run(flows.clock_ms(self.keys))) or await super().server_ms()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 

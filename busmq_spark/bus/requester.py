@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.unawaited import next_by_all_means
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
@@ -33,6 +33,7 @@ class Requester:
         self._token = new_token()
         self._requests = service.bus.queue(service_queue(service.name))
         self._replies = service.bus.queue(reply_queue(service.name, self._token))
+        self._clock = ServerClock(self._requests)
         self._numbers = itertools.count(1)
         self._waiting: dict[str, Waiting] = {}
         self._settled = asyncio.Event()
@@ -110,7 +111,8 @@ class Requester:
     async def _push(self, data: Any, req_id: str, reply_to: str | None, timeout_ms: int) -> None:
         if not self.active:
             raise self._closed("send to")
-        await self._requests.push(RequestFrame(data, req_id, reply_to, int(time.time() * 1000) + timeout_ms).encode())
+        expires_ms = int(await self._clock.now_ms()) + timeout_ms
+        await self._requests.push(RequestFrame(data, req_id, reply_to, expires_ms).encode())
 
     async def _read(self, consumption: Consumption) -> None:
         while (message := await next_by_all_means(consumption, self._service._report)) is not None:

@@ -26,7 +26,8 @@ def push(  # noqa: PLR0913  the options of a command
     queue: QueueArgument,
     *,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="MESSAGE", help="The messages. Without any, they are read from stdin.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="MESSAGE", help="The messages. Without any, or with -, they come from stdin.", show_default=False),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read messages from this file, one a line.", exists=True, dir_okay=False, allow_dash=True)
@@ -57,6 +58,7 @@ def push(  # noqa: PLR0913  the options of a command
     ```
     """
     out = Output(as_json)
+    values = None if values == ["-"] else values
     ttl_s = LONG_TTL_S if ttl is None else seconds(ttl, "--ttl")
     _check(values, file, null, whole)
     with nullcontext() if values else _source(out, file) as source, opened(redis) as links:

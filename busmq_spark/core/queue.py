@@ -122,6 +122,11 @@ def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flo
         pass
 
 
+def clock_ms(keys: QueueKeys) -> Flow[int]:
+    """Milliseconds since 1970 by the clock of the queue's server; 0 without the right to ask."""
+    return int((yield script("clock", (keys.metadata,), ())))
+
+
 def index(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:
     """Read ``count`` messages from ``position`` (0 is the oldest; a position, not an id). Nothing is removed."""
     if position < 0 or count < 1:

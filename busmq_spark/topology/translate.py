@@ -37,6 +37,8 @@ _SENTENCES: dict[str, type[BusError]] = {
 # At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
 _CODE = re.compile(r"(?:^|-)(" + "|".join(_KINDS) + r")\b")
 
+_ABOUT_LOGINS = "invalid username-password pair or user is disabled"
+
 # As ssl words what it finds wrong; that the other side just went away is not among it.
 _TLS = re.compile(r"\[SSL: (?!UNEXPECTED_EOF|APPLICATION_DATA_AFTER)|certificate verify failed")
 
@@ -72,7 +74,8 @@ def _wordy(text: str) -> type[BusError]:
 def _plain(error: Exception, endpoint: Endpoint) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(", with args beginning with")[0]
+    parts = text.split(_ABOUT_LOGINS)  # words of Redis' own, which may look like a user or a password
     for secret in endpoint.secrets:
         if len(secret) > 3:
-            text = text.replace(secret, "***")
-    return text.rstrip(".")  # our sentence goes on
+            parts = [part.replace(secret, "***") for part in parts]
+    return _ABOUT_LOGINS.join(parts).rstrip(".")  # our sentence goes on

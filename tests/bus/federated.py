@@ -92,7 +92,7 @@ EXCEPT = {
     "test_channel_reliable::test_a_control_frame_never_acks_a_message": "acks of a channel are not answered, so nobody can wait for one",
     "test_channel_reliable::test_what_came_before_the_end_can_be_acked_after_it": "acks go with the connection",
     "test_channel_reliable::test_one_side_has_one_reliable_reader_and_the_next_one_waits": WAIT,
-    "test_service_provider::test_expired_requests_are_dropped_silently_and_malformed_ones_with_a_warning": TEXT,
+    "test_service_provider::test_expired_and_malformed_requests_are_dropped_with_a_warning": TEXT,
     "test_service_provider::test_a_last_reply_whose_link_broke_is_given_again_and_a_partial_one_is_not": INSIDE,
     "test_bus::test_cancelling_the_body_leaves_the_scope": NO_WAY_BACK,
     "test_channel::test_messages_wait_for_whoever_takes_them": INSIDE,

@@ -35,7 +35,7 @@ def test_push_creates_the_queue_and_says_what_is_there(busmq: Busmq, fresh: Fres
 def test_every_line_of_stdin_is_a_message_and_no_byte_is_changed(busmq: Busmq, fresh: Fresh) -> None:
     queue = fresh()
     lines = [b"plain", b"", b"  spaces \t", BINARY, b"crlf\r", "žluťoučký".encode(), b"no line break at the end"]
-    assert busmq("push", queue, stdin=b"\n".join(lines)).code == 0
+    assert busmq("push", queue, "-", stdin=b"\n".join(lines)).code == 0
     assert busmq("peek", queue, "--raw").out == b"".join(line + b"\n" for line in lines)
 
 

@@ -127,6 +127,12 @@ def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(probe
         assert "some-user" not in str(caught.value) + links.shown
 
 
+@pytest.mark.parametrize("user", ["user", "username"])
+def test_words_of_redis_that_look_like_the_user_stay_whole(probe: Probe, redis_server: RedisServer, user: str) -> None:
+    with pytest.raises(Refused, match="invalid username-password pair or user is disabled"):
+        probe.open(f"redis://{user}:word-of-mine@127.0.0.1:{redis_server.port}").run_all([AGAIN])
+
+
 def test_the_right_password_is_taken_from_the_url(probe: Probe) -> None:
     with RedisServer(password="right@,secret+%") as server:
         assert probe.open(server.url).run_all([call("PING")]) == ["PONG"]

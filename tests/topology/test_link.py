@@ -13,13 +13,14 @@ from busmq_spark.core import queue
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.errors import LinkLost, ServerRefused, Unauthorized
 from busmq_spark.topology import async_link as async_link_module
 from busmq_spark.topology import connect
 from busmq_spark.topology import link as link_module
 from busmq_spark.topology.async_link import AsyncLink
 from busmq_spark.topology.endpoint import PATIENCE_S, Endpoint
 from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.urls import Server
 from tests.topology.conftest import Driver, absent
 from tests.topology.fakes import CLOSE, FakeRedis, answered, says
 
@@ -147,6 +148,14 @@ def test_no_calls_need_no_server(driver: Driver) -> None:
 
 
 # Servers that are away
+
+
+@pytest.mark.parametrize("user", ["user", "username"])
+def test_words_of_redis_that_look_like_the_user_stay_whole(driver: Driver, redis_server: RedisServer, user: str) -> None:
+    with pytest.raises(Unauthorized) as caught:
+        driver(Server("127.0.0.1", redis_server.port, user=user, password="word-of-mine")).execute(AGAIN)
+    assert "invalid username-password pair or user is disabled" in str(caught.value)
+    assert "word-of-mine" not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_lost_with_its_address_and_not_its_password(driver: Driver) -> None:

@@ -4,6 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import java.net.SocketTimeoutException;
 import java.net.UnknownHostException;
+import java.util.Arrays;
 import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -21,6 +22,8 @@ final class Refusals {
             Map.entry("MISCONF", ErrorKind.SERVER_READ_ONLY), Map.entry("OOM", ErrorKind.SERVER_FULL));
     /** At the start, or where Redis before 7 quotes what a command inside a script said. */
     private static final Pattern CODE = Pattern.compile("(?:^|-)(" + String.join("|", KINDS.keySet()) + ")\\b");
+
+    private static final String ABOUT_LOGINS = "invalid username-password pair or user is disabled";
 
     /** How Java words that the other side just went away, with or without TLS. */
     private static final Pattern GONE = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
@@ -94,11 +97,13 @@ final class Refusals {
 
     private static String plain(String message, Endpoint endpoint) {
         String text = message.strip().replaceAll("\\s+", " ").split(", with args beginning with", 2)[0];
+        String[] parts = text.split(Pattern.quote(ABOUT_LOGINS), -1); // words of Redis' own, which may look like a user or a password
         for (String secret : endpoint.secrets()) {
             if (secret.length() > 3) {
-                text = text.replace(secret, "***");
+                Arrays.setAll(parts, i -> parts[i].replace(secret, "***"));
             }
         }
+        text = String.join(ABOUT_LOGINS, parts);
         return text.endsWith(".") ? text.substring(0, text.length() - 1) : text; // our sentence goes on
     }
 }
