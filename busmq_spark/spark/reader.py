@@ -26,6 +26,7 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
 from busmq_spark.spark.attach import Attachment
 from busmq_spark.spark.plan import share, tasks
+from busmq_spark.spark.planned import read_planned
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import bells, planning_store, task_store
@@ -57,9 +58,15 @@ log = logging.getLogger("busmq_spark")
 class Partition(InputPartition):
     """What one task reads: values only, no client. Some of it may have been fetched already."""
 
-    def __init__(self, ranges: tuple[Range, ...], held: Mapping[Range, Sequence[Rows]] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        ranges: tuple[Range, ...],
+        held: Mapping[Range, Sequence[Rows]] = MappingProxyType({}),
+        ends: Mapping[str, Position] = MappingProxyType({}),
+    ) -> None:
         self.ranges = ranges
         self.held = {part: held[part] for part in ranges if part in held}
+        self.ends = {part.queue: ends[part.queue] for part in ranges if part.queue in ends}
 
 
 def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) -> Iterator[Any]:
@@ -71,7 +78,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
 def _rows(store: TaskStore, partition: Partition, strict: bool) -> Iterator[Rows]:
     for held, group in groupby(partition.ranges, key=partition.held.__contains__):
         parts = list(group)
-        yield from chain.from_iterable(partition.held[part] for part in parts) if held else store.read_many(parts, strict)
+        yield from chain.from_iterable(partition.held[part] for part in parts) if held else read_planned(store, parts, partition.ends, strict)
 
 
 class StreamReader(DataSourceStreamReader, compat.AvailableNow):
@@ -193,7 +200,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             if done < position.last:
                 ranges.append(Range(queue, position.born, done + 1, position.last, servers[queue]))
         parts = tasks(ranges, self._options.min_partitions, self._options.max_per_partition)
-        return [Partition(part, {r: rows for r in part if (rows := within(held.get(r.queue, ()), r))}) for part in parts]
+        return [Partition(part, {r: rows for r in part if (rows := within(held.get(r.queue, ()), r))}, goal) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._committed = end

@@ -94,6 +94,10 @@ class Engine:
             self.committed += 1
         return [row for rows in read for row in rows]
 
+    def rows_of(self, part: Any) -> Iterator[Row]:
+        """What a task reads, row by row."""
+        return rows_of(self._new_reader(), part)
+
     def _read(self, parts: Any) -> list[list[Row]]:
         copy = pickle.loads(pickle.dumps(self._new_reader()))  # the planner's copy travels to the tasks
         return [list(rows_of(copy, pickle.loads(pickle.dumps(part)))) for part in parts]

@@ -89,6 +89,9 @@ class JvmEngine(Engine):
     def silence(self, ask: Callable[..., Any], queue: str) -> None:
         """Java's listener serves the whole process, which knows that it is its own."""
 
+    def rows_of(self, part: Any) -> Iterator[Row]:
+        return self.reader.rows(part)  # type: ignore[no-any-return]  # a JvmReader
+
     def _read(self, parts: Any) -> list[list[Row]]:
         return [list(self.reader.rows(part)) for part in parts]
 

@@ -109,6 +109,12 @@ from tests.spark.test_reader import (  # noqa: F401  # as above
     test_starting_offsets_count_only_for_a_fresh_checkpoint,
     test_the_offset_is_the_last_id_of_each_queue,
 )
+from tests.spark.test_rollback import (  # noqa: F401  # as above; planned is their fixture
+    planned,
+    test_a_rollback_while_a_task_reads_fails_it_behind_its_last_row,
+    test_a_task_reads_no_message_that_was_given_a_planned_id_later,
+    test_with_fail_on_data_loss_false_the_batch_is_left_out_and_the_next_begins_with_the_oldest_message,
+)
 
 
 @pytest.fixture

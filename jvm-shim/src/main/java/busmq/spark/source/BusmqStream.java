@@ -199,7 +199,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
                 ranges.add(new Range(queue, position.born(), done + 1, position.last(), servers.get(queue)));
             }
         });
-        return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(RangePartition::new).toArray(InputPartition[]::new);
+        return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> RangePartition.of(part, goal))
+                .toArray(InputPartition[]::new);
     }
 
     /** A batch of real-time mode: it begins at {@code start} and ends when its time is over. New queues that match the pattern enter here. */

@@ -1,8 +1,18 @@
 package busmq.spark.source;
 
+import busmq.spark.core.Position;
 import busmq.spark.core.Range;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import org.apache.spark.sql.connector.read.InputPartition;
 
-/** What one task of a micro-batch, or of a snapshot, reads. */
-record RangePartition(List<Range> ranges) implements InputPartition {}
+/** What one task of a micro-batch, or of a snapshot, reads; {@code ends} is where the batch ends in its queues. */
+record RangePartition(List<Range> ranges, Map<String, Position> ends) implements InputPartition {
+    /** Some of the ranges of a batch. */
+    static RangePartition of(List<Range> ranges, Map<String, Position> goal) {
+        Map<String, Position> ends = new HashMap<>();
+        ranges.forEach(range -> ends.put(range.queue(), goal.get(range.queue())));
+        return new RangePartition(ranges, ends);
+    }
+}

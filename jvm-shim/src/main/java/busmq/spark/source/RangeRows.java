@@ -14,6 +14,8 @@ final class RangeRows implements PartitionReader<InternalRow> {
     private final ReadStore store;
     private final RowMaker rows;
     private final boolean strict;
+    private final Planned planned;
+    private boolean begun;
     private final Iterator<Range> ranges;
     private RangeReader reader;
     private Chunk chunk;
@@ -25,17 +27,29 @@ final class RangeRows implements PartitionReader<InternalRow> {
         this.rows = rows;
         strict = options.failOnDataLoss();
         ranges = partition.ranges().iterator();
+        partition.ranges().forEach(range -> store.place(range.queue(), range.server()));
+        planned = new Planned(store, partition.ends(), strict);
     }
 
     @Override
     public boolean next() {
+        if (!begun) {
+            begun = true;
+            planned.check();
+        }
         while (chunk == null || at == chunk.until()) {
             chunk = reader == null ? null : reader.next();
-            if (chunk != null) {
+            if (chunk != null && planned.holds(chunk.queue())) {
                 at = chunk.from();
+            } else if (chunk != null) {
+                chunk = null;
+                reader = null; // its next batch begins with its oldest message
             } else if (ranges.hasNext()) {
                 reader = new RangeReader(store, ranges.next(), strict);
             } else {
+                if (strict && reader != null) {
+                    planned.check();
+                }
                 return false;
             }
         }

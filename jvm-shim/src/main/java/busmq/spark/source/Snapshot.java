@@ -49,7 +49,8 @@ record Snapshot(ReadOptions options, StructType schema) implements Batch {
                     ranges.add(new Range(queue, born, first, state.newest(), store.locate(List.of(queue)).get(queue)));
                 }
             }
-            return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(RangePartition::new).toArray(InputPartition[]::new);
+            return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> new RangePartition(part, Map.of()))
+                    .toArray(InputPartition[]::new);
         }
     }
 

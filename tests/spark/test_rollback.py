@@ -1,0 +1,85 @@
+"""A Redis that loses its tail between the planning of a batch and its reading: no row of another history, and the right cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.errors import DataLoss, IdsReissued, RedisRolledBack
+from tests.spark.conftest import Bus
+from tests.spark.engine import Engine, Row
+from tests.support import PATIENCE_S, wait_until
+
+MakeEngine = Callable[..., Engine]
+
+
+def roll_back(bus: Bus, queue: str, to: int, pushed: int) -> None:
+    """Redis is as it was when ``to`` was the last id; since then other messages were pushed."""
+    keys = QueueKeys(queue)
+    bus("SET", keys.msgid, to)
+    bus("LTRIM", keys.messages, 0, 2 * (to - bus.ids(queue)[0] + 1) - 1)
+    if pushed:
+        bus.push(queue, *(f"other:{i}" for i in range(to + 1, to + pushed + 1)))
+
+
+@pytest.fixture
+def planned(bus: Bus, engine: MakeEngine, queue: str) -> Callable[..., Engine]:
+    """A query that has read 1 to 4 and planned 5 to 10, in tasks of ``size`` messages."""
+
+    def make(strict: str, size: str) -> Engine:
+        bus.fill(queue, 4)
+        query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": strict, "maxMessagesPerPartition": size, "idlePollMs": "1"})
+        assert len(query.step() or []) == 4
+        bus.fill(queue, 6, first=5)
+        query.step("planned")
+        return query
+
+    return make
+
+
+@pytest.mark.parametrize("size", ["100", "2"])
+@pytest.mark.parametrize(("pushed", "error"), [(0, RedisRolledBack), (2, RedisRolledBack), (9, IdsReissued)])
+def test_a_task_reads_no_message_that_was_given_a_planned_id_later(
+    bus: Bus, planned: Callable[..., Engine], queue: str, pushed: int, error: type[DataLoss], size: str
+) -> None:
+    query = planned("true", size)
+    roll_back(bus, queue, 6, pushed)
+    with pytest.raises(error, match=f"queue '{queue}'"):
+        query.step()
+
+
+@pytest.mark.parametrize("size", ["100", "2"])
+@pytest.mark.parametrize("pushed", [0, 2, 9])
+def test_with_fail_on_data_loss_false_the_batch_is_left_out_and_the_next_begins_with_the_oldest_message(
+    bus: Bus, planned: Callable[..., Engine], queue: str, pushed: int, size: str
+) -> None:
+    query = planned("false", size)
+    roll_back(bus, queue, 6, pushed)
+    assert query.step() == []
+    stored = bus.stored(queue)
+    rows: list[Row] = []
+
+    def more() -> bool:
+        rows.extend(row for batch in query.drain() for row in batch)
+        return len(rows) >= len(stored)
+
+    wait_until(more, PATIENCE_S)
+    assert [value for _, _, value in rows] == stored
+    assert [id for _, id, _ in rows] == sorted({id for _, id, _ in rows})
+
+
+def test_a_rollback_while_a_task_reads_fails_it_behind_its_last_row(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.attach(queue)
+    query = engine({"redis.url": bus.url, "subscribe": queue})
+    query.step()
+    for first in range(1, 40_000, 1000):
+        bus.fill(queue, 1000, first=first)
+    query.step("planned")
+    [part] = query.reader.partitions(query.planned[-2], query.planned[-1])
+    rows = query.rows_of(part)
+    assert next(rows)[1] == 1
+    bus("LSET", QueueKeys(queue).messages, -1, "another")
+    with pytest.raises(IdsReissued):
+        list(rows)
