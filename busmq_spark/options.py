@@ -189,7 +189,10 @@ class ReadOptions(StoreOptions):
         "maxMessagesPerTrigger", whole(1), None, doc="most messages in one micro-batch, shared fairly over queues", alias="maxOffsetsPerTrigger"
     )
     max_bytes: int | None = option(
-        "maxBytesPerTrigger", size, None, doc="most bytes of values in one micro-batch, such as 64k, 10m, 1g (at least one message is read)"
+        "maxBytesPerTrigger",
+        size,
+        None,
+        doc="most bytes of values in one micro-batch, such as 64k, 10m, 1g (at least one message is read; estimated beyond 1 MB)",
     )
     discard: bool = option(
         "discardBacklog", flag, False, doc="true: a new query may delete unread messages before its startingOffsets; else that is an error"

@@ -118,3 +118,16 @@ def test_short_ranges_bring_nothing_from_deep_down(run: Run, born: Born, monkeyp
     keys, there = born()
     run(queue.push_many(keys, [b"1", b"2", b"3", b"4"]))
     assert run(ranges.shorts([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]
+
+
+@pytest.mark.parametrize("sizes", [[100], [10, 190], [5] * 30 + [2855], [20, 40, 60, 80, 300]], ids=str)
+def test_a_budget_that_thousands_of_messages_fit_is_met_closely(link: SyncLink, born: Born, sizes: list[int]) -> None:
+    keys, _ = born()
+    values = [b"x" * sizes[n * 7 % len(sizes)] for n in range(30_000)]  # 100 bytes each on average
+    link.run(queue.push_many(keys, values))
+    for budget in (50_000, 700_000, 2_000_000):
+        at, used = link.run(state.bytes_until(keys, 1, 30_000, budget))
+        really = sum(map(len, values[:at]))
+        assert used <= budget
+        assert abs(really - budget) <= budget / 5
+    assert link.run(state.bytes_until(keys, 1, 30_000, 10**9))[0] == 30_000

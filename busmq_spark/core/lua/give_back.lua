@@ -1,25 +1,23 @@
 -- Return to the head of the queue what was taken and never handed over; ids stay, and so does their order, also among what others gave back.
 -- KEYS messages record [lease]
--- ARGV handed available ttl_s token
+-- ARGV handed available ttl_s token most
 -- handed: the id handed over last (0: none). Lease: see take. A record of the taker's own ends here and is marked for late packets.
 -- Result how many messages went back; -1 when the lease is not the taker's: then whoever has it restores them.
+-- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again.
 -- @include even_if_full
 -- @include find
-local handed, ttl = ARGV[1], ARGV[3]
+-- @include behind
+local handed, ttl, most = ARGV[1], ARGV[3], tonumber(ARGV[5])
 if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[4] then return -1 end
 if redis.call('LINDEX', KEYS[2], -2) == 'ended' then return 0 end
 even_if_full(KEYS[2], ttl)
-local all, keep = redis.call('LRANGE', KEYS[2], 0, -1), 0
-for i = #all - 1, 1, -2 do
-  if all[i] == handed then
-    keep = i + 1
-    break
-  end
-end
-local count = (#all - keep) / 2
+local length = redis.call('LLEN', KEYS[2])
+local keep = behind(KEYS[2], handed, most) or math.max(0, length - 2 * most)
+local all = length > keep and redis.call('LRANGE', KEYS[2], keep, length - 1) or {}
+local count = #all / 2
 -- While a slot moves, a script that comes back to a key it has emptied dies half way: so no key is emptied before the last command on it.
 local function end_record()
-  if KEYS[3] then
+  if KEYS[3] or count == most then
     if count > 0 then redis.call('LTRIM', KEYS[2], keep == 0 and 1 or 0, keep == 0 and 0 or keep - 1) end
   else
     redis.call('RPUSH', KEYS[2], 'ended', '')
@@ -36,7 +34,7 @@ local newest, older = tonumber(all[#all - 1]), 0
 local head = redis.call('LINDEX', KEYS[1], 0)
 if head and tonumber(head) < newest then older = 2 * (find(KEYS[1], newest) + 1) end
 local heads = older > 0 and redis.call('LRANGE', KEYS[1], 0, older - 1) or {}
-local merged, at, from = {}, 1, keep + 1
+local merged, at, from = {}, 1, 1
 while at < older or from < #all do
   local source, i = all, from
   if from > #all or (at < older and tonumber(heads[at]) < tonumber(all[from])) then source, i = heads, at end
@@ -45,7 +43,14 @@ while at < older or from < #all do
 end
 local whole = older > 0 and older == redis.call('LLEN', KEYS[1])
 if older > 0 and not whole then redis.call('LTRIM', KEYS[1], older, -1) end
-for i = #merged, 1, -2 do redis.call('LPUSH', KEYS[1], merged[i], merged[i - 1]) end
+local turned = {}
+for i = #merged, 1, -1 do
+  turned[#turned + 1] = merged[i]
+  if #turned == 4000 or i == 1 then
+    redis.call('LPUSH', KEYS[1], unpack(turned))
+    turned = {}
+  end
+end
 if whole then redis.call('LTRIM', KEYS[1], 0, #merged - 1) end
 redis.call('EXPIRE', KEYS[1], ttl)
 end_record()

@@ -3,22 +3,20 @@
 -- ARGV after most most_bytes ttl_s token
 -- after: the id the consumer received last (0: none). What the record holds behind it was taken and never arrived: that comes first.
 -- With a lease the record is toack, where messages stay until acked, and the taker must hold the lease. Without one the record is the taker's own:
--- it holds the last batch only.
+-- it holds the last batch only. So no more than one batch can be behind the id; where more is, it comes in as many calls as it takes.
 -- Result flat pairs id, value; empty when there is nothing; -1 when the lease is not the taker's.
 -- @include even_if_full
+-- @include find
+-- @include behind
 -- @include run
 local after, most, room, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 if KEYS[3] and redis.call('GET', KEYS[3]) ~= ARGV[5] then return -1 end
 local tail = redis.call('LINDEX', KEYS[2], -2)
 if tail == 'ended' then return {} end -- a late packet: the consumer has given everything back
 if tail and tail ~= after then
-  local at = 0
-  if KEYS[3] then
-    at = redis.call('LLEN', KEYS[2])
-    while at > 0 and redis.call('LINDEX', KEYS[2], at - 2) ~= after do at = at - 2 end
-  end
   redis.call('EXPIRE', KEYS[2], ttl)
-  return redis.call('LRANGE', KEYS[2], at, -1)
+  if not KEYS[3] then return redis.call('LRANGE', KEYS[2], 0, 3999) end
+  return run(KEYS[2], (behind(KEYS[2], after, 2000) or 0) / 2, most, room)
 end
 local taken = run(KEYS[1], 0, most, room)
 -- While a slot moves, a script that comes back to a key it has emptied dies half way: so what may empty a key comes last.

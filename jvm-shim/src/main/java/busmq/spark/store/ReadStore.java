@@ -225,20 +225,9 @@ public final class ReadStore implements AutoCloseable {
         }), token, token.isEmpty() ? 0 : LEASE_MS, LONG_TTL_S), (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
-    /** The last id of first..last such that all values up to it fit {@code budget} bytes (first - 1 when none does), and their bytes. */
+    /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1: none fits), and their bytes. */
     public long[] bytesUntil(String queue, long first, long last, long budget) {
-        long at = first - 1;
-        long used = 0;
-        while (at < last) {
-            Call call = Call.script("measure", List.of(keys(queue).messages()), at + 1, last, budget - used);
-            List<Object> reply = list(linkOf(queue).run(call));
-            at = (Long) reply.get(0);
-            used += (Long) reply.get(1);
-            if ((Long) reply.get(2) == 1) {
-                break;
-            }
-        }
-        return new long[] {at, used};
+        return Measured.until(linkOf(queue), keys(queue).messages(), first, last, budget);
     }
 
     /** The error for a loss, which names its cause as far as Redis still shows it. */

@@ -1,0 +1,12 @@
+-- behind(record, id, most) -> how many items of a pair list come before what follows the message with this id (text); nil when it is not there. Needs find.
+-- Ids need not rise in a record: what others give back may be older than what was taken before. Then it is looked for among the last `most` messages.
+local function behind(record, id, most)
+  if id == '0' then return nil end
+  local index, exact = find(record, tonumber(id))
+  if exact then return 2 * (index + 1) end
+  local length = redis.call('LLEN', record)
+  for at = length, math.max(2, length - 2 * most + 2), -2 do
+    if redis.call('LINDEX', record, at - 2) == id then return at end
+  end
+  return nil
+end

@@ -1,0 +1,80 @@
+package busmq.spark.store;
+
+import busmq.spark.redis.Call;
+import busmq.spark.redis.Link;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * How many messages fit a budget of bytes: exact for the first 1,000 messages or 1 MB, beyond that an estimate by one message in {@link #SAMPLED}
+ * (as {@code bytes_until} of {@code core/state.py}).
+ */
+final class Measured {
+    private static final int SAMPLED = 16;
+    private static final int RUN = 4;
+    private static final long LARGE_BYTES = 16 * 1024;
+    private static final long LEAST_PLACES = 16;
+    private static final long MOST_PLACES = 256;
+    private static final long PLACES_PER_CALL = 32;
+
+    private final Link link;
+    private final List<String> messages;
+    private final long budget;
+    private long at;
+    private long used;
+
+    private Measured(Link link, String messages, long first, long budget) {
+        this.link = link;
+        this.messages = List.of(messages);
+        this.budget = budget;
+        at = first - 1;
+    }
+
+    /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1 when none fits), and their bytes. */
+    static long[] until(Link link, String messages, long first, long last, long budget) {
+        Measured found = new Measured(link, messages, first, budget);
+        boolean done = false;
+        while (found.at < last && !done) {
+            done = found.exactly(last);
+            if (!done) {
+                found.roughly(first, last);
+            }
+        }
+        return new long[] {found.at, found.used};
+    }
+
+    private boolean exactly(long last) {
+        List<Object> reply = ReadStore.list(link.run(Call.script("measure", messages, at + 1, last, budget - used)));
+        at = (Long) reply.get(0);
+        used += (Long) reply.get(1);
+        return (Long) reply.get(2) == 1;
+    }
+
+    private void roughly(long first, long last) {
+        long mean = Math.max(1, used / (at - first + 1));
+        long likely = Math.min(last - at, (budget - used) / mean);
+        int run = mean <= LARGE_BYTES ? RUN : 1;
+        long places = Math.min(MOST_PLACES, likely / (SAMPLED * run));
+        if (places < LEAST_PLACES) {
+            return;
+        }
+        long stride = likely / places;
+        List<Call> calls = new ArrayList<>();
+        for (long start = 0; start < places; start += PLACES_PER_CALL) {
+            calls.add(Call.script("sample", messages, at + 1 + start * stride, stride, run, Math.min(PLACES_PER_CALL, places - start)));
+        }
+        for (Object part : link.runAll(calls)) {
+            for (Object sampled : ReadStore.list(part)) {
+                long size = (Long) sampled;
+                if (used + size * stride / run > budget) {
+                    long fitting = (budget - used) * run / size;
+                    at += fitting;
+                    used += fitting * size / run;
+                    return;
+                }
+                at += stride;
+                used += size * stride / run;
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+"""No script of ours does more than so much in one call, however long its lists are: Redis serves one call at a time.
+
+Counted are the commands that a script calls, and the items of lists that they touch, as MONITOR shows both. That holds on a busy machine, too.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from busmq_spark.core import queue, ranges, sink, state
+from busmq_spark.core.flow import Call, Flow
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import CHUNK_MESSAGES, chunks
+from busmq_spark.core.sink import Staged, encode_runs
+from busmq_spark.core.state import QUEUES_PER_CALL, Ack
+from busmq_spark.embedded import RedisServer
+from busmq_spark.store import redis_short
+from tests.conftest import FreshKeys, link_to
+from tests.support import PATIENCE_S
+
+MOST_COMMANDS, MOST_ITEMS = 2_500, 13_000
+"""Of one call: about 2 ms of Redis on a quiet machine where items are small."""
+MANY = 400_000
+LINE = re.compile(r'\+\S+ \[\d+ (?P<who>\S+)\] (?P<words>".*")')
+WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+@dataclass
+class Work:
+    """What one call of a script did."""
+
+    commands: int = 0
+    items: float = 0
+
+
+class Watched:
+    """A server of its own and a link to it; ``run`` says what each script call of a flow did."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server, self.link = server, link_to(server.url)
+
+    def run(self, flow: Flow[object]) -> list[Work]:
+        with socket.create_connection(("127.0.0.1", self.server.port), PATIENCE_S) as monitor:
+            monitor.sendall(b"MONITOR\r\n")
+            lines = monitor.makefile("r", encoding="utf-8", errors="replace")
+            assert lines.readline() == "+OK\n"
+            self.link.run(flow)
+            self.server.command("ECHO", "that was all")
+            found: list[Work] = []
+            for line in lines:
+                if (match := LINE.match(line)) is None:
+                    continue
+                words = WORD.findall(match["words"])
+                if words[0].upper() == "ECHO":
+                    return found
+                if match["who"] != "lua":
+                    found.append(Work())
+                else:
+                    found[-1].commands += 1
+                    found[-1].items += items(words)
+        raise AssertionError("MONITOR ended")
+
+
+def items(words: list[str]) -> float:
+    """How many items of a list a command touches, at most."""
+    match words:
+        case ["LRANGE", _, first, last]:
+            return int(last) - int(first) + 1 if int(last) >= 0 or int(first) < 0 else float("inf")
+        case ["LTRIM", _, first, "-1"]:
+            return abs(int(first))
+        case ["LTRIM", _, "0", last]:
+            return -int(last) if int(last) < 0 else 0
+        case ["LPOP" | "RPOP", _, count]:
+            return int(count)
+        case ["RPUSH" | "LPUSH", _, *values]:
+            return len(values)
+        case _:
+            return 1
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Watched]:
+    with RedisServer() as server:
+        watched = Watched(server)
+        yield watched
+        watched.link.close()
+
+
+def bounded(own: Watched, *flows: Flow[object]) -> None:
+    """Each call of the flows keeps to the limits."""
+    for flow in flows:
+        work = own.run(flow)
+        assert work
+        assert max(call.commands for call in work) <= MOST_COMMANDS, work
+        assert max(call.items for call in work) <= MOST_ITEMS, work
+
+
+@pytest.fixture
+def filled(own: Watched, fresh_keys: FreshKeys) -> Iterator[Callable[[int], QueueKeys]]:
+    """A new queue with so many small messages."""
+    made: list[QueueKeys] = []
+
+    def make(many: int) -> QueueKeys:
+        keys = fresh_keys()
+        made.append(keys)
+        own.link.run(queue.attach(keys, "b", ttl_s=600))
+        own.link.run(queue.push_many(keys, [b"x"] * many))
+        return keys
+
+    yield make
+    for keys in made:
+        own.link.run(queue.close(keys))
+
+
+def taken(own: Watched, keys: QueueKeys, many: int) -> int:
+    """Take so many reliably; the last id."""
+    last = 0
+    while last < many:
+        batch = own.link.run(queue.take(keys, keys.toack, last, most=CHUNK_MESSAGES, ttl_s=600, token="me"))
+        assert batch
+        last = batch[-1].id
+    return last
+
+
+def test_the_measurement_sees_a_script_that_does_too_much(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    def all_at_once() -> Flow[object]:
+        found: object = yield Call(("EVAL", "return #redis.call('LRANGE', KEYS[1], 0, 20000)", 1, filled(10).messages))
+        return found
+
+    with pytest.raises(AssertionError, match="items=20001"):
+        bounded(own, all_at_once())
+
+
+def test_taking_acking_and_giving_back_with_many_messages_not_acked(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    keys = filled(MANY + 3 * CHUNK_MESSAGES)
+    own.link.run(state.lease([keys], "", "me", 600_000, [""]))
+    last = taken(own, keys, MANY)
+
+    def take(after: int) -> Flow[object]:
+        return queue.take(keys, keys.toack, after, most=CHUNK_MESSAGES, ttl_s=600, token="me")
+
+    bounded(own, take(last), take(last), take(0))  # the second time its reply was lost; and an id that is not there
+    assert own.link.run(queue.give_back(keys, keys.toack, last, ttl_s=600, token="me")) == CHUNK_MESSAGES
+    bounded(own, take(last), queue.give_back(keys, keys.toack, last, ttl_s=600, token="me"))
+    bounded(own, queue.ack(keys, 100_000, ttl_s=600))
+    bounded(own, queue.ack(keys, 150_000, ttl_s=600, restore=True))
+    stored = own.link.run(queue.index(keys, 0, MANY))
+    assert [message.id for message in stored] == list(range(150_001, MANY + 3 * CHUNK_MESSAGES + 1))
+
+
+def test_giving_back_everything_of_a_long_record(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    keys = filled(25_000)
+    own.link.run(state.lease([keys], "", "me", 600_000, [""]))
+    taken(own, keys, 20_000)
+    bounded(own, queue.give_back(keys, keys.toack, 0, ttl_s=600, token="me"))
+    assert [message.id for message in own.link.run(queue.index(keys, 0, 30_000))] == list(range(1, 25_001))
+    assert own.link.run(queue.take(keys, keys.toack, 0, most=5, ttl_s=600, token="me"))
+
+
+@pytest.mark.parametrize("most", [1, CHUNK_MESSAGES])
+def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], QueueKeys], most: int) -> None:
+    keys = filled(MANY)
+    bounded(own, queue.push_many(keys, [b"x"] * 5_000), queue.pop(keys, reliable=True, ttl_s=60, most=most), queue.pop(keys, most=most))
+    bounded(own, queue.after(keys, 300_000, 0, most), ranges.probe(keys, 200_000), ranges.seek(keys, 200_000), queue.trim(keys, 10_000))
+    bounded(own, queue.take(keys, keys.hand("h"), 0, most=most, ttl_s=60), queue.give_back(keys, keys.hand("h"), 0, ttl_s=60))
+
+
+def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    keys = filled(20_000)
+    bounded(own, state.subscribe([keys], "s", ["earliest"]), state.states([(keys, 10_000)]), state.marks([(keys, 10_000)]))
+    bounded(own, state.ack_to([Ack(keys, 10_000, "b", "")], "s"), state.ack_to([Ack(keys, 20_000, "b", "")], "s"))
+
+
+def test_measuring_how_many_bytes_messages_have(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    bounded(own, state.bytes_until(filled(100_000), 1, 100_000, 2**50))
+
+
+def test_a_cap_of_bytes_looks_at_less_than_a_tenth_of_the_messages(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    work = own.run(state.bytes_until(filled(100_000), 1, 100_000, 2**50))
+    assert sum(call.items for call in work) <= 2 * 100_000 / 10
+
+
+@pytest.mark.parametrize("maxsize", [0, 10**9])
+def test_staging_and_committing(own: Watched, fresh_keys: FreshKeys, maxsize: int) -> None:
+    keys, cut, before = fresh_keys(), list(chunks([b"x"] * 20_000)), 0
+    bounded(own, queue.attach(keys, "b", ttl_s=60, maxsize=maxsize))
+    for chunk in cut:
+        before = own.link.execute(sink.stage(keys.stage("one"), before, chunk))
+    part = Staged(keys.name, 0, keys.stage("one"), encode_runs([len(chunk) for chunk in cut]))
+    bounded(own, sink.commit(keys, "s", 1, [part]))
+    own.link.run(queue.close(keys))
+
+
+@pytest.mark.parametrize("before", [0, 200_000])
+def test_reading_short_ranges(own: Watched, filled: Callable[[int], QueueKeys], before: int) -> None:
+    keys = filled(before + 250)
+    bounded(own, ranges.shorts([(keys, before + 1, before + 250)] * 64, redis_short.SHORT_BYTES))
+
+
+def test_planning_acking_and_keeping_alive_as_many_queues_as_one_call_takes(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    crowd = [filled(100) for _ in range(QUEUES_PER_CALL)]
+    for wanted in (-1, 50, 100):
+        bounded(own, state.states([(keys, wanted) for keys in crowd]))
+    bounded(own, state.keep_alive(crowd, "s", "me", 60_000), state.lease(crowd, "s", "me", 60_000, [""] * len(crowd)))
+    bounded(own, state.ack_to([Ack(keys, 5, "b", "") for keys in crowd], "s"), state.ack_to([Ack(keys, 100, "b", "") for keys in crowd], "s"))
+    bounded(own, state.marks([(keys, 100) for keys in crowd]))
