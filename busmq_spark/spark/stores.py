@@ -80,7 +80,9 @@ def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) 
 
 
 def _linked(options: StoreOptions, patience_s: float) -> LinkedStore:
-    lines = {link: DirectLine(link, open_link(options, link), patience_s) for link, _ in options.links}
+    # The line waits, and says once when that begins and once when it ends; the link underneath shall not do so, too.
+    link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
+    lines = {link: DirectLine(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
     return LinkedStore({**_own(options), **lines})
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from math import inf
 from typing import Any
 
@@ -18,6 +20,7 @@ from busmq_spark.spark import lease, stores
 from busmq_spark.store import line, linked
 from busmq_spark.store.line import DirectLine
 from busmq_spark.store.sources import spell
+from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
@@ -157,3 +160,24 @@ def test_over_a_link_that_is_cut_all_the_time_every_message_is_delivered_once_an
         cutting.join()
     assert ids(found, "far") == ids(found, "") == list(range(1, rows + 1))
     wait_until(lambda: query.step() is None and far.bus.ids(queue) == [], PATIENCE_S, "all acked")
+
+
+def test_a_link_that_is_away_at_a_batch_read_is_mentioned_once_when_that_begins_and_once_when_it_ends(
+    far: Far, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = fresh()
+    far.bus.fill(queue, 3)
+    options = {"federation.url": f"far=ws://127.0.0.1:{far.line.port}/bus", "federation.secret": SECRET, "subscribe": queue}
+    store = stores.patient_store(parse(ReadOptions, options), inf)
+    far.line.down = repeat(10)
+    try:
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(store.states, {spell("far", queue): -1})
+            wait_until(lambda: any("waiting for it" in text for text in caplog.messages), PATIENCE_S)
+            tried = far.line.connections
+            wait_until(lambda: far.line.connections > tried + 3, PATIENCE_S)
+            far.line.down = iter(())
+            assert asked.result(timeout=PATIENCE_S)[spell("far", queue)].count == 3
+    finally:
+        store.close()
+    assert [text.partition(" (")[0] for text in caplog.messages] == ["link 'far' is away", "link 'far' is back"]
