@@ -31,12 +31,21 @@ def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover
 
     ``born`` is a fresh random name, kept only if the queue has none yet. Raises QueueMissing when it does not exist and ``create`` is false.
     """
+    [attached] = yield from attach_all([keys], [born], ttl_s=ttl_s, maxsize=maxsize, discover=discover, create=create)
+    return attached
+
+
+def attach_all(
+    queues: Sequence[QueueKeys], born: Sequence[str], *, ttl_s: int, maxsize: int = 0, discover: bool = False, create: bool = True
+) -> Flow[list[Attached]]:
+    """The same for many queues, each with a name of its own in ``born``, in one round trip."""
     _check_ttl(ttl_s)
-    args = (ttl_s, max(0, maxsize), "true" if discover else "false", born, int(create), LONG_TTL_S)
-    reply = yield script("attach", keys.all, args)
-    if reply[0] < 0:
-        raise QueueMissing(queue=keys.name)
-    return Attached(bool(reply[0]), reply[1], reply[2], reply[3].decode())
+    args = (ttl_s, max(0, maxsize), "true" if discover else "false")
+    replies = yield [script("attach", keys.all, (*args, name, int(create), LONG_TTL_S)) for keys, name in zip(queues, born, strict=True)]
+    for keys, reply in zip(queues, replies, strict=True):
+        if reply[0] < 0:
+            raise QueueMissing(queue=keys.name)
+    return [Attached(bool(reply[0]), reply[1], reply[2], reply[3].decode()) for reply in replies]
 
 
 def push(keys: QueueKeys, value: bytes) -> Flow[int | None]:
@@ -193,8 +202,11 @@ def trim(keys: QueueKeys, last: int) -> Flow[None]:
 
 
 def close(keys: QueueKeys) -> Flow[None]:
-    """Remove the queue with everything in it, our own records too."""
-    yield command("DEL", *keys.all)
+    """Remove the queue with everything in it, and where its subscriptions are.
+
+    How far sinks have come stays until its ttl: one that is half-way through a batch appends the rest of it to the next life of the queue, once.
+    """
+    yield [command("DEL", *keys.shared, keys.acks), command("EXPIRE", keys.sinks, LONG_TTL_S)]
 
 
 def check_id(last: object) -> None:

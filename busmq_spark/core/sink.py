@@ -253,6 +253,7 @@ def discard(keys: Sequence[str]) -> Flow[None]:
         yield [command("UNLINK", key) for key in keys]  # one call each: in a cluster they may be on different nodes
 
 
-def forget(keys: QueueKeys, sink: str) -> Flow[None]:
+def forget(queues: Sequence[QueueKeys], sink: str) -> Flow[None]:
     """Drop the progress of a sink that will never commit again (a finished batch write)."""
-    yield command("HDEL", keys.sinks, sink)
+    if queues:
+        yield [command("HDEL", keys.sinks, sink) for keys in queues]

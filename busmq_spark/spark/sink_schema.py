@@ -54,10 +54,15 @@ class SinkColumns:
             return
         assert self.queue_column is not None
         names = _column(batch, self.queue_column)
-        for queue in pc.unique(names).to_pylist():
-            if not queue:
-                raise MessageRefused(reason=f"column {self.queue_column!r} is empty in some rows; expected the name of a queue")
-            yield queue, _bytes(values.filter(pc.equal(names, queue)))
+        coded = names.dictionary_encode()
+        queues = coded.dictionary.to_pylist()
+        if "" in queues:
+            raise MessageRefused(reason=f"column {self.queue_column!r} is empty in some rows; expected the name of a queue")
+        sorted_values = _bytes(values.take(pc.array_sort_indices(coded.indices)))  # stable: rows of a queue keep their order
+        at = 0
+        for queue, count in zip(queues, pc.value_counts(coded.indices).field("counts").to_pylist(), strict=True):
+            yield queue, sorted_values[at : at + count]
+            at += count
 
     def batch_of(self, rows: Sequence[Any]) -> Any:
         """A record batch of Spark rows, for Spark versions that hand over rows."""

@@ -56,11 +56,12 @@ class TaskWriter:
         attached: set[str] = set()
         try:
             for arrow in batches:
-                for queue, values in self._columns.split(arrow):
-                    if queue not in attached:
-                        appender.settle()
-                        store.attach([queue], creation(self._options))
-                        attached.add(queue)
+                parts = list(self._columns.split(arrow))
+                if new := [queue for queue, _ in parts if queue not in attached]:
+                    appender.settle()
+                    store.attach(new, creation(self._options))
+                    attached.update(new)
+                for queue, values in parts:
                     if self._options.delivery == "exactly-once":
                         appender.stage(queue, store.keys(queue).stage(attempt), values)
                     else:
@@ -89,8 +90,11 @@ class Committer:
         if not sink:
             raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
         held = self._record(sink, batch, staged, query, span)
-        for queue in dict.fromkeys(s.queue for s in held):
-            self._append(queue, sink, batch, [s for s in held if s.queue == queue])
+        parts: dict[str, list[Staged]] = {}
+        for s in held:
+            parts.setdefault(s.queue, []).append(s)
+        for queue, part in parts.items():
+            self._append(queue, sink, batch, part)
         kept = {s.key for s in held}
         self._store.discard([s for s in staged if s.key not in kept])
         return held

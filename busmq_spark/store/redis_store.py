@@ -82,7 +82,7 @@ class RedisStore:
 
     def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
         settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
-        return {queue: self._run(queue, queues_.attach(self.keys(queue), new_token(), **settings)) for queue in queues}
+        return self._grouped(queues, lambda part: queues_.attach_all([self.keys(q) for q in part], [new_token() for _ in part], **settings))
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
         return self._grouped(list(wanted), lambda part: states_.states([(self.keys(queue), wanted[queue]) for queue in part]))
@@ -184,8 +184,8 @@ class RedisStore:
             self._links[server].run(sinks.discard([s.key for s in part]))
 
     def forget(self, sink: str, staged: Sequence[Staged]) -> None:
-        for queue, server in {(s.queue, s.server) for s in staged}:
-            self._links[server].run(sinks.forget(self.keys(queue), sink))
+        for server, part in _by_server(staged).items():
+            self._links[server].run(sinks.forget([self.keys(queue) for queue in dict.fromkeys(s.queue for s in part)], sink))
         self._home(sink).execute(command("DEL", sink_record(sink)))
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:

@@ -305,14 +305,15 @@ def test_trim_deletes_up_to_an_id_and_nothing_newer(run: Run, born: Born, redis:
     assert run(queue.end(keys)) == 0
 
 
-def test_close_removes_every_key_of_the_queue_ours_included(run: Run, born: Born, redis: Redis) -> None:
+def test_close_removes_every_key_of_the_queue_but_how_far_sinks_have_come(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push_many(keys, values(1, 3)))
     run(queue.pop(keys, reliable=True, ttl_s=60))
     redis("HSET", keys.acks, "s", 1)
     redis("HSET", keys.sinks, "s", "1:done")
     run(queue.close(keys))
-    assert redis("EXISTS", *keys.all) == 0
+    assert redis("EXISTS", *keys.shared, keys.acks) == 0
+    assert just_given(redis("TTL", keys.sinks), LONG_TTL_S)
     assert not run(queue.exists(keys))
 
 

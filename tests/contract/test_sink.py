@@ -227,15 +227,20 @@ def test_a_queue_that_is_gone_is_not_created_by_a_commit(run: Run, fresh_keys: F
     assert redis("LLEN", part.key) == 2
 
 
-def test_a_half_committed_batch_is_completed_in_the_next_life_of_its_queue(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
+@pytest.mark.parametrize("closed_by", ["npm", "us"])
+def test_a_half_committed_batch_is_completed_in_the_next_life_of_its_queue(
+    run: Run, born: Born, link: SyncLink, redis: Redis, closed_by: str
+) -> None:
     keys, _ = born()
     part, rows = stage(link.execute, keys, "one", [2, 2])
     with pytest.raises(Crash):
         link.run(through(sink.commit(keys, "s", 1, [part]), crashing(link.execute, 1, executed=False)))
-    redis("DEL", *keys.shared)
+    run(queue.close(keys)) if closed_by == "us" else redis("DEL", *keys.shared)
     run(attach(keys, "next", ttl_s=60))
     assert run(sink.commit(keys, "s", 1, [part])) is None
     assert stored(link.execute, keys) == numbered(rows[2:])
+    run(queue.close(keys))
+    assert redis("TTL", keys.sinks) > 0
 
 
 def test_ids_used_up_stop_a_commit_with_nothing_of_its_chunk_appended(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:

@@ -138,7 +138,7 @@ def test_a_forgotten_sink_may_begin_anew(run: Run, born: Born, link: SyncLink) -
     keys, _ = born()
     one, first = stage(link.execute, keys, "one", [1])
     run(sink.commit(keys, "s", 5, [one]))
-    run(sink.forget(keys, "s"))
+    run(sink.forget([keys], "s"))
     two, second = stage(link.execute, keys, "two", [1])
     run(sink.commit(keys, "s", 0, [two]))
     assert stored(link.execute, keys) == numbered(first + second)

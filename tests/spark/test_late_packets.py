@@ -90,3 +90,21 @@ def test_staged_rows_live_for_days_before_anything_is_recorded(lone: tuple[Bus, 
         gate.open()
         held.release()
         committing.result(PATIENCE_S)
+
+
+def test_a_queue_that_is_closed_in_the_middle_of_a_commit_gets_the_rest_in_its_next_life(lone: tuple[Bus, Proxy], make: Make) -> None:
+    bus, proxy = lone
+    sink = make(proxy.url, "q")
+    sink.stage(CHUNKS)
+    gate = proxy.hold(lambda command: command.name == "commit", skip=2)
+    with ThreadPoolExecutor() as pool:
+        committing = pool.submit(sink.commit)
+        held = gate.wait()
+        before = bus.stored("q")
+        bus.close_queue("q")
+        gate.open()
+        held.release()
+        committing.result(PATIENCE_S)
+    assert before
+    assert [value[:2] for value in (*before, *bus.stored("q"))] == [row[:2] for row in CHUNKS]
+    assert [key for key in bus("KEYS", "*") if bus("TTL", key) < 0] == []

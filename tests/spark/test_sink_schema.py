@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.spark import sink_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 
 S, B, L = StringType(), BinaryType(), LongType()
@@ -64,6 +65,23 @@ def batch(**columns: list[Any]) -> pa.RecordBatch:
 def test_a_batch_is_split_by_queue_each_in_the_order_of_its_rows() -> None:
     rows = batch(queue=["b", "a", "b", "b", "a"], value=["1", "2", "3", "4", "5"])
     assert dict(SinkColumns("value", "queue", None).split(rows)) == {"b": [b"1", b"3", b"4"], "a": [b"2", b"5"]}
+
+
+def test_a_batch_for_many_queues_is_walked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each of its queues: 10,000 rows for 10,000 queues took 8 s."""
+    passes: list[str] = []
+    convert = sink_schema._bytes
+
+    def counted(values: Any) -> list[bytes]:
+        passes.append("values become bytes")
+        return convert(values)
+
+    monkeypatch.setattr(sink_schema, "_bytes", counted)
+    queues = [f"q{i * 7 % 500}" for i in range(2000)]
+    split = list(SinkColumns("value", "queue", None).split(batch(queue=queues, value=[str(i) for i in range(2000)])))
+    assert [queue for queue, _ in split] == list(dict.fromkeys(queues))
+    assert all([int(value) for value in values] == [i for i in range(2000) if queues[i] == queue] for queue, values in split)
+    assert len(passes) == 1
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,9 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter
 from tests.conftest import Fresh
+from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
+from tests.support import PATIENCE_S, wait_until
 
 
 def batch(*values: bytes) -> Any:
@@ -92,3 +95,19 @@ def test_a_task_that_fills_redis_takes_back_what_it_staged(bus_of: MakeBus) -> N
         assert full("KEYS", QueueKeys("q").stage("*")) == []
         full("CONFIG", "SET", "maxmemory", 0)
         assert writer(full, "q").write(iter([batch(b"1")])).staged[0].rows == 1
+
+
+def test_the_queues_of_a_batch_are_attached_in_one_round_trip(bus_of: MakeBus) -> None:
+    with RedisServer() as server, Proxy(server.port) as proxy:
+        names: list[str] = []
+        proxy.seen.append(lambda command: names.append(command.name))
+        gate = proxy.hold(lambda command: command.name == "attach", reply=True)
+        rows = pa.RecordBatch.from_pydict({"queue": [f"q{i % 50}" for i in range(100)], "value": [b"x"] * 100})
+        task = TaskWriter(WriteOptions(url=proxy.url), SinkColumns("value", "queue", None))
+        with ThreadPoolExecutor() as pool:
+            done = pool.submit(task.write, iter([rows]))
+            held = gate.wait()  # the first answer is on its way back
+            wait_until(lambda: names.count("attach") >= 50, PATIENCE_S)
+            gate.open()
+            held.release()
+            assert len(done.result(PATIENCE_S).staged) == 50

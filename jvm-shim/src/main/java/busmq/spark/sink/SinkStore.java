@@ -59,19 +59,27 @@ final class SinkStore implements AutoCloseable {
     /** The servers of queues, each of which is created with the sink's options if need be and may be. Throws BUSMQ_QUEUE_MISSING. */
     Map<String, Integer> attach(List<String> queues) {
         Map<String, Integer> servers = links.locate(queues);
-        for (String queue : queues) {
-            attach(queue, servers.get(queue));
-        }
+        servers.keySet().stream().collect(Collectors.groupingBy(servers::get)).forEach((server, part) -> attach(part, server));
         return servers;
     }
 
     /** The same where the server is known. */
     void attach(String queue, int server) {
-        Object[] args = {options.ttlS(), options.maxsize(), "false", token(), options.create() ? 1 : 0, LONG_TTL_S};
-        List<?> reply = (List<?>) link(server).run(Call.script("attach", keys(queue).all(), args));
-        if ((Long) reply.get(0) < 0) {
-            throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
+        attach(List.of(queue), server);
+    }
+
+    private void attach(List<String> queues, int server) {
+        List<Object> replies = link(server).runAll(queues.stream().map(this::attaching).toList());
+        for (int i = 0; i < replies.size(); i++) {
+            if ((Long) ((List<?>) replies.get(i)).get(0) < 0) {
+                throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queues.get(i));
+            }
         }
+    }
+
+    private Call attaching(String queue) {
+        Object[] args = {options.ttlS(), options.maxsize(), "false", token(), options.create() ? 1 : 0, LONG_TTL_S};
+        return Call.script("attach", keys(queue).all(), args);
     }
 
     /** The calls that push a chunk; sent again after a broken link, which is what at-least-once allows. */
@@ -211,10 +219,10 @@ final class SinkStore implements AutoCloseable {
 
     /** Drop the progress and the record of a sink that will never commit again (a finished batch write). */
     void forget(String sink, List<Staged> staged) {
-        for (String queue : staged.stream().map(Staged::queue).distinct().toList()) {
-            int server = staged.stream().filter(s -> s.queue().equals(queue)).findFirst().orElseThrow().server();
-            link(server).run(Call.command("HDEL", keys(queue).sinks(), sink));
-        }
+        byServer(staged, part -> {
+            Stream<String> queues = part.stream().map(Staged::queue).distinct();
+            link(part.get(0).server()).runAll(queues.map(queue -> Call.command("HDEL", keys(queue).sinks(), sink)).toList());
+        });
         home(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
     }
 
