@@ -40,13 +40,15 @@ class Result:
     starts: int = 0
     rows: int = 0
     keys: int = 0
+    driver_mb: int = 0
     took_s: float = 0.0
     violation: str = ""
 
     def line(self) -> str:
         told = f"told {', '.join(dict.fromkeys(self.told))}; " if self.told else ""
         done = "; ".join(self.done)
-        return f"{self.number:4} {self.kind:10} {done}: {self.rows} rows, {self.starts} starts, {told}{self.keys} keys, {self.took_s:.0f} s"
+        left = f"{told}{self.keys} keys, {self.driver_mb} MB, {self.took_s:.0f} s"
+        return f"{self.number:4} {self.kind:10} {done}: {self.rows} rows, {self.starts} starts, {left}"
 
 
 def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, ...]) -> Result:
@@ -70,7 +72,7 @@ def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, 
             detail = fault.do(run)
             result.done[-1] += f" ({detail})" if detail else ""
         run.settle()
-        result.keys = run.finish()
+        result.keys, result.driver_mb = run.finish()
     except (Violation, AssertionError) as error:
         result.violation = str(error) or repr(error)
         site.calm()

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from busmq_spark.core.flow import command
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Pipeline
@@ -182,15 +184,19 @@ class Run(Pipeline):
         if kept := self.bus.kept_for_ever():
             raise Violation(f"keys without a ttl: {kept[:5]}")
 
-    def finish(self) -> int:
-        """Leave nothing behind; the result is how many of our keys outlive the round."""
+    def finish(self) -> tuple[int, int]:
+        """Leave nothing behind; the result is how many of our keys outlive the round, and the MB that the driver and its processes take."""
+        resident = 0
         if self.driver is not None:
             self.driver.stop()
+            for process in self.driver.processes():
+                with suppress(psutil.Error):
+                    resident += process.memory_info().rss
             self._drivers.give_back(self.driver, self.master, live=self.kind == "live")
         for queue in (self.source, self.out):
             self.bus.close(queue)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return len(self._left())
+        return len(self._left()), resident // 2**20
 
     def _left(self) -> list[str]:
         keys = [str(key) for key in self.site.server.command("KEYS", "*")]  # type: ignore[union-attr]
