@@ -37,6 +37,8 @@ ROOT = Path(__file__).parents[2]
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unfit = [item for item in items if item.path.name == "test_realtime_same.py" and _of_spark40(item)]  # Java has no such way to read
+    if pyspark.__version__ >= "4.3" and not any("test_smoke" in word for word in config.args):  # there every other test runs, and shows the same
+        unfit += [item for item in items if item.path.name == "test_smoke.py"]
     config.hook.pytest_deselected(items=unfit)
     items[:] = [item for item in items if item not in unfit]
     for item in items:
