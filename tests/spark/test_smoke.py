@@ -1,4 +1,4 @@
-"""What must work on every Spark we support, in a dozen tests for those on which the others do not run: make test-spark40 runs them on 4.0, the oldest.
+"""What must work on every Spark we support, in a dozen tests, for those where no others run: make test-spark40 runs them on 4.0, the oldest.
 
 Before 4.2 Spark asks for the latest offset without saying where the query stands, and its AvailableNow is one batch (so a cap and AvailableNow do
 not go together there); 4.0 hands a sink rows, not Arrow.
