@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 from busmq_spark.core.state import UNTOLD, AckResult, QueueState
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
@@ -39,8 +40,17 @@ class Attachment:
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
 
-    def hold(self, names: Sequence[str], known: Mapping[str, Position], fresh: Callable[[str], bool], *, blind: bool = False) -> None:
+    def hold(
+        self,
+        names: Sequence[str],
+        known: Mapping[str, Position],
+        fresh: Callable[[str], bool],
+        *,
+        done: Mapping[str, int] = MappingProxyType({}),
+        blind: bool = False,
+    ) -> None:
         """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched.
+        ``done``: up to where a batch that is read again was done before, where that is not the same: a subscription that is new begins there.
         ``blind``: there may be a checkpoint that knows more; then nothing is decided here that it would decide otherwise.
 
         A queue whose source goes away at any step of it is not held, and tried again with the next call: every step may be repeated.
@@ -62,7 +72,7 @@ class Attachment:
                 self._enter_at({queue: self._first_start(queue, fresh(queue)) for queue in found if queue not in known})
             found = lease.acquire(self.store, found, self._options.subscription, self._token)
         if self._options.subscription and found:
-            starts = {q: known[q].last if q in known and not losses[q] else self._subscribe_at(q) for q in found}
+            starts = {q: done.get(q, known[q].last) if q in known and not losses[q] else self._subscribe_at(q) for q in found}
             subscribed = self.store.subscribe(starts, self._options.subscription)
             found = [queue for queue in found if queue in subscribed]
         self.paused |= set(ttls) - set(found)

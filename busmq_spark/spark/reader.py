@@ -183,7 +183,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._durable = False  # the first start was that of a batch which is done again: what follows it is as durable as any
         self._judge(start, end)
         known = frozenset() if start == offsets.INITIAL else {"", *offsets.links_of(start)}
-        attachment = self._attach({**begin, **goal}, lambda queue: split(queue)[0] not in known)
+        done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
+        attachment = self._attach({**begin, **goal}, lambda queue: split(queue)[0] not in known, done)
         if self._blind:
             attachment.compare([queue for queue in begin if self._wanted(queue)], begin)
         if (
@@ -196,9 +197,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         held = self._held if end == self._planned else {}  # before a restart it was another process that held them
         ranges = []
         for queue, position in goal.items():
-            done = offsets.begin(begin.get(queue), position)
-            if done < position.last:
-                ranges.append(Range(queue, position.born, done + 1, position.last, servers[queue]))
+            if done[queue] < position.last:
+                ranges.append(Range(queue, position.born, done[queue] + 1, position.last, servers[queue]))
         parts = tasks(ranges, self._options.min_partitions, self._options.max_per_partition)
         return [Partition(part, {r: rows for r in part if (rows := within(held.get(r.queue, ()), r))}, goal) for part in parts]
 
@@ -219,7 +219,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     # -- planning -------------------------------------------------------------------------------------------------------------------------
 
-    def _attach(self, known: Mapping[str, Position], fresh: Callable[[str], bool] = lambda _: False) -> Attachment:
+    def _attach(
+        self, known: Mapping[str, Position], fresh: Callable[[str], bool] = lambda _: False, done: Mapping[str, int] = MappingProxyType({})
+    ) -> Attachment:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``fresh``: whether startingOffsets counts for one."""
         if self._attachment is None:
             self._rung = threading.Event()
@@ -237,7 +239,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             if time.monotonic() >= self._next_discovery:
                 names = list(dict.fromkeys(names + attachment.store.discover(self._wanted)))
                 self._next_discovery = time.monotonic() + DISCOVERY_S
-        attachment.hold(names, known, fresh, blind=self._blind)
+        attachment.hold(names, known, fresh, done=done, blind=self._blind)
         return attachment
 
     def _check_sources(self, planned: Mapping[str, Position]) -> None:

@@ -19,7 +19,7 @@ NAMES = count(1)
 REPLY_S, PATIENCE_S = 1.0, 0.8
 """What the links of a probe wait for: a server that is stopped, or away, need not be waited for as long as in production. As there, a reply may
 take longer than all patience."""
-QUICK = (*QUICK_JAVA.split(), f"-Dbusmq.replyMs={int(1000 * REPLY_S)}", f"-Dbusmq.patienceMs={int(1000 * PATIENCE_S)}")
+QUICK = (*QUICK_JAVA.split(), f"-Dbusmq.replyMs={int(1000 * REPLY_S)}", f"-Dbusmq.patienceMs={int(1000 * PATIENCE_S)}", "-Dbusmq.silenceMs=3000")
 
 
 class Refused(Exception):

@@ -332,6 +332,24 @@ def test_a_bell_rings_again_when_redis_was_away(probe: Probe) -> None:
         assert links.rings(30_000)
 
 
+def test_a_bell_in_silence_keeps_its_connection(probe: Probe) -> None:
+    with RedisServer() as server:
+        links = probe.open(server.url)
+        links.listen(q=0)
+        assert links.rings(10_000)
+
+        def pings() -> int:
+            said = [line for line in str(server.command("INFO", "commandstats")).splitlines() if line.startswith("cmdstat_ping:")]
+            return int(said[0].split("calls=")[1].split(",")[0]) if said else 0
+
+        def listener() -> str:
+            return next(word for word in str(server.command("CLIENT", "LIST", "TYPE", "pubsub")).split() if word.startswith("id="))
+
+        first, before = listener(), pings()
+        wait_until(lambda: pings() >= before + 7, what="it was in silence for more than twice as long as a link may be")
+        assert listener() == first
+
+
 def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
     with RedisServer() as server:
         bells = [probe.open(server.url) for _ in range(5)]

@@ -275,6 +275,19 @@ def test_a_queue_with_a_short_ttl_is_touched_while_a_query_idles(bus: Bus, engin
     assert bus.ids(kept) == [1]
 
 
+def test_a_subscription_that_is_added_while_a_batch_waits_to_be_read_keeps_the_messages_of_that_batch(
+    bus: Bus, engine: MakeEngine, queue: str
+) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "ack": "none"})
+    query.step()
+    bus.fill(queue, 5, first=6)
+    query.step(crash="planned")
+    query.restart(subscription="late", ack="commit")
+    assert ids([query.step() or []]) == [6, 7, 8, 9, 10]
+    assert bus("HGET", QueueKeys(queue).acks, "late") == b"5"
+
+
 def test_the_keep_alive_ends_with_the_reader(bus: Bus, engine: MakeEngine, queue: str) -> None:
     bus.push(queue, "1", ttl_s=1)
     query = engine({"redis.url": bus.url, "subscribe": queue})

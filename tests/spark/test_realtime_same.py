@@ -50,6 +50,7 @@ from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this 
     test_a_subscription_is_refused_where_a_query_without_one_runs,
     test_a_subscription_keeps_its_messages_while_its_query_is_down,
     test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it,
+    test_a_subscription_that_is_added_while_a_batch_waits_to_be_read_keeps_the_messages_of_that_batch,
     test_an_existing_queue_keeps_its_own_ttl_and_a_short_one_is_warned_about,
     test_queues_of_several_servers_are_found_and_read,
     test_the_keep_alive_ends_with_the_reader,

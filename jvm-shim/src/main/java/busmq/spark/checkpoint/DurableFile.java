@@ -125,8 +125,8 @@ public final class DurableFile extends OutputStream {
     /** For mounted disks without links. A rename replaces, so whoever is between its look and its rename keeps the others out. */
     private void rename() throws IOException {
         Path lock = target.resolveSibling("." + target.getFileName() + ".lock");
-        if (Files.exists(lock) && millis(hidden) - millis(lock) > DEAD_MS) { // by the clock of the disk
-            Files.deleteIfExists(lock);
+        if (isDead(lock)) {
+            unlock(lock);
         }
         Files.createFile(lock);
         try {
@@ -137,6 +137,26 @@ public final class DurableFile extends OutputStream {
             Files.move(hidden, target, StandardCopyOption.ATOMIC_MOVE);
         } finally {
             Files.deleteIfExists(lock);
+        }
+    }
+
+    /** Two that have seen the same dead lock must not both delete one: the second would delete the lock of the first. */
+    private void unlock(Path lock) throws IOException {
+        Path breaking = Files.createFile(lock.resolveSibling(lock.getFileName() + ".break"));
+        try {
+            if (isDead(lock)) {
+                Files.deleteIfExists(lock);
+            }
+        } finally {
+            Files.deleteIfExists(breaking);
+        }
+    }
+
+    private boolean isDead(Path lock) throws IOException {
+        try {
+            return millis(hidden) - millis(lock) > DEAD_MS; // by the clock of the disk
+        } catch (NoSuchFileException gone) {
+            return false;
         }
     }
 

@@ -7,6 +7,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.Timer;
+import java.util.TimerTask;
 import java.util.concurrent.ConcurrentHashMap;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -19,8 +21,12 @@ import redis.clients.jedis.exceptions.JedisException;
  */
 final class Doorman {
     private static final Logger LOG = LoggerFactory.getLogger(Doorman.class);
-    /** Half-open links say nothing for ever: after so long in silence the connection is made anew. */
-    private static final int SILENCE_MS = 30_000;
+    /**
+     * Half-open links say nothing for ever: after so long in silence the connection is made anew. A link that is whole answers a PING before.
+     * Shorter in tests.
+     */
+    private static final int SILENCE_MS = Integer.getInteger("busmq.silenceMs", 30_000);
+    private static final Timer PINGS = new Timer("busmq-doorbell-ping", true);
     private static final long LINGER_NS = 30_000_000_000L;
     private static final long REFUSED_MS = 30_000;
 
@@ -61,12 +67,12 @@ final class Doorman {
         return bells.containsKey(channel);
     }
 
-    private void say(String word, String channel) {
+    private synchronized void say(Object... words) {
         if (wire == null) {
             return; // all are subscribed at the next connect
         }
         try {
-            wire.send(Call.command(word, channel), false);
+            wire.send(Call.command(words), false);
             wire.push();
         } catch (JedisException error) {
             wire.end(); // the thread notices and connects anew
@@ -75,6 +81,13 @@ final class Doorman {
 
     private void run() {
         long pauseMs = 50;
+        TimerTask ping = new TimerTask() {
+            @Override
+            public void run() {
+                say("PING");
+            }
+        };
+        PINGS.schedule(ping, SILENCE_MS / 3, SILENCE_MS / 3);
         while (stays()) {
             try {
                 connect();
@@ -93,6 +106,7 @@ final class Doorman {
             drop();
             pauseMs = sleep(pauseMs);
         }
+        ping.cancel();
     }
 
     private synchronized boolean stays() {

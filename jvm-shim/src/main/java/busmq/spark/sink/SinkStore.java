@@ -2,6 +2,7 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
 import busmq.spark.core.HashIndex;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.options.WriteOptions;
@@ -197,7 +198,8 @@ final class SinkStore implements AutoCloseable {
                 }
                 case "lost" -> throw stagingLost(sink, batch, queue, part.rows() - moved, a, part.key(), GIVE_UP);
                 case "stale" -> throw stale(sink, batch, Long.toString(a));
-                default -> attach(queue, part.server()); // missing: it expired meanwhile
+                case "missing" -> attach(queue, part.server()); // it expired meanwhile
+                default -> throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "", "reason", "unknown commit status " + PyText.repr(text(reply.get(0))));
             }
         }
         return null;

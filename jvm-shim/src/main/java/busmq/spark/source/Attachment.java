@@ -50,9 +50,10 @@ final class Attachment implements AutoCloseable {
 
     /**
      * Take hold of queues not held yet; true when there are some more now. {@code known} are positions of the checkpoint: such a queue is compared
-     * before it is touched. {@code fresh} says that startingOffsets counts.
+     * before it is touched. {@code done}: up to where a batch that is read again was done before, where that is not the same: a subscription that
+     * is new begins there. {@code fresh} says that startingOffsets counts.
      */
-    boolean hold(Collection<String> names, Map<String, Position> known, boolean fresh) {
+    boolean hold(Collection<String> names, Map<String, Position> known, Map<String, Long> done, boolean fresh) {
         List<String> wanted = names.stream().distinct().filter(queue -> !queues.contains(queue)).toList();
         if (wanted.isEmpty()) {
             return false;
@@ -74,7 +75,7 @@ final class Attachment implements AutoCloseable {
                 Map<String, Long> starts = new HashMap<>();
                 ttls.keySet().forEach(queue -> {
                     boolean sound = known.containsKey(queue) && !losses.get(queue);
-                    starts.put(queue, sound ? Long.valueOf(known.get(queue).last()) : Long.valueOf(subscribeAt(queue)));
+                    starts.put(queue, sound ? done.getOrDefault(queue, known.get(queue).last()) : Long.valueOf(subscribeAt(queue)));
                 });
                 mentionGone(ttls.keySet().stream().filter(queue -> starts.get(queue) == Starting.EARLIEST && !known.containsKey(queue)).toList(), fresh);
                 store.subscribe(starts, options.subscription());

@@ -126,7 +126,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         String at = start.json();
         Map<String, Position> begin = decode(at);
         boolean fresh = at.equals(OffsetJson.INITIAL);
-        attach(begin, fresh);
+        attach(begin, Map.of(), fresh);
         acks.raise();
         if (realTime) {
             return start; // the end is where the readers are when the time is over
@@ -187,16 +187,17 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Position> goal = OffsetJson.decode(end.json());
         Map<String, Position> all = new HashMap<>(begin);
         all.putAll(goal);
-        attach(all, start.json().equals(OffsetJson.INITIAL));
+        Map<String, Long> done = new HashMap<>();
+        goal.forEach((queue, position) -> done.put(queue, OffsetJson.begin(begin.get(queue), position)));
+        attach(all, done, start.json().equals(OffsetJson.INITIAL));
         durable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
         judge(start.json(), end.json());
         planned = end.json();
         Map<String, Integer> servers = attachment.store.locate(goal.keySet());
         List<Range> ranges = new ArrayList<>();
         goal.forEach((queue, position) -> {
-            long done = OffsetJson.begin(begin.get(queue), position);
-            if (done < position.last()) {
-                ranges.add(new Range(queue, position.born(), done + 1, position.last(), servers.get(queue)));
+            if (done.get(queue) < position.last()) {
+                ranges.add(new Range(queue, position.born(), done.get(queue) + 1, position.last(), servers.get(queue)));
             }
         });
         return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> RangePartition.of(part, goal))
@@ -208,7 +209,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     public synchronized InputPartition[] planInputPartitions(Offset start) {
         Map<String, Position> begin = decode(start.json());
         boolean fresh = start.json().equals(OffsetJson.INITIAL);
-        attach(begin, fresh);
+        attach(begin, Map.of(), fresh);
         acks.raise();
         return live.partitions(planner.entries(begin, fresh), begin, attachment.store.locate(attachment.queues()), fresh);
     }
@@ -232,7 +233,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
         Map<String, Position> done = OffsetJson.decode(end.json());
         committed = end.json();
-        attach(done, false);
+        attach(done, Map.of(), false);
         if (realTime) {
             acks.later(done);
         } else {
@@ -271,7 +272,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /** Take hold of the queues of the query: at the first call, and of new ones later. */
-    private void attach(Map<String, Position> known, boolean fresh) {
+    private void attach(Map<String, Position> known, Map<String, Long> done, boolean fresh) {
         if (stopped) {
             throw BusException.of(ErrorKind.STATE, "event", "plan with", "what", "this stream", "state", "stopped", "remedy", "Start the query again");
         }
@@ -290,7 +291,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             }
             names = found;
         }
-        if (attachment.hold(names, known, fresh) && !realTime) {
+        if (attachment.hold(names, known, done, fresh) && !realTime) {
             if (bell != null) {
                 bell.close();
             }

@@ -16,7 +16,13 @@ import java.nio.file.Path;
 import java.nio.file.attribute.FileTime;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.Future;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
@@ -175,6 +181,37 @@ class DurableFileTest {
         Files.setLastModifiedTime(lock, FileTime.from(Instant.now().minusSeconds(120)));
         write(folder.resolve("7"), WITHOUT_LINKS);
         assertEquals(List.of("7"), names());
+    }
+
+    @Test
+    void ofManyThatFindADeadLockOneAtMostWritesTheFile() throws Exception {
+        Path target = folder.resolve("7");
+        ExecutorService writers = Executors.newFixedThreadPool(8);
+        try {
+            for (int round = 0; round < 300; round++) {
+                Files.deleteIfExists(target);
+                Path lock = Files.createFile(folder.resolve(".7.lock"));
+                Files.setLastModifiedTime(lock, FileTime.from(Instant.now().minusSeconds(120)));
+                CyclicBarrier start = new CyclicBarrier(8);
+                Callable<Integer> writer = () -> {
+                    start.await();
+                    try {
+                        write(target, WITHOUT_LINKS);
+                        return 1;
+                    } catch (FileAlreadyExistsException kept) {
+                        return 0;
+                    }
+                };
+                int written = 0;
+                for (Future<Integer> each : writers.invokeAll(Collections.nCopies(8, writer))) {
+                    written += each.get();
+                }
+                assertTrue(written <= 1, written + " have written it");
+                Files.deleteIfExists(lock);
+            }
+        } finally {
+            writers.shutdown();
+        }
     }
 
     @Test
