@@ -54,7 +54,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    try:
+        home = import_module(f"{__name__}.{HOMES[name]}")
+    except ModuleNotFoundError as error:
+        from busmq_spark.errors import without_extra
+
+        raise without_extra(error, f"busmq_spark.{name}") from None
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

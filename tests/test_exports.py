@@ -44,6 +44,23 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = busmq_spark.Buss
 
 
+@pytest.mark.parametrize(
+    ("package", "statement", "extra"),
+    [
+        ("websockets", "from busmq_spark import FederationServer", "federation"),
+        ("websockets", "from busmq_spark import Bus; Bus().federate(Bus().queue('q'), 'ws://h/bus')", "federation"),
+        ("websockets", "import asyncio; from busmq_spark import Bus; asyncio.run(Bus(federate='ws://h/bus').__aenter__())", "federation"),
+        ("pyspark", "from busmq_spark import BusmqDataSource", "spark"),
+    ],
+)
+def test_a_name_that_needs_a_missing_extra_says_which(package: str, statement: str, extra: str) -> None:
+    script = f"import sys\nsys.modules[{package!r}] = None\n{statement}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stderr.splitlines()[-1].startswith(f"busmq_spark.errors.LocalToolMissing: [BUSMQ_TOOL_MISSING] Python package {package} is missing")
+    assert done.stderr.strip().endswith(f"Run: pip install 'busmq_spark[{extra}]'")
+    assert "ModuleNotFoundError" not in done.stderr
+
+
 def test_importing_the_package_loads_none_of_its_dependencies() -> None:
     assert loaded_after("import busmq_spark") & HEAVY == set()
 

@@ -27,7 +27,7 @@ from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
-from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
+from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized, without_extra
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.topology.address import address
 from busmq_spark.topology.holder import my_token
@@ -224,7 +224,11 @@ class Bus(Emitter):
     def _far(self) -> Any:
         """The links to other buses. Found at run time: federation stands on the bus, so no file of the bus may import it, nor need web sockets."""
         if self._links is None:
-            self._links = import_module("busmq_spark.federation.client.links").Links(self)
+            try:
+                links = import_module("busmq_spark.federation.client.links")
+            except ModuleNotFoundError as error:
+                raise without_extra(error, "federation") from None
+            self._links = links.Links(self)
         return self._links
 
     async def _leave_all(self) -> None:
