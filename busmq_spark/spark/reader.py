@@ -32,7 +32,7 @@ from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import bells, planning_store, task_store
 from busmq_spark.store.linked import LinkedStore, within
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Rows, SourceStore, TaskStore
+from busmq_spark.store.protocol import ReadStore, Rows, SourceStore
 from busmq_spark.store.sources import shown, spell, split
 
 HELD_ROWS, HELD_BYTES = 20_000, 4 * 1024 * 1024
@@ -75,7 +75,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     return ArrowRows(schema).batches(_rows(task_store(options), partition, options.fail_on_data_loss))
 
 
-def _rows(store: TaskStore, partition: Partition, strict: bool) -> Iterator[Rows]:
+def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[Rows]:
     for held, group in groupby(partition.ranges, key=partition.held.__contains__):
         parts = list(group)
         yield from chain.from_iterable(partition.held[part] for part in parts) if held else read_planned(store, parts, partition.ends, strict)

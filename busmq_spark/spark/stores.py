@@ -14,7 +14,7 @@ from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.store.line import DirectLine, Line, PausingLine
 from busmq_spark.store.linked import LinkedStore
-from busmq_spark.store.protocol import Bells, SourceStore, TaskStore, WriteStore
+from busmq_spark.store.protocol import Bells, ReadStore, SourceStore, WriteStore
 from busmq_spark.store.redis_store import RedisBells, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
@@ -74,7 +74,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
     return LinkedStore({**_own(options), **lines})
 
 
-def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> TaskStore:
+def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
     """A new store for whoever cannot do without one of its sources: a batch read, a task. With onUnavailable=wait it waits for links so long."""
     return _linked(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
@@ -122,11 +122,11 @@ def bells(options: ReadOptions, store: SourceStore, rung: Event) -> Bells:
 _SHARED: dict[tuple[int, str, StoreOptions], Any] = {}
 
 
-def task_store(options: StoreOptions) -> TaskStore:
+def task_store(options: StoreOptions) -> ReadStore:
     """The store of this process for a source with these options: tasks that follow each other in one worker share its connections."""
     if not options.links:
         return shared_redis(options)
-    found: TaskStore = _shared("source", options, lambda: patient_store(options, inf))
+    found: ReadStore = _shared("source", options, lambda: patient_store(options, inf))
     return found
 
 

@@ -129,29 +129,28 @@ class LinkedStore:
         return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
-        """For tasks, so over direct lines only. A patient one goes on after the last row that came, however long its link is away."""
-        source, queue = split(part.queue)
-        line = self._lines[source]
-        assert isinstance(line, DirectLine), "a reading task waits for its own source alone"
-        need = part.first
-        while need <= part.last:
-            try:
-                server = line.store.locate([queue])[queue] if source else part.server
-                for rows in line.store.read(replace(part, queue=queue, first=need, server=server), fail_on_data_loss):
-                    line.well()
-                    need = rows.first + len(rows.values)
-                    yield replace(rows, queue=part.queue)
-                return
-            except BusError as error:
-                line.endured(error)
+        return self.read_many([part], fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+        """For tasks, so over direct lines only. A patient one goes on after the last row that came, however long its link is away."""
         for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
             if not source and self.own is not None:
                 yield from self.own.read_many(list(group), fail_on_data_loss)
             else:
-                for part in group:
-                    yield from self.read(part, fail_on_data_loss)
+                yield from self._read(source, [replace(part, queue=split(part.queue)[1]) for part in group], fail_on_data_loss)
+
+    def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[Rows]:
+        line = self._lines[source]
+        assert isinstance(line, DirectLine), "a reading task waits for its own source alone"
+        while rest:
+            try:
+                for rows in line.store.read_many(_located(line.store, rest), strict):
+                    line.well()
+                    rest = _behind(rest, rows)
+                    yield replace(rows, queue=spell(source, rows.queue))
+                return
+            except BusError as error:
+                line.endured(error)
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -203,17 +202,33 @@ def within(rows: Sequence[Rows], part: Range) -> list[Rows]:
 
 
 def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[Rows] | None]:
+    """What has come when ``most_bytes`` or the time are used up, of the ranges that are complete then."""
     found: dict[str, list[Rows] | None] = dict.fromkeys((part.queue for part in parts), None)
+    rest, coming = list(parts), dict[str, list[Rows]]()
     until = time.monotonic() + FETCH_S
-    for part in parts:
-        rows: list[Rows] = []
-        for piece in store.read(replace(part, server=store.locate([part.queue])[part.queue]), strict):
-            most_bytes -= piece.values.nbytes
-            if most_bytes < 0 or time.monotonic() > until:
-                return found
-            rows.append(piece)
-        found[part.queue] = rows
+    for rows in store.read_many(_located(store, parts), strict):
+        most_bytes -= rows.values.nbytes
+        if most_bytes < 0 or time.monotonic() > until:
+            break
+        coming.setdefault(rows.queue, []).append(rows)
+        rest = _behind(rest, rows)
+    else:
+        rest = []
+    open_ = {part.queue for part in rest}
+    found.update({part.queue: coming.get(part.queue, []) for part in parts if part.queue not in open_})
     return found
+
+
+def _located(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
+    servers = store.locate(list(dict.fromkeys(part.queue for part in parts)))
+    return [replace(part, server=servers[part.queue]) for part in parts]
+
+
+def _behind(parts: list[Range], rows: Rows) -> list[Range]:
+    """What of the ranges is still to come once these rows have: they come in the order of the ranges."""
+    at = next(at for at, part in enumerate(parts) if part.queue == rows.queue and part.first <= rows.first <= part.last)
+    need = rows.first + len(rows.values)
+    return [replace(parts[at], first=need), *parts[at + 1 :]] if need <= parts[at].last else parts[at + 1 :]
 
 
 def _bound(ask: Callable[[ReadStore, V], T], part: V) -> Callable[[ReadStore], T]:

@@ -58,6 +58,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "traces": (TEXT,),
     "bytes_until": (TEXT, WHOLE, WHOLE, WHOLE),
     "read": (st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE), st.booleans(), WHOLE),
+    "read_many": (st.lists(st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE), max_size=3).map(tuple), st.booleans(), WHOLE),
     "listen": (NAMES,),
     "wait": (WHOLE,),
     "stage": (TEXT, TEXT, WHOLE),

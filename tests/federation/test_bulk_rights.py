@@ -27,7 +27,7 @@ from tests.federation.bulk_site import Site, site
 
 pytestmark = pytest.mark.redis
 NEEDS = {
-    "read": "ack bytes_until counters holders keep_alive lease listen marks read states subscribe subscriptions traces",
+    "read": "ack bytes_until counters holders keep_alive lease listen marks read read_many states subscribe subscriptions traces",
     "write": "commit discard forget push record stage",
     "admin": "ends trim",
     "any": "attach",
@@ -109,6 +109,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "traces": lambda: store.traces(queue),
         "bytes_until": lambda: store.bytes_until(queue, 1, 3, 100),
         "read": lambda: next(store.read(Range(queue, "born", 1, 3), True)),
+        "read_many": lambda: next(store.read_many([Range(queue, "born", 1, 1), Range(queue, "born", 2, 3)], True)),
         "listen": lambda: store._link.call("listen", [queue]),
         "stage": lambda: staged(store, queue),
         "push": lambda: store.appender().push(queue, [b"4"], FullPolicy(0)),

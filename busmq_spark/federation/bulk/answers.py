@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
+from websockets.asyncio.server import ServerConnection
+
 from busmq_spark.errors import BusError, LinkLost, RemoteError
 from busmq_spark.federation.bulk.calls import OPERATIONS, encode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.progress import unsent
 from busmq_spark.metrics import Metrics
 from busmq_spark.topology.address import Address
 from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, patience
 
+log = logging.getLogger("busmq_spark")
 UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in a way that nobody foresaw; the server's log says how")
 
 
@@ -18,6 +25,24 @@ def refusal(id: int, error: BusError, asked: Address) -> Frame:
     if isinstance(error, LinkLost):
         head["details"]["patience_s"] = int(max((patience(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
     return Frame(Kind.ERROR, id, head)
+
+
+async def put(socket: ServerConnection, message: bytes, send_s: float) -> None:
+    """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
+    sending = asyncio.ensure_future(socket.send(message))
+    left = (-1, -1)
+    while True:
+        try:
+            done, _ = await asyncio.wait((sending,), timeout=send_s)
+        except asyncio.CancelledError:
+            sending.cancel()  # the frame is in the transport as a whole, or not at all
+            raise
+        if done:
+            sending.result()
+            return
+        if left == (left := unsent(socket)):
+            log.warning("bulk: a peer took nothing for %g s and was cut off", send_s)
+            socket.transport.abort()
 
 
 class Counts:

@@ -190,10 +190,11 @@ def some_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
 
 
 def each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
-    """The verbs on the queues in the first argument: one name, several, or a range."""
+    """The verbs on the queues in the first argument: names or ranges, one or several."""
 
     def needs(first: Any, *_: Any) -> list[Right]:
-        names = [first.queue] if isinstance(first, Range) else [first] if isinstance(first, str) else first
+        found = [first] if isinstance(first, str | Range) else first
+        names = dict.fromkeys(each.queue if isinstance(each, Range) else each for each in found)
         return [Right(verbs, "queue", name) for name in names] or [Right(verbs, "queue", None)]
 
     return needs
@@ -240,6 +241,7 @@ OPERATIONS: dict[str, Operation] = {
     "traces": Operation(several(TEXT), TRACES, each_queue(BROWSE)),
     "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), each_queue(BROWSE)),
     "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, each_queue(BROWSE)),
+    "read_many": Operation(several(listed(RANGE), FLAG, WHOLE), NOTHING, each_queue(BROWSE)),
     "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE)),
     "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE)),
     "stage": Operation(several(TEXT, TEXT, WHOLE), several(WHOLE, WHOLE), each_queue(PUSH)),

@@ -8,12 +8,13 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from typing import Any
 
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.bodies import Expected
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.socket import BulkSocket
@@ -24,6 +25,8 @@ from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, pause
 CREDIT = 16 * 1024 * 1024
 """Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds the rate: credit by round trip."""
 
+UNDER_WAY = 64
+"""Calls under way at once: as many as a server takes before it reads no further."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -68,6 +71,43 @@ class BulkLink:
         except WireError as error:
             raise self._lost(error) from None
 
+    def calls(self, name: str, several: Sequence[Sequence[Any]], kept: tuple[type[BusError], ...] = ()) -> list[Any]:
+        """The results of calls of one operation, all under way at once; as :meth:`call` of each. Errors of a class in ``kept`` are results, too."""
+        results: list[Any] = []
+        while len(results) < len(several):
+            waiting: deque[int] = deque()
+            try:
+                for arguments in several[len(results) :]:
+                    waiting.append(self.post(name, *arguments))
+                    if len(waiting) >= UNDER_WAY:
+                        results.append(self._kept(waiting, name, kept))
+                while waiting:
+                    results.append(self._kept(waiting, name, kept))
+            except LinkLost as error:
+                log.debug("%s; asked again one by one", error)
+                self._drain(waiting, name)
+                arguments = several[len(results)]
+                try:
+                    results.append(self.call(name, *arguments))
+                except kept as known:
+                    results.append(known)
+            except BusError:
+                self._drain(waiting, name)
+                raise
+        return results
+
+    def _kept(self, waiting: deque[int], name: str, kept: tuple[type[BusError], ...]) -> Any:
+        try:
+            return self.result(waiting.popleft(), name)
+        except kept as error:
+            return error
+
+    def _drain(self, waiting: deque[int], name: str) -> None:
+        """What is under way is answered, too, unless the connection is gone."""
+        for id in waiting:
+            with suppress(BusError):
+                self.result(id, name)
+
     def ready(self) -> Hello:
         """Connect, unless that is done, with patience; what the server says of itself."""
         if self.hello is None:
@@ -75,17 +115,18 @@ class BulkLink:
         assert self.hello is not None
         return self.hello
 
-    def read(self, part: Range, strict: bool) -> Iterator[Rows]:
-        """The rows of a range, in order, each once, whatever happens to the link meanwhile."""
-        need, attempt, since = part.first, 0, 0.0
-        while need <= part.last:
+    def read(self, parts: Sequence[Range], strict: bool) -> Iterator[Rows]:
+        """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MOST_RANGES."""
+        rest, attempt, since = list(parts), 0, 0.0
+        while rest:
+            expected = Expected(rest, strict)
             try:
-                for rows in self._read_once(replace(part, first=need), strict):
-                    need = rows.first + len(rows.values)  # before it is handed over: the reader may never come back
+                for rows in self._read_once(rest, expected, strict):
                     attempt = 0
                     yield rows
                 return
             except LinkLost as error:
+                rest = expected.rest
                 since = time.monotonic() if attempt == 0 else since
                 self._endure(error, attempt, since)
                 attempt += 1
@@ -107,28 +148,26 @@ class BulkLink:
         given = max(self.address.patience_s, min(told, FAILOVER_PATIENCE_S)) if type(told) is int else self.address.patience_s
         time.sleep(pause(error, attempt, time.monotonic() - began, given))
 
-    def _read_once(self, part: Range, strict: bool) -> Iterator[Rows]:
+    def _read_once(self, parts: Sequence[Range], expected: Expected, strict: bool) -> Iterator[Rows]:
         socket = self._ready()
-        id = self._send_call(socket, "read", (part, strict, CREDIT), b"")
-        need, schema, done = part.first, None, False
+        one = len(parts) == 1
+        id = self._send_call(socket, "read" if one else "read_many", (parts[0] if one else parts, strict, CREDIT), b"")
+        schema, done = None, False
         try:
             while True:
                 frame = self._next(id)
                 if frame.kind is Kind.SCHEMA:
                     schema = frames.decode_schema(frame.body)
                 elif frame.kind is Kind.ROWS and schema is not None:
-                    rows = self._rows(part, frame, schema, need, strict)
-                    need = rows.first + len(rows.values)
                     # Before it is handed over: the next is on its way while the reader is busy with this one.
                     socket.send(Frame(Kind.CREDIT, id, len(frame.body)).encode())
-                    yield rows
+                    yield from expected.take(frame, schema)
                 elif frame.kind is Kind.END:
                     done = True
-                    if strict and need <= part.last:
-                        raise self._lost(frames.wrong(f"the end of a range at id {need - 1}", f"id {part.last}"))
+                    expected.end()
                     return
                 else:
-                    raise self._lost(frames.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR"))
+                    raise frames.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR")
         except BusError as error:
             done = True  # answered, or the link is gone
             if isinstance(error, WireError):
@@ -137,13 +176,6 @@ class BulkLink:
         finally:
             if self._inbox.pop(id, None) is not None and not done:
                 self._cancel(id)
-
-    def _rows(self, part: Range, frame: Frame, schema: Any, need: int, strict: bool) -> Rows:
-        first = frame.head.get("first") if isinstance(frame.head, dict) else None
-        values = frames.decode_rows(frame.body, schema)
-        if type(first) is not int or not need <= first <= part.last + 1 - len(values) or (strict and first != need):
-            raise self._lost(frames.wrong(f"{len(values)} rows from id {first!r}"[:100], f"ids {need}..{part.last}"))
-        return Rows(part.queue, first, values)
 
     def _cancel(self, id: int) -> None:
         if self._socket is not None:

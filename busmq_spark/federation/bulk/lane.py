@@ -8,19 +8,17 @@ Rule 3. A client that comes back on a new connection is answered once its old la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.rights import Identity
 from busmq_spark.federation.shares import Share
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 from busmq_spark.topology.address import Address
 
@@ -44,8 +42,10 @@ class Pool(ThreadPoolExecutor):
 class Lane:
     """A store, used by one thread at a time."""
 
-    def __init__(self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int, share: Share) -> None:
-        self.work = Work(RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+    def __init__(
+        self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int, share: Share, store: RedisStore | None = None
+    ) -> None:
+        self.work = Work(store or RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._share = pool, share
         self._busy: Future[Any] | None = None
         self._doubtful = False
@@ -156,10 +156,12 @@ class Places:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], int] = {}
 
-    def find(self, store: RedisStore, part: Range) -> Range:
-        """The range on the server that has its queue: a client does not know the servers behind this one."""
-        server = self._known.get((part.queue, part.born))
-        return replace(part, server=store.locate([part.queue])[part.queue] if server is None else server)
+    def find(self, store: RedisStore, parts: Sequence[Range]) -> list[Range]:
+        """The ranges, each on the server that has its queue: a client does not know the servers behind this one."""
+        known = [self._known.get((part.queue, part.born)) for part in parts]
+        unknown = [part.queue for part, server in zip(parts, known, strict=True) if server is None]
+        asked = store.locate(unknown) if unknown else {}
+        return [replace(part, server=asked[part.queue] if server is None else server) for part, server in zip(parts, known, strict=True)]
 
     def found(self, part: Range) -> None:
         """Rows came from there; a life of a queue stays where it is."""
@@ -168,7 +170,25 @@ class Places:
         self._known[part.queue, part.born] = part.server
 
 
-def next_rows(rows: Iterator[Rows]) -> tuple[int, int, Any, Any] | None:
-    """Of the next rows the first id, their number, schema and body; None at the end."""
-    found = next(rows, None)
-    return None if found is None else (found.first, len(found.values), frames.schema_of(found.values), frames.encode_rows(found.values))
+class Stores:
+    """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
+
+    def __init__(self, where: Address, most: int) -> None:
+        self._where, self._most = where, most
+        self._idle: list[RedisStore] = []
+
+    def take(self) -> RedisStore:
+        """One that nobody uses, or a new one."""
+        return self._idle.pop() if self._idle else RedisStore(self._where, PATIENCE_S, REPLY_BYTES)
+
+    def give_back(self, lane: Lane) -> None:
+        """The lane has ended, and no thread uses its store."""
+        if lane.idle and len(self._idle) < self._most:
+            self._idle.append(lane.work.store)
+        else:
+            lane.close()
+
+    def close(self) -> None:
+        """Those that nobody uses."""
+        while self._idle:
+            self._idle.pop().close()

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,18 +21,19 @@ from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.answers import UNEXPECTED, Counts, refusal
+from busmq_spark.federation.bulk.answers import UNEXPECTED, Counts, put, refusal
+from busmq_spark.federation.bulk.bodies import MOST_RANGES, Bodies
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, Operation
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.hearing import Hearing
-from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, next_rows
+from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, Stores
 from busmq_spark.federation.bulk.work import check
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.progress import unsent
 from busmq_spark.federation.rights import Identity
 from busmq_spark.federation.shares import Shares
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
+from busmq_spark.store.position import Range
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
@@ -48,7 +49,7 @@ SMALL_HEAD = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
 LARGE = 4
 """Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
-BESIDE = ("read", "wait")
+BESIDE = ("read", "read_many", "wait")
 """Calls that may take for ever: they are worked off beside the others."""
 MAX_CLIENT = 64
 log = logging.getLogger("busmq_spark")
@@ -70,8 +71,7 @@ class BulkServer:
         self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
         each = max(2, READS_IN_ALL // len(self.ears))
         self.reads = [asyncio.Semaphore(each) for _ in self.ears]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places = Places()
-        self.clients = Clients()
+        self.places, self.clients, self.stores = Places(), Clients(), Stores(self.address, READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -86,6 +86,7 @@ class BulkServer:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.close_s):
                 await asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True)
+        self.stores.close()
 
     async def serve(self, socket: ServerConnection, identity: Identity) -> None:
         """Answer one connection until it ends."""
@@ -97,7 +98,7 @@ class BulkServer:
 
     def lane(self, identity: Identity) -> Lane:
         """A store for a peer."""
-        return Lane(self.address, self.pool, identity, self.limits.subscriptions, self.shares.of(identity.name))
+        return Lane(self.address, self.pool, identity, self.limits.subscriptions, self.shares.of(identity.name), self.stores.take())
 
     def left(self, client: tuple[str, str], lane: Lane) -> None:
         """A client's connection is gone."""
@@ -178,7 +179,7 @@ class _Session:
             frame = frames.decode(message)
             match frame.kind:
                 case Kind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in BESIDE:
-                    await self._answer(frame, self._begin_read if frame.head["op"] == "read" else self._begin_wait)
+                    await self._answer(frame, self._begin_wait if frame.head["op"] == "wait" else self._begin_read)
                 case Kind.CALL:
                     await self._call(bytes(message))  # type: ignore[arg-type]  # texts were refused
                 case Kind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
@@ -260,7 +261,7 @@ class _Session:
         else:
             async with self._share.discovering if name == "discover" else nullcontext():
                 reply = await self._lane.run(self._reply, frame, name, operation, arguments)
-            await self._put(reply)
+            await put(self._socket, reply, self._limits.send_s)
             return
         await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
 
@@ -295,20 +296,27 @@ class _Session:
 
     # -- range reads ----------------------------------------------------------------------------------------------------------------------
 
-    async def _begin_read(self, frame: Frame, _: str, __: Operation, arguments: tuple[Any, ...]) -> None:
-        part, strict, credit = arguments
+    async def _begin_read(self, frame: Frame, name: str, _: Operation, arguments: tuple[Any, ...]) -> None:
+        asked, strict, credit = arguments
+        parts = asked if name == "read_many" else (asked,)
+        if not 0 < len(parts) <= MOST_RANGES:
+            raise frames.wrong(f"{len(parts)} ranges", f"1 to {MOST_RANGES}")
         if len(self._reads) >= READS or frame.id in self._reads:
             raise frames.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
         reading = self._reads[frame.id] = Reading(credit)
-        reading.task = asyncio.create_task(self._read(frame.id, reading, part, strict), name="bulk: read")
+        reading.task = asyncio.create_task(self._read(frame.id, reading, parts, strict, many=name != "read"), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._read_ended(frame.id, reading))  # also when cancelled before its first step
 
-    async def _read(self, id: int, reading: Reading, part: Any, strict: bool) -> None:
-        lane = self._server.lane(self._identity)
+    async def _read(self, id: int, reading: Reading, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
+        lane, well = self._server.lane(self._identity), False
         try:
-            part = await lane.run(self._server.places.find, lane.work.store, part)
-            async with self._share.reads(part.server), self._server.reads[part.server]:
-                await self._stream(id, reading, lane, part, strict)
+            parts = await lane.run(self._server.places.find, lane.work.store, parts)
+            async with AsyncExitStack() as turns:
+                for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
+                    await turns.enter_async_context(self._share.reads(server))
+                    await turns.enter_async_context(self._server.reads[server])
+                await self._stream(id, reading, lane, Bodies(lane.work.store, parts, strict, many=many))
+            well = True
             await self._send(Frame(Kind.END, id))
         except ConnectionClosed:
             pass
@@ -321,28 +329,26 @@ class _Session:
                 await self._send(refusal(id, UNEXPECTED, self._server.address))
         finally:
             self._read_ended(id, reading)
-            lane.close()
+            (self._server.stores.give_back if well else Lane.close)(lane)
 
     def _read_ended(self, id: int, reading: Reading) -> None:
         if self._reads.get(id) is reading:
             del self._reads[id]
 
-    async def _stream(self, id: int, reading: Reading, lane: Lane, part: Any, strict: bool) -> None:
-        rows = lane.work.store.read(part, strict)
-        following = lane.start(next_rows, rows)
-        told = None
-        while (found := await following) is not None:
-            first, count, schema, body = found
-            following = lane.start(next_rows, rows)  # Redis and Arrow go on while this one is on its way
+    async def _stream(self, id: int, reading: Reading, lane: Lane, bodies: Bodies) -> None:
+        following, schema = lane.start(bodies.next), None
+        while (body := await following) is not None:
+            following = lane.start(bodies.next)  # Redis and Arrow go on while this one is on its way
             try:
-                if schema is not told:
-                    await self._send(Frame(Kind.SCHEMA, id, None, frames.encode_schema(schema)))
+                if body.schema is not schema:
+                    await self._send(Frame(Kind.SCHEMA, id, None, frames.encode_schema(body.schema)))
+                    schema = body.schema
+                for part in body.parts:
                     self._server.places.found(part)
-                    told = schema
-                await self._spend(reading, body.size)
-                await self._send(Frame(Kind.ROWS, id, {"first": first}, body))
-                self._server.counts.rows.add(count)
-                self._server.counts.bytes.add(body.size)
+                await self._spend(reading, body.data.size)
+                await self._send(Frame(Kind.ROWS, id, body.head, body.data))
+                self._server.counts.rows.add(body.rows)
+                self._server.counts.bytes.add(body.data.size)
             except BaseException:
                 following.cancel()
                 raise
@@ -359,21 +365,4 @@ class _Session:
             raise asyncio.CancelledError from None
 
     async def _send(self, frame: Frame) -> None:
-        await self._put(frame.encode())
-
-    async def _put(self, message: bytes) -> None:
-        """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
-        sending = asyncio.ensure_future(self._socket.send(message))
-        left = (-1, -1)
-        while True:
-            try:
-                done, _ = await asyncio.wait((sending,), timeout=self._limits.send_s)
-            except asyncio.CancelledError:
-                sending.cancel()  # the frame is in the transport as a whole, or not at all
-                raise
-            if done:
-                sending.result()
-                return
-            if left == (left := unsent(self._socket)):
-                log.warning("bulk: a peer took nothing for %g s and was cut off", self._limits.send_s)
-                self._socket.transport.abort()
+        await put(self._socket, frame.encode(), self._limits.send_s)

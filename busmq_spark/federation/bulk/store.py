@@ -8,6 +8,7 @@ A queue's server is always 0: which Redis it is on there, the other side knows. 
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
@@ -20,20 +21,23 @@ from busmq_spark.core.message import chunks
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, digest, encode_runs, total
 from busmq_spark.core.state import AckResult, QueueState
-from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, StagingLost
+from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.client import BulkLink
+from busmq_spark.federation.bulk.bodies import MOST_RANGES
+from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, FullPolicy, Rows, Traces
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
 PIECE_ROWS = 5_000
-DEPTH = 16
-"""Pieces under way at once."""
+DEPTH = UNDER_WAY
+"""Pieces under way at once: 16 MB, which a link 100 ms away carries at 160 MB/s."""
 AT_ONCE = 1_000
 """Queues, or staged lists, in one call."""
 _HEAD_BYTES = 64 * 1024
+_RANGES_BYTES, _RANGE_BYTES = 56 * 1024, 100
+"""Names of ranges in one call, and what a range has beside its name at most: life, ids, server."""
 WAIT_MS = 2_000
 """How long one question of a bell stays open; new queues are listened to after as long at most."""
 T = TypeVar("T")
@@ -101,7 +105,11 @@ class FederatedStore:
         return reached, used
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
-        return self._link.read(part, fail_on_data_loss)
+        return self._link.read([part], fail_on_data_loss)
+
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+        for some in _cut_ranges(parts):
+            yield from self._link.read(some, fail_on_data_loss)
 
     def appender(self) -> FederatedAppender:
         return FederatedAppender(self._link)
@@ -113,6 +121,14 @@ class FederatedStore:
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
         full: Full | None = self._link.call("commit", queue, sink, batch, staged)
         return full
+
+    def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
+        """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
+        by_queue: dict[str, list[Staged]] = {}
+        for part in staged:
+            by_queue.setdefault(part.queue, []).append(part)
+        asked = [(queue, sink, batch, parts) for queue, parts in by_queue.items()]
+        return dict(zip(by_queue, self._link.calls("commit", asked, (QueueMissing,)), strict=True))
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
         held: tuple[Staged, ...] = self._link.call("recorded", sink, batch)
@@ -138,15 +154,31 @@ class FederatedStore:
 
     def _about(self, queues: Sequence[str] | Mapping[str, Any], name: str, *arguments: Any) -> dict[str, Any]:
         """Answers under the names of the queues, asked about so many at a time as fit a call; about none nobody is asked."""
+        asked = [[_only(some, argument) for argument in arguments] for some in _cut(list(queues))]
         found: dict[str, Any] = {}
-        for some in _cut(list(queues)):
-            found.update(self._link.call(name, *(_only(some, argument) for argument in arguments)))
+        for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.calls(name, asked):
+            found.update(answer)
         return found
 
 
 def _cut(items: Sequence[T]) -> Iterator[Sequence[T]]:
     for at in range(0, len(items), AT_ONCE):
         yield items[at : at + AT_ONCE]
+
+
+def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
+    """As many as fit a call that a server begins at once."""
+    some: list[Range] = []
+    size = 0
+    for part in parts:
+        more = len(json.dumps(part.queue)) + _RANGE_BYTES
+        if some and (len(some) == MOST_RANGES or size + more > _RANGES_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(part)
+        size += more
+    if some:
+        yield some
 
 
 def _only(queues: Sequence[str], argument: Any) -> Any:
