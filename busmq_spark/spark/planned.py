@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from busmq_spark.spark.plan import lost
 from busmq_spark.store.loss import loss_error
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Rows, TaskStore, Traces
+from busmq_spark.store.protocol import ReadStore, Rows, Traces
 from busmq_spark.store.sources import shown
 
 log = logging.getLogger("busmq_spark")
 
 
-def read_planned(store: TaskStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[Rows]:
+def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[Rows]:
     """The messages of ranges while the last message of the batch is still the one that was planned, whose fingerprint ``ends`` has.
 
     ``strict`` raises DataLoss, at the latest behind the last row, so that the batch fails. Else a queue that changed gives no further row, since
@@ -31,7 +31,7 @@ def read_planned(store: TaskStore, parts: Sequence[Range], ends: Mapping[str, Po
         _changed(store, sound, strict)
 
 
-def _changed(store: TaskStore, ends: Mapping[str, Position], strict: bool) -> set[str]:
+def _changed(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> set[str]:
     """The queues whose messages up to the end of the batch are others now."""
     found = set()
     for queue, state in store.states({queue: end.last for queue, end in ends.items()}).items() if ends else ():
