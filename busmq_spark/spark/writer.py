@@ -90,13 +90,13 @@ class Committer:
         if not sink:
             raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
         held = self._record(sink, batch, staged, query, span)
+        kept = {s.key for s in held}
+        self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
         parts: dict[str, list[Staged]] = {}
         for s in held:
             parts.setdefault(s.queue, []).append(s)
         for queue, part in parts.items():
             self._append(queue, sink, batch, part)
-        kept = {s.key for s in held}
-        self._store.discard([s for s in staged if s.key not in kept])
         return held
 
     def _record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str) -> tuple[Staged, ...]:

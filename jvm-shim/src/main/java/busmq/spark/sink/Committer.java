@@ -33,8 +33,8 @@ final class Committer implements AutoCloseable {
         }
         List<Staged> held = record(sink, batch, staged, query, span);
         Map<String, List<Staged>> queues = held.stream().collect(Collectors.groupingBy(Staged::queue, LinkedHashMap::new, Collectors.toList()));
+        store.discard(others(staged, held)); // before a full queue may end this
         queues.values().forEach(part -> append(sink, batch, part));
-        store.discard(others(staged, held));
     }
 
     private List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span) {
