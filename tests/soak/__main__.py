@@ -1,7 +1,7 @@
 """Faults without end: ``make soak``, or ``python -m tests.soak --seconds 7200 [--seed N] [--round N] [--kind python]``.
 
 A round is one query and one to three faults, drawn from the seed and its number alone. It ends when all that was fed has arrived, each message
-once and in order, or when the query has told that messages are gone, and why. A line per round, a table at the end; the exit code is 1 after a
+once and in order, or when an error has said which messages are gone, and why. A line per round, a table at the end; the exit code is 1 after a
 violation, whose line says how to repeat it.
 """
 
@@ -36,7 +36,7 @@ class Result:
     number: int
     kind: str
     done: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     starts: int = 0
     rows: int = 0
     keys: int = 0
@@ -45,9 +45,9 @@ class Result:
     violation: str = ""
 
     def line(self) -> str:
-        told = f"told {', '.join(dict.fromkeys(self.told))}; " if self.told else ""
+        errors = f"errors {', '.join(dict.fromkeys(self.errors))}; " if self.errors else ""
         done = "; ".join(self.done)
-        left = f"{told}{self.keys} keys, {self.driver_mb} MB, {self.took_s:.0f} s"
+        left = f"{errors}{self.keys} keys, {self.driver_mb} MB, {self.took_s:.0f} s"
         return f"{self.number:4} {self.kind:10} {done}: {self.rows} rows, {self.starts} starts, {left}"
 
 
@@ -78,20 +78,20 @@ def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, 
         site.calm()
         run.lose_driver()
         site.server.command("FLUSHALL")
-    result.told, result.starts, result.rows = run.told, run.starts, sum(run.fed.values())
+    result.errors, result.starts, result.rows = run.errors, run.starts, sum(run.fed.values())
     result.took_s = time.monotonic() - began
     return result
 
 
 def summary(results: list[Result]) -> Table:
-    table = Table("query", "rounds", "rows", "starts", "faults", "told", "violations")
+    table = Table("query", "rounds", "rows", "starts", "faults", "errors", "violations")
     by: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by[result.kind].append(result)
     for kind, of in sorted(by.items()):
-        told = Counter(code for result in of for code in result.told)
+        errors = Counter(code for result in of for code in result.errors)
         numbers = (len(of), sum(r.rows for r in of), sum(r.starts for r in of), sum(len(r.done) for r in of))
-        codes = ", ".join(f"{code} {count}" for code, count in told.most_common())
+        codes = ", ".join(f"{code} {count}" for code, count in errors.most_common())
         table.add_row(kind, *map(str, numbers), codes, str(sum(bool(r.violation) for r in of)))
     return table
 

@@ -132,7 +132,7 @@ def links_cut(run: Run) -> str:
 
 
 def links_silent(run: Run) -> str:
-    """The cable is out: nothing passes on the connections there are, and no end learns of it."""
+    """The cable is out: nothing passes on the connections there are, and neither end is closed."""
     (run.site.far if run.kind == "federation" else run.site.line).hush()
     pause(run.chance, 0, 5)
     return ""
@@ -183,7 +183,7 @@ def second_driver(run: Run) -> str:
     return "copied" if copied else "shared"
 
 
-# What may cost messages, if it is told
+# What may cost messages, if an error says so
 
 
 def queue_closed(run: Run) -> str:
@@ -256,7 +256,7 @@ def sink_closed(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """``harms``: whether messages may be missing afterwards, if it was told; ``kinds``: of which queries."""
+    """``harms``: whether messages may be missing afterwards, if an error says so; ``kinds``: of which queries."""
 
     do: Callable[[Run], str]
     harms: bool = False

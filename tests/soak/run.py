@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from busmq_spark.core.flow import command
+from busmq_spark.errors import BatchChanged, DataLoss, StagingLost, StaleBatch
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Pipeline
 from tests.soak.site import Site
@@ -24,8 +25,18 @@ STILL_S = 300.0
 TYPED = re.compile(r"\[(BUSMQ_\w+)\]")
 
 
+LOSSES = {kind.code.removeprefix("BUSMQ_") for kind in DataLoss.__subclasses__()}
+"""Errors that say that messages are gone."""
+STUCK = {kind.code.removeprefix("BUSMQ_") for kind in (StagingLost, StaleBatch, BatchChanged)}
+"""Errors of a sink whose remedy is a new checkpoint."""
+
+
 class Violation(Exception):
     """A guarantee that did not hold."""
+
+
+class StandsStill(Violation):
+    """Nothing has moved for too long."""
 
 
 class Drivers:
@@ -52,7 +63,7 @@ class Drivers:
 
 
 class Run(Pipeline):
-    """From queue ``in-<round>`` to ``out-<round>``. ``told`` are the codes of the errors that ended the query on its way."""
+    """From queue ``in-<round>`` to ``out-<round>``. ``errors`` are the codes of those that ended the query on its way."""
 
     def __init__(self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random) -> None:
         options = {} if kind == "live" else {"maxMessagesPerTrigger": str(chance.choice((500, 1500, 4000))), "maxMessagesPerPartition": "700"}
@@ -61,10 +72,10 @@ class Run(Pipeline):
         self.site, self.kind, self.chance, self._drivers = site, kind, chance, drivers
         self.master = chance.choice(("local[2]", "local[2]", "local-cluster[2,1,1024]")) if kind in ("python", "java") else "local[2]"
         self.driver: DriverProcess | None = None
-        self.told: list[str] = []
+        self.errors: list[str] = []
         self.starts = 0
         self.harmed = False
-        """Whether something was done that may cost messages, if it is told."""
+        """Whether something was done that may cost messages, if an error says so."""
         self.repeats = kind == "live"
         """Whether messages may come again."""
         self.taken: list[int] = []
@@ -117,10 +128,12 @@ class Run(Pipeline):
 
     def note(self, error: str) -> None:
         """The query has ended with this."""
-        found = TYPED.findall(error)
+        found = [code.removeprefix("BUSMQ_") for code in TYPED.findall(error)]
         if not found and not self.engine_fails:
             raise Violation(f"the query ended with an error that has no code: {error[-1500:]}")
-        self.told.append(found[-1].removeprefix("BUSMQ_") if found else "SPARK")
+        if found and found[-1] in LOSSES | STUCK and not self.harmed and not self.engine_fails:
+            raise Violation(f"the query says that messages are gone, and none were taken: {error[-1500:]}")
+        self.errors.append(found[-1] if found else "SPARK")
 
     def tend(self) -> None:
         """Start it again if it has ended."""
@@ -130,11 +143,11 @@ class Run(Pipeline):
                 return
             if status["error"]:
                 self.note(status["error"])
-        if self.harmed and self.told:
+        if self.excused and self.errors[-1] in LOSSES:
             self.options["failOnDataLoss"] = "false"
-            if self.told[-1] in ("STALE_BATCH", "SINK_BATCH_CHANGED", "STAGING_LOST") or self.told.count(self.told[-1]) > 3:
-                shutil.rmtree(self.checkpoint.folder)  # as the error says: a new checkpoint
-                self.repeats = True
+        if self.excused and (self.errors[-1] in STUCK or self.errors.count(self.errors[-1]) > 3):
+            shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
+            self.repeats = True
         self.begin()
 
     def until(self, true: Callable[[], bool], what: str, limit_s: float = STILL_S) -> None:
@@ -146,10 +159,15 @@ class Run(Pipeline):
             if now != seen:
                 seen, deadline = now, time.monotonic() + limit_s
             if time.monotonic() > deadline:
-                raise Violation(
-                    f"{what}: not so for {limit_s:.0f} s; {now[1]} left in the source, {now[0]} in the sink, fed {self.fed}, told {self.told}"
+                raise StandsStill(
+                    f"{what}: not so for {limit_s:.0f} s; {now[1]} left in the source, {now[0]} in the sink, fed {self.fed}, errors {self.errors}"
                 )
             pause.wait(0.2)
+
+    @property
+    def excused(self) -> bool:
+        """Whether messages may be missing: something was done to them, and an error has said so."""
+        return self.harmed and not (LOSSES | STUCK).isdisjoint(self.errors)
 
     def arrived_all(self) -> bool:
         return set(range(self.fed[self.source])) <= set(self.arrived(self.source)) and self.bus.count(self.source) == 0
@@ -157,30 +175,29 @@ class Run(Pipeline):
     # The end of a round
 
     def settle(self) -> None:
-        """All faults are over: the query must come to its end, or have told why messages are gone and go on with new ones."""
+        """All faults are over: the query must come to its end, or an error says why messages are gone, and new ones arrive."""
         self.site.calm()
         self.feed(1)
         before = self.fed[self.source]
         if self.harmed:
-            with suppress(Violation):  # either all arrives, or it is told
-                self.until(lambda: self.arrived_all() or bool(self.told), "what was fed arrives, or its loss is told", 60.0)
+            with suppress(StandsStill):  # then the check finds what is missing
+                self.until(lambda: self.arrived_all() or self.excused, "what was fed arrives, or an error says why not", 60.0)
             self.feed(200)
             self.until(lambda: before + 199 in self.arrived(self.source), "the query goes on")
-        self.until(lambda: self.bus.count(self.source) == 0 if self.told and self.harmed else self.arrived_all(), "everything arrives and is acked")
+        self.until(lambda: self.bus.count(self.source) == 0 if self.excused else self.arrived_all(), "everything arrives and is acked")
         self.check()
 
     def check(self) -> None:
         """Row by row."""
         values, fed, highest = self.arrived(self.source), self.fed[self.source], -1
-        excused = self.harmed and bool(self.told)
         for at, value in enumerate(values):
-            if value > highest + 1 and not excused:
-                raise Violation(f"place {at} of the sink has message {value} after {highest}; told {self.told}")
+            if value > highest + 1 and not self.excused:
+                raise Violation(f"place {at} of the sink has message {value} after {highest}; errors {self.errors}")
             if value <= highest and not self.repeats:
-                raise Violation(f"place {at} of the sink has message {value} again or late, after {highest}; told {self.told}")
+                raise Violation(f"place {at} of the sink has message {value} again or late, after {highest}; errors {self.errors}")
             highest = max(highest, value)
-        if (missing := sorted(set(range(fed)) - set(values))) and not excused:
-            raise Violation(f"{len(missing)} of {fed} messages never arrived, the first is {missing[0]}; told {self.told}")
+        if (missing := sorted(set(range(fed)) - set(values))) and not self.excused:
+            raise Violation(f"{len(missing)} of {fed} messages never arrived, the first is {missing[0]}; errors {self.errors}")
         if kept := self.bus.kept_for_ever():
             raise Violation(f"keys without a ttl: {kept[:5]}")
 

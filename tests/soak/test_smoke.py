@@ -32,7 +32,7 @@ class Sunk(Run):
 
     def __init__(self, fed: int, sunk: list[int], **of: Any) -> None:
         self.sources, self.fed, self.sunk = ["q"], {"q": fed}, sunk
-        self.harmed, self.repeats, self.told = (of.get(name, default) for name, default in (("harmed", False), ("repeats", False), ("told", [])))
+        self.harmed, self.repeats, self.errors = (of.get(name, default) for name, default in (("harmed", False), ("repeats", False), ("errors", [])))
         self.bus: Any = SimpleNamespace(kept_for_ever=lambda: of.get("kept", []))
 
     def arrived(self, queue: str) -> list[int]:
@@ -47,8 +47,9 @@ class Sunk(Run):
         pytest.param(Sunk(4, [0, 1, 1, 2, 3]), id="one comes twice"),
         pytest.param(Sunk(4, [0, 2, 1, 3]), id="two change places"),
         pytest.param(Sunk(4, [0, 1, 2, 3], kept=["key"]), id="a key stays"),
-        pytest.param(Sunk(4, [0, 3], harmed=True), id="harm that is not told"),
-        pytest.param(Sunk(4, [0, 3], told=["LINK_LOST"]), id="an error that does not excuse it"),
+        pytest.param(Sunk(4, [0, 3], harmed=True), id="harm without an error"),
+        pytest.param(Sunk(4, [0, 3], errors=["LINK_LOST"]), id="an error without a harm"),
+        pytest.param(Sunk(4, [0, 3], harmed=True, errors=["LINK_LOST"]), id="an error that says something else"),
         pytest.param(Sunk(4, [0, 1, 3, 2], repeats=True), id="a gap, where repeats are allowed"),
     ],
 )
@@ -60,7 +61,7 @@ def test_what_is_wrong_is_a_violation(run: Sunk) -> None:
 def test_what_is_right_is_none() -> None:
     Sunk(3, [0, 1, 2]).check()
     Sunk(3, [0, 1, 0, 1, 2], repeats=True).check()
-    Sunk(4, [0, 3], harmed=True, told=["QUEUE_FLUSHED"]).check()
+    Sunk(4, [0, 3], harmed=True, errors=["QUEUE_FLUSHED"]).check()
 
 
 def test_a_seed_and_a_round_always_draw_the_same_faults_and_every_fault_has_its_turn() -> None:
