@@ -99,6 +99,7 @@ class RedisOptions:
     tls_certificate: str | None = option("redis.tls.certificate", one_name, None, doc="PEM file of the client certificate to show")
     tls_key: str | None = option("redis.tls.key", one_name, None, doc="PEM file of its private key; not needed when the certificate's file holds it")
     tls_check_hostname: bool = option("redis.tls.checkHostname", flag, True, doc="whether the server's certificate must name the host of the URL")
+    require_no_eviction: bool = option("requireNoEviction", flag, False, doc="true: refuse a Redis whose maxmemory-policy is not noeviction")
 
     @property
     def address(self) -> str:

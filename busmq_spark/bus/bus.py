@@ -212,6 +212,7 @@ class Bus(Emitter):
         try:
             self._servers = servers
             await servers.first_contact()
+            await servers.check_eviction(required=self.options.require_no_eviction)
             self._group = await asyncio.TaskGroup().__aenter__()
             self._changed(None)
         except BaseException:

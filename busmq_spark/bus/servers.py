@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import hash_index
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.topology import eviction
 from busmq_spark.topology.address import Address
 from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
@@ -59,6 +60,13 @@ class Servers:
                 raise error
             log.warning("%s", error)
         self.ready = [not isinstance(outcome, BaseException) for outcome in outcomes]
+
+    async def check_eviction(self, *, required: bool) -> None:
+        """Warns of servers that evict, or refuses them (see topology/eviction.py). Of a cluster one node is asked, whichever."""
+        for link, ready in zip(self.commands, self.ready, strict=True):
+            if ready:
+                with suppress(LinkLost):
+                    eviction.check({link.endpoint.masked: await link.run(eviction.policy())}, required=required)
 
     async def locate(self, key: str) -> int:
         """The index of the server that owns a key. Raises LinkLost only when that one cannot be asked."""

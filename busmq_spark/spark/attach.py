@@ -14,10 +14,13 @@ from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.spark.plan import dropped, lost
 from busmq_spark.spark.stores import planning_store
+from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.loss import Loss, loss_error
 from busmq_spark.store.position import Position
 from busmq_spark.store.protocol import Bells, Creation, SourceStore
+from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.sources import shown, split
+from busmq_spark.topology import eviction
 from busmq_spark.topology.holder import is_dead, my_token
 
 SHORT_TTL_S = 3600
@@ -60,6 +63,8 @@ class Attachment:
         self.paused = set()
         if not new:
             return
+        if not self.queues:
+            self._check_eviction()
         losses = self.compare([queue for queue in new if queue in known], known)
         self.paused = {queue for queue in new if queue in known} - set(losses)
         ttls = self._open([queue for queue in new if queue not in self.paused], known)
@@ -80,6 +85,11 @@ class Attachment:
             self.queues = sorted({*self.queues, *found})
             self._keep_alive.watch({queue: ttls[queue] for queue in found}, self.store.sites(found))
             self._bells.listen(self.queues)
+
+    def _check_eviction(self) -> None:
+        own = self.store.own if isinstance(self.store, LinkedStore) else self.store
+        if isinstance(own, RedisStore):
+            eviction.check(own.policies(), required=self._options.require_no_eviction)
 
     def compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, bool]:
         """Whether the queues lost something after their position in the checkpoint; those of a source that is away are left out.

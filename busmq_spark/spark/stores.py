@@ -11,7 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
+from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.store.line import DirectLine, Line, PausingLine
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.protocol import Bells, ReadStore, SourceStore, WriteStore
@@ -19,6 +19,7 @@ from busmq_spark.store.redis_store import RedisBells, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
 from busmq_spark.store.sources import by_source
+from busmq_spark.topology import eviction
 from busmq_spark.topology.endpoint import PATIENCE_S
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
@@ -131,13 +132,28 @@ def task_store(options: StoreOptions) -> ReadStore:
 
 
 def sink_store(options: WriteOptions, *, task: bool = False) -> WriteStore:
-    """The store of this process for a sink: it writes to one place. With onUnavailable=wait a ``task`` waits for its link as long as it takes."""
+    """The store of this process for a sink: it writes to one place, which must not evict where the options say so.
+
+    With onUnavailable=wait a ``task`` waits for its link as long as it takes.
+    """
     if not options.links:
-        return shared_redis(options)
+        return _checked(shared_redis(options), options)
     [(link, _)] = options.links
     patience_s = (inf if task else DRIVER_PATIENCE_S) if options.on_unavailable == "wait" else PATIENCE_S
     found: WriteStore = _shared("task" if task else "sink", options, lambda: open_link(options, link, patience_s))
     return found
+
+
+_CHECKED: set[tuple[int, RedisOptions]] = set()
+
+
+def _checked(store: RedisStore, options: WriteOptions) -> RedisStore:
+    """The store, once this process has looked whether its servers evict."""
+    key = (os.getpid(), redis_options(options))
+    if key not in _CHECKED:
+        eviction.check(store.policies(), required=options.require_no_eviction)
+        _CHECKED.add(key)
+    return store
 
 
 def _shared(use: str, options: StoreOptions, make: Callable[[], Any]) -> Any:

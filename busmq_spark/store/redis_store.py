@@ -25,6 +25,7 @@ from busmq_spark.store.protocol import Creation, Rows, Site, Traces
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
 from busmq_spark.store.redis_short import read_ranges
+from busmq_spark.topology import eviction
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import Endpoint
@@ -61,6 +62,11 @@ class RedisStore:
     def endpoints(self) -> list[Endpoint]:
         """The servers in the order of the URL list."""
         return [link.endpoint for link in self._links]
+
+    def policies(self) -> Mapping[str, str]:
+        """The ``maxmemory-policy`` of every server, by its masked address."""
+        nodes = [node for link in self._links for node in (link.masters if isinstance(link, ClusterLink) else [link])]
+        return {node.endpoint.masked: node.run(eviction.policy()) for node in nodes}
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         if len(self._places) > MOST_PLACES:

@@ -35,6 +35,12 @@ from tests.spark.test_entry import (  # noqa: F401  # as below; read is their fi
     test_what_waits_for_another_subscription_stays_so_a_new_one_may_begin_behind_it,
     test_where_everything_before_the_start_has_left_nothing_is_deleted,
 )
+from tests.spark.test_eviction import (  # noqa: F401  # as below; policy and policed are their fixtures
+    policed,
+    policy,
+    test_a_redis_that_evicts_is_refused_where_that_is_asked_for,
+    test_a_redis_that_evicts_is_warned_about_once,
+)
 from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this file
     test_a_named_queue_that_does_not_exist_is_created_to_live_a_week,
     test_a_pattern_must_match_the_whole_name_and_creates_nothing,

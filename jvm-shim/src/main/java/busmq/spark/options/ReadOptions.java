@@ -18,7 +18,7 @@ import java.util.stream.Stream;
  */
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Long maxMessages, Long maxBytes,
         boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS,
-        long idlePollMs) implements Serializable {
+        long idlePollMs, boolean requireNoEviction) implements Serializable {
     private static final long WEEK_S = 7 * 24 * 3600;
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
     private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern, null);
@@ -46,7 +46,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
                 pattern == null || pattern.isEmpty() ? null : pattern, values.get(STARTING),
                 values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
                 values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
-                values.get(IDLE_POLL_MS));
+                values.get(IDLE_POLL_MS), values.get(RedisOptions.REQUIRE_NO_EVICTION));
         options.check();
         return options;
     }

@@ -20,10 +20,11 @@ public record RedisOptions(String url, String user, String password, String layo
     private static final Row<String> TLS_CERTIFICATE = Row.of("redis.tls.certificate", Parsers::name, null);
     private static final Row<String> TLS_KEY = Row.of("redis.tls.key", Parsers::name, null);
     private static final Row<Boolean> TLS_CHECK_HOSTNAME = Row.of("redis.tls.checkHostname", Parsers::flag, true);
+    static final Row<Boolean> REQUIRE_NO_EVICTION = Row.of("requireNoEviction", Parsers::flag, false);
     /** The option has no meaning without federation, and is taken for the sake of one option map for both formats. */
     private static final Row<String> ON_UNAVAILABLE = Row.of("onUnavailable", Parsers.oneOf("wait", "fail"), "wait");
     static final List<Row<?>> ROWS = List.of(URL, USER, PASSWORD, LAYOUT, MASTER, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_CHECK_HOSTNAME,
-            ON_UNAVAILABLE);
+            REQUIRE_NO_EVICTION, ON_UNAVAILABLE);
 
     /** A server without credentials, for tests and tools. */
     public static RedisOptions at(String url) {

@@ -16,7 +16,7 @@ import java.util.stream.Stream;
  * @param onFull {@code block} or {@code fail}
  */
 public record WriteOptions(RedisOptions redis, String queue, String delivery, String sink, Long batch, String onChangedBatch, String onFull,
-        long fullTimeoutMs, boolean create, long ttlS, long maxsize, boolean truncate) implements Serializable {
+        long fullTimeoutMs, boolean create, long ttlS, long maxsize, boolean truncate, boolean requireNoEviction) implements Serializable {
     private static final long WEEK_S = 7 * 24 * 3600;
     private static final Row<String> QUEUE = Row.of("queue", Parsers::name, null);
     private static final Row<String> DELIVERY = Row.of("delivery", Parsers.oneOf("exactly-once", "at-least-once"), "exactly-once");
@@ -41,6 +41,7 @@ public record WriteOptions(RedisOptions redis, String queue, String delivery, St
         }
         return new WriteOptions(RedisOptions.from(values), values.get(QUEUE), values.get(DELIVERY), values.get(SINK), values.get(BATCH),
                 values.get(ON_CHANGED_BATCH), values.get(ON_FULL), values.get(FULL_TIMEOUT_MS), values.get(CREATE), values.get(TTL),
-                values.get(MAXSIZE), values.get(TRUNCATE));
+                values.get(MAXSIZE), values.get(TRUNCATE),
+                values.get(RedisOptions.REQUIRE_NO_EVICTION));
     }
 }

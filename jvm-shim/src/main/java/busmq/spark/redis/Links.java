@@ -2,6 +2,8 @@ package busmq.spark.redis;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import busmq.spark.core.HashIndex;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.options.RedisOptions;
@@ -121,6 +123,28 @@ public final class Links implements AutoCloseable {
             names.forEach(each -> each.forEach(name -> found.putIfAbsent(name, server)));
         }
         return found;
+    }
+
+    /** The {@code maxmemory-policy} of every server, as far as it may be asked for; empty where not. */
+    public List<String> policies() {
+        List<String> found = new ArrayList<>();
+        for (GuardedLink link : links) {
+            found.addAll(link instanceof ClusterLink cluster ? cluster.each(Links::policy) : List.of(policy(link)));
+        }
+        return found;
+    }
+
+    private static String policy(Link link) {
+        try {
+            String text = new String((byte[]) link.run(Call.command("INFO", "memory")), StandardCharsets.UTF_8);
+            return text.lines().filter(line -> line.startsWith("maxmemory_policy:")).map(line -> line.substring(17).strip()).findFirst()
+                    .orElse("noeviction");
+        } catch (BusException error) {
+            if (error.kind() == ErrorKind.UNAUTHORIZED) {
+                return "";
+            }
+            throw error;
+        }
     }
 
     /** How many connections listen to a queue; in a cluster each of them asks one node, whichever. */

@@ -2,6 +2,7 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.options.WriteOptions;
+import busmq.spark.store.Eviction;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
@@ -52,6 +53,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
 
             @Override
             public BatchWrite toBatch() {
+                Eviction.check(options.redis(), options.requireNoEviction());
                 return new BusmqBatchWrite(options, columns, truncate);
             }
 
@@ -60,6 +62,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
                 if (options.batch() != null) {
                     throw BusException.config("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
                 }
+                Eviction.check(options.redis(), options.requireNoEviction());
                 return new BusmqStreamingWrite(options, columns, query, checkpoint, explicit, asynchronous);
             }
         };

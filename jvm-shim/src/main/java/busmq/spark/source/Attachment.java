@@ -11,6 +11,7 @@ import busmq.spark.options.ReadOptions;
 import busmq.spark.options.Starting;
 import busmq.spark.store.AckResult;
 import busmq.spark.store.Attached;
+import busmq.spark.store.Eviction;
 import busmq.spark.store.Holder;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
@@ -57,6 +58,9 @@ final class Attachment implements AutoCloseable {
         List<String> wanted = names.stream().distinct().filter(queue -> !queues.contains(queue)).toList();
         if (wanted.isEmpty()) {
             return false;
+        }
+        if (queues.isEmpty()) {
+            Eviction.check(store, options.requireNoEviction());
         }
         Map<String, Boolean> losses = compare(wanted.stream().filter(known::containsKey).toList(), known);
         Map<String, Long> ttls = open(wanted, known);

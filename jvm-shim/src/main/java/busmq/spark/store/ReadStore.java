@@ -89,6 +89,11 @@ public final class ReadStore implements AutoCloseable {
         return found;
     }
 
+    /** The {@code maxmemory-policy} of every server; empty where the right to ask is missing. */
+    public List<String> policies() {
+        return links.policies();
+    }
+
     /** Where each queue is, as far as is known. */
     public Map<String, Site> sites(Collection<String> queues) {
         Map<String, Site> found = new HashMap<>();

@@ -1,0 +1,33 @@
+"""Whether a Redis may remove queues by itself: with any ``maxmemory-policy`` but noeviction it does so, without an error, when memory runs short."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from busmq_spark.core.flow import Flow, command
+from busmq_spark.errors import ConfigError, Unauthorized
+
+UNKNOWN = "not known, since the right +info is missing"
+log = logging.getLogger("busmq_spark")
+
+
+def policy() -> Flow[str]:
+    """The ``maxmemory-policy`` of one server."""
+    try:
+        reply: bytes = yield command("INFO", "memory")
+    except Unauthorized:
+        return UNKNOWN
+    found = dict(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+    return found.get("maxmemory_policy", "noeviction")
+
+
+def check(policies: Mapping[str, str], *, required: bool) -> None:
+    """Warns of each server that evicts, or raises ConfigError where noeviction is ``required``. ``policies`` by the masked address."""
+    for server, found in policies.items():
+        if found == "noeviction" or (found == UNKNOWN and not required):
+            continue
+        text = f"the maxmemory-policy of Redis at {server} is {found}: when memory runs short Redis removes queues and staged rows without an error"
+        if required:
+            raise ConfigError(reason=f"{text}, and requireNoEviction=true refuses that. Set maxmemory-policy noeviction")
+        log.warning("%s. Set maxmemory-policy noeviction, or the option requireNoEviction=true to be refused", text)

@@ -1,0 +1,75 @@
+"""A Redis that evicts removes queues without an error: a query or bus that starts says so, or refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from busmq_spark.bus.bus import Bus as AsyncBus
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import WriteOptions, parse
+from busmq_spark.spark.stores import sink_store
+from tests.spark.conftest import MakeBus
+from tests.spark.engine import Engine
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture(params=["allkeys-lru", "noeviction"])
+def policy(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def policed(policy: str) -> Iterator[RedisServer]:
+    """A server with that ``maxmemory-policy``."""
+    with RedisServer(settings={"maxmemory-policy": policy}) as server:
+        yield server
+
+
+def test_a_redis_that_evicts_is_warned_about_once(
+    policed: RedisServer, policy: str, bus_of: MakeBus, engine: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = bus_of(policed)
+    bus.push("q", "1")
+    query = engine({"redis.url": bus.url, "subscribePattern": "q.*"})
+    query.drain()
+    bus.push("q2", "1")
+    query.drain()
+    query.kill()
+    found = [text for text in caplog.messages if "maxmemory-policy of Redis" in text]
+    assert len(found) == (policy != "noeviction")
+    assert policy == "noeviction" or f"is {policy}" in found[0]
+
+
+def test_a_redis_that_evicts_is_refused_where_that_is_asked_for(policed: RedisServer, policy: str, bus_of: MakeBus, engine: MakeEngine) -> None:
+    bus = bus_of(policed)
+    bus.push("q", "1")
+    query = engine({"redis.url": bus.url, "subscribe": "q", "requireNoEviction": "true"})
+    if policy == "noeviction":
+        assert query.step()
+        query.kill()
+        return
+    with pytest.raises(ConfigError, match=f"is {policy}.*requireNoEviction=true refuses"):
+        query.step()
+
+
+async def test_a_bus_warns_of_it_or_refuses_it_too(policed: RedisServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with AsyncBus(policed.url):
+        assert len([text for text in caplog.messages if "maxmemory-policy of Redis" in text]) == (policy != "noeviction")
+    if policy == "noeviction":
+        async with AsyncBus(policed.url, require_no_eviction=True):
+            return
+    with pytest.raises(ConfigError, match="requireNoEviction=true refuses"):
+        await AsyncBus(policed.url, require_no_eviction=True).__aenter__()
+
+
+def test_a_sink_is_refused_it_where_that_is_asked_for(policed: RedisServer, policy: str) -> None:
+    options = parse(WriteOptions, {"redis.url": policed.url, "queue": "q", "requireNoEviction": "true"})
+    if policy == "noeviction":
+        sink_store(options)
+        return
+    with pytest.raises(ConfigError, match="requireNoEviction=true refuses"):
+        sink_store(options, task=True)
