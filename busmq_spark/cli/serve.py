@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -17,10 +17,13 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.target import named
 from busmq_spark.errors import ConfigError, LocalToolMissing
-from busmq_spark.federation.handshake import BULK, HEALTH, METRICS, is_loopback
+from busmq_spark.federation.handshake import BULK, PAGES, is_loopback
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.options import BusOptions, RedisOptions
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.server import FederationServer
 
 PORT = 7130
 LIMITS = ", ".join(f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(Limits))
@@ -28,6 +31,18 @@ SecretsOption = Annotated[
     Path | None,
     typer.Option(
         "--secrets", metavar="FILE", envvar="BUSMQ_FEDERATION_SECRETS", show_default=False, help="TOML file of secrets and what each of them may do."
+    ),
+]
+ClientCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-client-ca", metavar="FILE", help="PEM file: clients must show a certificate of one of these authorities.", show_default=False
+    ),
+]
+ProxyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NETWORK", help="A proxy, or a network of them, whose X-Forwarded-For names the client; may be repeated.", show_default=False
     ),
 ]
 
@@ -40,7 +55,10 @@ class _Place:
     port: int
     path: str
     origins: tuple[str, ...]
-    tls: ssl.SSLContext | None
+    proxies: tuple[str, ...]
+    secrets: Path | None
+    files: tuple[Path | None, Path | None, Path | None]
+    """Of TLS: certificate, key, authorities of clients."""
 
     @property
     def loopback(self) -> bool:
@@ -60,6 +78,8 @@ def serve(  # noqa: PLR0913  the options of a command
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Browsers may come from pages of this origin only, such as https://app.example.com; may be repeated."),
     ] = None,
+    client_ca: ClientCaOption = None,
+    trust_proxy: ProxyOption = None,
     limit: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help=f"Change a limit of what a peer may cost; may be repeated. They are: {LIMITS}.")
     ] = None,
@@ -69,7 +89,8 @@ def serve(  # noqa: PLR0913  the options of a command
     """Serve the bus to peers that cannot reach its Redis: Node, browsers, Python, Spark.
 
     Whoever connects shows a secret. Without --secrets one is made for this run, and only this machine can connect.
-    /healthz and /metrics (Prometheus) answer on the same port. SIGTERM lets every object detach before the end.
+    /livez, /readyz and /metrics (Prometheus) answer on the same port. SIGTERM lets nobody in any more, answers calls under way and
+    lets every object detach before the end. SIGHUP reads the secrets and certificates anew: peers whose secret has changed are cut off.
 
     ```
     busmq serve
@@ -90,19 +111,23 @@ def serve(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     host, port = address(listen)
-    place = _Place(host, port, path, tuple(origin or ()), certificate(certificate_file, key_file))
+    files = (certificate_file, key_file, client_ca)
+    place = _Place(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files)
+    tls = certificate(*files)
     limits = limits_with(limit or [])
     secret = None if secrets else randomness.token_urlsafe(24)
     if secret and not place.loopback:
         raise ConfigError(reason=f"{listen} can be reached from other machines, so it needs secrets. Give --secrets FILE, or listen on 127.0.0.1")
     keyring = Keyring.load(secrets) if secrets else Keyring.single(str(secret))
     named(redis)
-    code = asyncio.run(_serve(out, redis, place, keyring, limits, secret))
+    code = asyncio.run(_serve(out, redis, place, keyring, limits, secret, tls))
     if code:
         raise KeyboardInterrupt
 
 
-async def _serve(out: Output, redis: RedisOptions, place: _Place, keyring: Keyring, limits: Limits, secret: str | None) -> bool:
+async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
+    out: Output, redis: RedisOptions, place: _Place, keyring: Keyring, limits: Limits, secret: str | None, tls: ssl.SSLContext | None
+) -> bool:
     """Until a signal comes; whether it was Ctrl-C."""
     try:
         from busmq_spark.bus.bus import Bus
@@ -121,24 +146,35 @@ async def _serve(out: Output, redis: RedisOptions, place: _Place, keyring: Keyri
     settings = {row.name: getattr(redis, row.name) for row in fields(BusOptions) if hasattr(redis, row.name)}
     async with Bus(**settings) as bus:
         server = FederationServer(
-            bus, keyring, host=place.host, port=place.port, path=place.path, limits=limits, origins=place.origins, tls=place.tls
+            bus, keyring, host=place.host, port=place.port, path=place.path, limits=limits, origins=place.origins, tls=tls, proxies=place.proxies
         )
         async with server:
             loop.add_signal_handler(signal.SIGINT, leave, True)
             loop.add_signal_handler(signal.SIGTERM, leave, False)
-            _welcome(out, server.url, place, keyring, secret)
+            loop.add_signal_handler(signal.SIGHUP, _reload, out, server, place)
+            _welcome(out, server.url, place, keyring, secret, encrypted=tls is not None)
             interrupted = await ended
             out.note("Leaving: objects detach, peers are sent away.")
     return interrupted
 
 
-def _welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str | None) -> None:
-    if not place.loopback and place.tls is None:
+def _reload(out: Output, server: "FederationServer", place: _Place) -> None:
+    """Read the files anew; with one that cannot be used nothing changes."""
+    try:
+        server.reload(Keyring.load(place.secrets) if place.secrets else None, certificate(*place.files))
+    except ConfigError as error:
+        out.warn(f"nothing is reloaded: {error}")
+    else:
+        out.note("The secrets and certificates are read anew.")
+
+
+def _welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
+    if not place.loopback and not encrypted:
         out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
     if secret:
         out.note(f"The secret of this run is {secret} and nobody can use it from another machine. To choose who may do what: --secrets FILE", "bold")
     if out.as_json:
-        out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK], pages=[HEALTH, METRICS])
+        out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK], pages=[*PAGES])
     else:
         shown = url.replace("wss://", "https://").replace("ws://", "http://")
         out.say(
@@ -161,15 +197,19 @@ def address(text: str) -> tuple[str, int]:
     return found[1] or found[2], port
 
 
-def certificate(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """What makes the server speak TLS; None without a certificate."""
+def certificate(cert: Path | None, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext | None:
+    """What makes the server speak TLS; None without a certificate. With ``client_ca`` clients must show one, too."""
     if cert is None:
-        if key is not None:
-            raise ConfigError(reason="--tls-key is given without --tls-cert. Give both, or neither to serve without TLS")
+        if key is not None or client_ca is not None:
+            given = "--tls-key" if key is not None else "--tls-client-ca"
+            raise ConfigError(reason=f"{given} is given without --tls-cert. Give both, or neither to serve without TLS")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key, password="")  # else OpenSSL would ask the terminal
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
     except OSError as error:  # also what OpenSSL says
         named_file = error.filename or f"{cert}{f' and {key}' if key else ''}"
         raise ConfigError(

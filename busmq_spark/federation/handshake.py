@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
@@ -19,7 +19,8 @@ from busmq_spark.federation.rights import ANYONE, Identity
 OURS = "X-Busmq"
 """Header of an accepted handshake: by it clients of ours tell a server of ours from npm's."""
 BULK: Final = "busmq.bulk.v1"
-HEALTH, METRICS = "/healthz", "/metrics"
+HEALTH, LIVE, READY, METRICS = "/healthz", "/livez", "/readyz", "/metrics"
+PAGES = (HEALTH, LIVE, READY, METRICS)
 REASONS = ("path", "origin", "secret", "busy")
 """Why a handshake is refused: the values of a metric's label."""
 MOST_PAIRS = 1000  # compat: Node looks at no more
@@ -58,8 +59,8 @@ class Door:
     origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"/[A-Za-z0-9/_.~-]*", self.path) or self.path in (HEALTH, METRICS):
-            raise ConfigError(reason=f"path is {self.path!r}; expected one such as /bus, and neither {HEALTH} nor {METRICS}")
+        if not re.fullmatch(r"/[A-Za-z0-9/_.~-]*", self.path) or self.path in PAGES:
+            raise ConfigError(reason=f"path is {self.path!r}; expected one such as /bus, and none of {', '.join(PAGES)}")
         for origin in self.origins:
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+", origin):
                 raise ConfigError(reason=f"origin is {origin!r}; expected scheme, host and port only, such as https://app.example.com")
@@ -73,10 +74,36 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def networks(texts: Sequence[str]) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Addresses of proxies, or networks of them such as 10.0.0.0/8. Raises ConfigError."""
+    try:
+        return tuple(ip_network(text) for text in texts)
+    except ValueError as error:
+        raise ConfigError(reason=f"a proxy to trust: {error}; expected an address or a network such as 10.0.0.0/8") from None
+
+
+def client_address(peer: str, headers: Sequence[tuple[str, str]], trusted: Sequence[IPv4Network | IPv6Network]) -> str:
+    """Behind trusted proxies the last address that none of them has: what stands before it in X-Forwarded-For anyone may have written."""
+    hops = [word.strip() for line in _all(headers, "x-forwarded-for") for word in line.split(",")]
+    address = peer
+    while _is_in(address, trusted) and hops:
+        address = hops.pop()
+    return address
+
+
+def _is_in(text: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return any((mapped or address) in network for network in trusted)
+
+
 def page(target: str) -> str | None:
-    """Which of the two pages for operators is asked for, if it is one: they need no secret and hold none."""
+    """Which of the pages for operators is asked for, if it is one: they need no secret and hold none."""
     path = split(target)[0]
-    return path if path in (HEALTH, METRICS) else None
+    return path if path in PAGES else None
 
 
 def decide(target: str, headers: Sequence[tuple[str, str]], door: Door) -> Accept | Refuse:

@@ -52,6 +52,11 @@ class _Key:
     signing: bytes
     grants: Grants
 
+    @property
+    def id(self) -> bytes:
+        """Tells it from others; the secret cannot be found from it, nor can anything be signed with it."""
+        return hmac.digest(self.signing, b"busmq_spark id", sha256)[:16]
+
 
 class Keyring:
     """The secrets a server knows."""
@@ -96,7 +101,7 @@ class Keyring:
         for key in self._keys:  # all of them, always
             if hmac.compare_digest(digest, key.digest):
                 found = key
-        return None if found is None else Identity(found.name, found.grants)
+        return None if found is None else Identity(found.name, found.grants, key=found.id)
 
     def identify_token(self, text: str) -> Identity | None:
         """Whose token this is, while it is valid."""
@@ -104,11 +109,15 @@ class Keyring:
         if claim is None:
             return None
         [key] = [key for key in self._keys if key.name == claim.name]
-        return Identity(key.name, key.grants, claim.narrowed, claim.expires)
+        return Identity(key.name, key.grants, claim.narrowed, claim.expires, key.id)
 
     def identify_either(self, text: str) -> Identity | None:
         """Whose secret or token this is."""
         return self.identify(text) or self.identify_token(text)
+
+    def holds(self, identity: Identity) -> bool:
+        """Whether the secret that somebody has shown is still one of these, and may still do the same."""
+        return any((key.name, key.id, key.grants) == (identity.name, identity.key, identity.grants) for key in self._keys)
 
     def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
         """A token of the secret ``name`` for so many seconds; its characters need no escaping in a URL.

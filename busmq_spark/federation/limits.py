@@ -30,8 +30,10 @@ class Limits:
     name_bytes: int = limit(1_024, "longest name of an event that is listened to")
     depth: int = limit(64, "deepest nesting of an argument")
     subscriptions: int = limit(200, "subscriptions of a queue, beyond which no further one is registered")
-    connections: int = limit(2_000, "open connections in all, those still in their handshake included; a further one is closed at once")
+    connections: int = limit(2_000, "open connections in all; a further one is answered with 503")
     connections_per_address: int = limit(500, "open connections of one address (64 bits of an IPv6 one)")
+    handshakes: int = limit(256, "connections that are not let in yet; a further one ends the oldest of the address that has most of them")
+    backlog: int = limit(1_024, "connections that the operating system keeps until they are accepted")
     connections_per_secret: int = limit(1_000, "open connections of the peers of one secret; a further one is answered with 503")
     bytes_per_secret: int = limit(256 * MIB, "bytes taken from them and not worked off; reached, nothing more is read from any")
     threads_per_secret: int = limit(16, "bulk calls of theirs that are worked off at once, of 128; further ones wait")
@@ -40,6 +42,7 @@ class Limits:
     handshake_s: float = limit(10.0, "time from connecting to a complete HTTP request")
     idle_s: float = limit(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
     send_s: float = limit(20.0, "time in which a peer takes not one byte of what waits for it, until it is cut off")
+    drain_s: float = limit(5.0, "time at a graceful stop for calls under way to be answered; meanwhile nobody new is let in")
     close_s: float = limit(5.0, "time for a closing handshake, and for objects to detach at a graceful stop")
 
     def __post_init__(self) -> None:

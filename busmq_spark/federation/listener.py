@@ -1,4 +1,4 @@
-"""Who may connect at all: so many sockets, and so many of one address, handshakes under way included."""
+"""Who may connect at all: so many sockets, and so many of one address. Those that are not let in yet have places of their own, which are few."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Listener:
     def __init__(self, limits: Limits, refused: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
         self.limits, self._refused, self.tls = limits, refused, tls
         self._by_address: Counter[str] = Counter()
-        self.open = 0
+        self._let_in = 0
+        self._pending: dict[Socket, str] = {}
         self.sockets: set[Socket] = set()
         """Those that speak HTTP or more: under TLS, once its handshake is over."""
 
@@ -40,25 +41,47 @@ class Listener:
         """What websockets makes for each socket."""
         return Socket(self, *args, **keywords)
 
-    def enter(self, address: str) -> bool:
-        """Count one more; False when there are too many."""
-        if self.open >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
+    @property
+    def open(self) -> int:
+        """Sockets, handshakes under way included."""
+        return self._let_in + len(self._pending)
+
+    def begin(self, socket: Socket, address: str) -> None:
+        """One more in its handshake. With too many, the oldest of the address with most of them ends: who fills the places ends its own."""
+        self._pending[socket] = address
+        if len(self._pending) > self.limits.handshakes:
+            crowded = Counter(self._pending.values()).most_common(1)[0][0]
+            oldest = next(each for each, where in self._pending.items() if where == crowded)
+            del self._pending[oldest]
+            self._refused()
+            oldest.tcp.abort()
+
+    def let_in(self, socket: Socket, address: str) -> bool:
+        """Its handshake is over; False when there are too many."""
+        if self._let_in >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
             self._refused()
             return False
-        self.open += 1
+        if self._pending.pop(socket, None) is None:
+            return False  # it was ended meanwhile
+        self._let_in += 1
         self._by_address[address] += 1
+        socket.counted = address
         return True
 
-    def leave(self, address: str) -> None:
-        """One less."""
-        self.open -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+    def leave(self, socket: Socket) -> None:
+        """It is gone."""
+        self._pending.pop(socket, None)
+        self.sockets.discard(socket)
+        address, socket.counted = socket.counted, None
+        if address is not None:
+            self._let_in -= 1
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
 
 
 class Socket(ServerConnection):
-    """A web socket that is counted. One too many is closed before a byte of it is read.
+    """A web socket that is counted.
 
     It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
     """
@@ -67,10 +90,13 @@ class Socket(ServerConnection):
     """What the handshake has decided."""
     tcp: asyncio.Transport
     """Under TLS not the transport that is written to."""
+    address = ""
+    counted: str | None = None
+    """As which address it was let in: behind a proxy not its own."""
 
     def __init__(self, listener: Listener, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._listener, self._address, self._counted, self._made = listener, "", False, False
+        self._listener, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
         self._progress, self._heard = Progress(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
@@ -81,11 +107,9 @@ class Socket(ServerConnection):
         """The TCP connection is there."""
         assert isinstance(transport, asyncio.Transport)
         self.tcp = transport
-        self._address = household(transport.get_extra_info("peername"))
-        self._counted = self._listener.enter(self._address)
-        if not self._counted:
-            transport.abort()
-        elif self._listener.tls is None:
+        self.address = address_of(transport.get_extra_info("peername"))
+        self._listener.begin(self, household(self.address))
+        if self._listener.tls is None:
             self._begin(transport)
         else:
             transport.pause_reading()
@@ -98,7 +122,7 @@ class Socket(ServerConnection):
                 transport, self, tls, server_side=True, ssl_handshake_timeout=limits.handshake_s, ssl_shutdown_timeout=limits.close_s
             )
         except OSError as error:  # also those of TLS
-            log.debug("federation: %s speaks no TLS (%s)", self._address, error)
+            log.debug("federation: %s speaks no TLS (%s)", self.address, error)
             transport.abort()
             return
         if secured is not None and not secured.is_closing():
@@ -139,10 +163,7 @@ class Socket(ServerConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
-        if self._counted:
-            self._counted = False
-            self._listener.leave(self._address)
-            self._listener.sockets.discard(self)
+        self._listener.leave(self)
         if self._made:
             super().connection_lost(exc)
 
@@ -165,12 +186,20 @@ class Socket(ServerConnection):
             super().eof_received()
 
 
-def household(peer: Any) -> str:
+def address_of(peer: Any) -> str:
+    """The address of a peer, as its socket says it."""
+    try:
+        return str(peer[0]).partition("%")[0]
+    except (TypeError, IndexError):
+        return str(peer)
+
+
+def household(text: str) -> str:
     """The address, or of an IPv6 one the network it stands for."""
     try:
-        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
-    except (TypeError, IndexError, ValueError):
-        return str(peer)
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     if address.ipv4_mapped is not None:

@@ -12,7 +12,7 @@ Rule 4. A token acts for the secret it was signed with. One that is narrowed has
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NoReturn
 
@@ -43,6 +43,8 @@ class Identity:
     grants: Grants
     narrowed: Grants | None = None
     expires: float | None = None
+    key: bytes = field(default=b"", repr=False)
+    """Of which secret; another one under the same name has another."""
 
     @property
     def owner(self) -> str:

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -27,10 +28,10 @@ from websockets.typing import Subprotocol
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.connection import Connection
-from busmq_spark.federation.handshake import BULK, HEALTH, OURS, REASONS, Door, Refuse, decide, is_loopback, page
+from busmq_spark.federation.handshake import BULK, LIVE, METRICS, OURS, REASONS, Door, Refuse, client_address, decide, is_loopback, networks, page
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.listener import Listener, Socket
+from busmq_spark.federation.listener import Listener, Socket, household
 from busmq_spark.federation.memory import Tide, give_back
 from busmq_spark.federation.quiet import WIRE_LOG
 from busmq_spark.federation.shares import Shares
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 TICK_S = 1.0
+CUT_OFF = ("slow", "silent", "expired", "flooded", "revoked")
 log = logging.getLogger("busmq_spark")
 
 
@@ -61,6 +63,7 @@ class FederationServer:
         origins: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
         metrics: Metrics | None = None,
+        proxies: Sequence[str] = (),
     ) -> None:
         if keyring is None and not is_loopback(host):
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
@@ -69,6 +72,8 @@ class FederationServer:
         self._door = Door(keyring, path, tuple(origins))
         self._counts = Counts(self._metrics)
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
+        self._proxies = networks(proxies)
+        self._draining = False
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._shares = Shares(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
@@ -98,6 +103,7 @@ class FederationServer:
                 ping_timeout=None,  # a pong waits behind what is on its way to us, and the ping behind what is for the peer: see _watching
                 close_timeout=limits.close_s,
                 max_size=limits.message_bytes,
+                backlog=limits.backlog,
                 max_queue=(2, 1),  # messages that are read and not taken: each may be as long as is allowed
                 logger=WIRE_LOG,
                 create_connection=cast(Any, self._listener.connection),  # anything that makes one
@@ -112,13 +118,16 @@ class FederationServer:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Detach what peers had attached, send them what was taken for them, and close every socket with 1001 (going away)."""
-        server, self._server = self._server, None
+        server = self._server
         assert server is not None
         assert self._watch is not None
+        self._draining = True  # the pages for operators say so, and nobody is let in any more
+        await asyncio.gather(
+            _within(self._limits.drain_s, self._bulk.drain()),
+            _within(self._limits.close_s, asyncio.gather(*(connection.leave() for connection in self._connections))),
+        )
         self._watch.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.close_s):
-                await asyncio.gather(*(connection.leave() for connection in self._connections))
+        self._server = None
         server.close()
         try:
             async with asyncio.timeout(3 * self._limits.close_s):
@@ -147,31 +156,48 @@ class FederationServer:
         """What it counts."""
         return self._metrics
 
+    def reload(self, keyring: Keyring | None = None, tls: ssl.SSLContext | None = None) -> None:
+        """From now on these secrets and this certificate, each if it is given. Peers whose secret has gone or has other grants are cut off."""
+        if tls is not None:
+            self._listener.tls = tls
+        if keyring is None:
+            return
+        self._door = replace(self._door, keyring=keyring)
+        for socket in tuple(self._listener.sockets):
+            if socket.accepted is not None and not keyring.holds(socket.accepted.identity):
+                self._cut_off(socket, "revoked", "has shown a secret that has changed,")
+
     # -- handshake --------------------------------------------------------------------------------------------------------------------------
 
     def _request(self, socket: ServerConnection, request: Request) -> Response | None:
         found = page(request.path)
         if found is not None:
             return self._page(found)
-        if self._server is None:
-            self._counts.refused.add(reason="busy")
-            return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
-        decision = decide(request.path, list(request.headers.raw_items()), self._door)
+        if self._server is None or self._draining:
+            return self._busy()
+        headers = list(request.headers.raw_items())
+        decision = decide(request.path, headers, self._door)
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
         if self._shares.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
-            self._counts.refused.add(reason="busy")
-            return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
-        cast(Socket, socket).accepted = decision
+            return self._busy()
+        ours = cast(Socket, socket)
+        if not self._listener.let_in(ours, household(client_address(ours.address, headers, self._proxies))):
+            return _unavailable()
+        ours.accepted = decision
         return None
 
+    def _busy(self) -> Response:
+        self._counts.refused.add(reason="busy")
+        return _unavailable()
+
     def _page(self, path: str) -> Response:
-        if path == HEALTH:
-            healthy = self._bus.online and self._server is not None
-            status, phrase, text, kind = (200, "OK", "ok\n", "text/plain") if healthy else (503, "Service Unavailable", "no Redis\n", "text/plain")
-        else:
-            status, phrase, text, kind = 200, "OK", self._metrics.text(), CONTENT_TYPE
+        status, phrase, text, kind = 200, "OK", "ok\n", "text/plain"
+        if path == METRICS:
+            text, kind = self._metrics.text(), CONTENT_TYPE
+        elif path != LIVE and (self._draining or self._server is None or not self._bus.online):
+            status, phrase, text = 503, "Service Unavailable", "leaving\n" if self._draining else "no Redis\n"
         body = text.encode()
         return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]), body)
 
@@ -247,10 +273,21 @@ class Counts:
     def __init__(self, metrics: Metrics) -> None:
         self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK))
         self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REASONS)
-        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=("slow", "silent", "expired", "flooded"))
+        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=CUT_OFF)
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
+
+
+async def _within(seconds: float, work: Awaitable[object]) -> None:
+    """Until it is done, or given up after so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
+
+
+def _unavailable() -> Response:
+    return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
 
 
 def keep_less(socket: ServerConnection, size: int) -> None:

@@ -44,7 +44,11 @@ def test_it_serves_the_bus_and_leaves_when_told(start: Start, fresh: Fresh, secr
         process = start("serve", "--listen", "127.0.0.1:0", "--path", "/the/bus", "--secrets", str(secrets), "--json")
         found, port = serving(process)
         assert found["url"] == f"ws://127.0.0.1:{port}/the/bus"
-        assert (found["secrets"], found["protocols"], found["pages"]) == (["reports"], ["busmq", "busmq.bulk.v1"], ["/healthz", "/metrics"])
+        assert (found["secrets"], found["protocols"], found["pages"]) == (
+            ["reports"],
+            ["busmq", "busmq.bulk.v1"],
+            ["/healthz", "/livez", "/readyz", "/metrics"],
+        )
 
         async def talk(port: int, number: signal.Signals, process: subprocess.Popen[bytes] = process) -> bytes:
             raw = await Raw.open(port, f"/the/bus?secret={SECRET}")

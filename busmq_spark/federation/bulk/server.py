@@ -74,6 +74,7 @@ class BulkServer:
         self.places, self.clients, self.stores = Places(), Clients(), Stores(self.address, READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
+        self._sessions: set[_Session] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,10 +92,16 @@ class BulkServer:
     async def serve(self, socket: ServerConnection, identity: Identity) -> None:
         """Answer one connection until it ends."""
         session = _Session(self, socket, identity)
+        self._sessions.add(session)
         try:
             await session.run()
         finally:
+            self._sessions.discard(session)
             await session.close()
+
+    async def drain(self) -> None:
+        """End each connection once nothing of it is under way."""
+        await asyncio.gather(*(session.drain() for session in self._sessions))
 
     def lane(self, identity: Identity) -> Lane:
         """A store for a peer."""
@@ -161,6 +168,13 @@ class _Session:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def drain(self) -> None:
+        """Until its calls are answered and its reads are over; then the peer is sent away, and comes back elsewhere."""
+        while self._pending or self._reads:
+            self._room.clear()
+            await self._room.wait()
+        await self._socket.close(1001, "going away")
 
     async def close(self) -> None:
         """Give back what the connection holds."""
@@ -334,6 +348,7 @@ class _Session:
     def _read_ended(self, id: int, reading: Reading) -> None:
         if self._reads.get(id) is reading:
             del self._reads[id]
+            self._room.set()
 
     async def _stream(self, id: int, reading: Reading, lane: Lane, bodies: Bodies) -> None:
         following, schema = lane.start(bodies.next), None

@@ -32,6 +32,8 @@ SEND_S = 20.0
 MOST_BYTES = 1536 * 1024 * 1024
 """Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
 _SMALL = 64 * 1024
+_ANNOUNCED = 16 * 1024 * 1024
+"""Memory that an announced length gets at once."""
 _TEMPORARY = (429, 502, 503, 504)
 
 
@@ -184,12 +186,18 @@ class BulkSocket:
 
     def _take(self, length: int) -> memoryview:
         """The next ``length`` bytes, in memory of their own."""
-        view = memoryview(pa.allocate_buffer(length)).cast("B") if length else memoryview(b"")
-        got = min(length, self._used - self._at)
+        size = min(length, _ANNOUNCED)
+        view = memoryview(pa.allocate_buffer(size)).cast("B") if size else memoryview(b"")
+        got = min(size, self._used - self._at)
         if got:
             view[:got] = self._buffer[self._at : self._at + got]
             self._at += got
         while got < length:
+            if got == size:  # a length is believed as far as bytes have come
+                size = min(length, 2 * size)
+                larger = memoryview(pa.allocate_buffer(size)).cast("B")
+                larger[:got] = view
+                view = larger
             got += self._receive(view[got:])
         return view
 
