@@ -81,6 +81,14 @@ def total(digests: Iterable[int]) -> int:
     return sum(digests) & MAX_ID
 
 
+def by_queue(staged: Sequence[Staged]) -> dict[str, list[Staged]]:
+    """The lists of each queue, in their order."""
+    found: dict[str, list[Staged]] = {}
+    for part in staged:
+        found.setdefault(part.queue, []).append(part)
+    return found
+
+
 def encode_runs(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Chunk sizes as [size, how often] pairs: a million rows are two pairs, not a thousand numbers."""
     runs: list[tuple[int, int]] = []

@@ -95,8 +95,10 @@ class Committer:
         parts: dict[str, list[Staged]] = {}
         for s in held:
             parts.setdefault(s.queue, []).append(s)
+        done = self._store.commit_many(sink, batch, held) if len(parts) > 1 else {}
         for queue, part in parts.items():
-            self._append(queue, sink, batch, part)
+            if done.get(queue, part) is not None:
+                self._append(queue, sink, batch, part)
         return held
 
     def _record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str) -> tuple[Staged, ...]:

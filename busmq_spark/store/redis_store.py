@@ -16,9 +16,9 @@ from busmq_spark.core.keys import QueueKeys, hash_index, sink_record
 from busmq_spark.core.once import Remembered
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.ranges import TARGET_BYTES
-from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.sink import Full, Staged, by_queue
 from busmq_spark.core.state import Ack, AckResult, QueueState
-from busmq_spark.errors import LinkLost
+from busmq_spark.errors import LinkLost, QueueMissing
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Rows, Site, Traces
@@ -184,6 +184,15 @@ class RedisStore:
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
         return self._links[staged[0].server].run(sinks.commit(self.keys(queue), sink, batch, staged))
+
+    def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
+        found: dict[str, Full | QueueMissing | None] = {}
+        for queue, part in by_queue(staged).items():
+            try:
+                found[queue] = self.commit(queue, sink, batch, part)
+            except QueueMissing as missing:
+                found[queue] = missing
+        return found
 
     def discard(self, staged: Sequence[Staged]) -> None:
         for server, part in _by_server(staged).items():

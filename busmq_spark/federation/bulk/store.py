@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.queue import Attached
-from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, digest, encode_runs, total
+from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, by_queue, digest, encode_runs, total
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
@@ -124,11 +124,8 @@ class FederatedStore:
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
-        by_queue: dict[str, list[Staged]] = {}
-        for part in staged:
-            by_queue.setdefault(part.queue, []).append(part)
-        asked = [(queue, sink, batch, parts) for queue, parts in by_queue.items()]
-        return dict(zip(by_queue, self._link.calls("commit", asked, (QueueMissing,)), strict=True))
+        asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
+        return dict(zip([queue for queue, *_ in asked], self._link.calls("commit", asked, (QueueMissing,)), strict=True))
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
         held: tuple[Staged, ...] = self._link.call("recorded", sink, batch)
