@@ -13,6 +13,7 @@
     │   └── ServerReadOnly         a replica, or a master that lost its replicas
     ├── QueueMissing               the queue does not exist and may not be created
     ├── QueueBusy                  another query reads this queue (or subscription)
+    ├── QueueDamaged               a key of the queue holds what no program of the bus writes
     ├── UnreadBacklog              startingOffsets would delete messages that were never read
     ├── QueueFull        retriable the queue stayed at its ``maxsize`` until the deadline
     ├── StateError                 a call that makes no sense now, such as a push while not attached
@@ -153,6 +154,13 @@ class QueueBusy(BusError):
 
     code = "BUSMQ_QUEUE_BUSY"
     template = "queue {queue!r} {found}. {remedy}"
+
+
+class QueueDamaged(BusError):
+    """A key of the queue holds something that neither we nor npm busmq write."""
+
+    code = "BUSMQ_QUEUE_DAMAGED"
+    template = "queue {queue!r}: {found}; expected {expected}. See which program writes to its keys, and repair them or remove the queue"
 
 
 class UnreadBacklog(BusError):

@@ -110,7 +110,7 @@ def starting(text: str) -> str | dict[str, Any]:
     wanted = 'earliest, latest, or JSON such as {"orders": 41, "audit": "latest"} (an id is the last one that counts as read)'
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(wanted) from None
     if not isinstance(found, dict) or not all(_starts({0: value}) or _starts(value) for value in found.values()):
         raise ValueError(wanted)

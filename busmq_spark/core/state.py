@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
+from busmq_spark.errors import QueueDamaged
 
 T = TypeVar("T")
 
@@ -61,13 +63,20 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
         script("state", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [wanted for _, wanted in part])
         for part in _parts(queues, [keys for keys, _ in queues[:1]])
     ]
-    return [_state(row) for reply in replies for row in zip(*[iter(reply)] * _STATE_ITEMS, strict=True)]
+    rows = [row for reply in replies for row in zip(*[iter(reply)] * _STATE_ITEMS, strict=True)]
+    return [_state(keys.name, row) for (keys, _), row in zip(queues, rows, strict=True)]
 
 
-def _state(row: tuple[Any, ...]) -> QueueState:
+def _state(queue: str, row: tuple[Any, ...]) -> QueueState:
     ttl_s, born, maxsize, given, oldest, newest, count, mark, newest_mark = row
-    ids = (int(given), int(oldest or 0), int(newest or 0))
+    ids = (_id(queue, "last id", given), _id(queue, "oldest stored id", oldest or b"0"), _id(queue, "newest stored id", newest or b"0"))
     return QueueState(ttl_s, born.decode(), maxsize, *ids, int(count), mark.decode(), newest_mark.decode())
+
+
+def _id(queue: str, what: str, text: bytes) -> int:
+    if not re.fullmatch(rb"\d{1,16}", text):
+        raise QueueDamaged(queue=queue, found=f"its {what} is {text[:40].decode('utf-8', 'replace')!r}", expected="a whole number from 0 on")
+    return int(text)
 
 
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:
@@ -144,7 +153,14 @@ def subscribe(queues: Sequence[QueueKeys], subscription: str, starts: Sequence[s
 def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
     """For each queue its subscriptions and their last acked ids."""
     replies = yield [command("HGETALL", keys.acks) for keys in queues]
-    return [{name.decode(): int(last) for name, last in zip(reply[0::2], reply[1::2], strict=True) if not name.startswith(b":")} for reply in replies]
+    return [
+        {
+            name.decode(): _id(keys.name, "acked id of a subscription", last)
+            for name, last in zip(reply[0::2], reply[1::2], strict=True)
+            if not name.startswith(b":")
+        }
+        for keys, reply in zip(queues, replies, strict=True)
+    ]
 
 
 def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -> Flow[list[tuple[str, str]]]:

@@ -105,8 +105,8 @@ class Attachment:
 
     def raise_if_taken(self) -> None:
         """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
-        if self._keep_alive.taken:
-            raise lease.busy(self._keep_alive.taken, self._options.subscription)
+        if queue := self._keep_alive.taken:
+            raise lease.busy(queue, self._other_holder(queue), self._options.subscription)
 
     def entry(self, queue: str, at: Position | None, state: QueueState, *, fresh: bool) -> Position | None:
         """Where the next batch begins in a queue: at its position, or where it enters the query. None leaves the queue out for now.
@@ -267,6 +267,17 @@ class Attachment:
             return None
         return Position(state.born, state.floor, "", state.floor, at.lost + max(1, loss.ids))
 
+    def _other_holder(self, queue: str) -> str:
+        """Who else has the lease of a queue; '' when that is not known to be anyone who lives."""
+        if not self._token:
+            return ""
+        with suppress(ConfigError):  # npm's federation does not show it
+            holder = self.store.holders([queue], self._options.subscription).get(queue, "")
+            return "" if holder == self._token or is_dead(holder) else holder
+        return ""
+
     def _error(self, queue: str, loss: Loss) -> Exception:
+        if holder := self._other_holder(queue):  # a second driver of this query: it has read on, and nothing is lost
+            return lease.busy(queue, holder, self._options.subscription)
         listening = 1 if queue in self.queues else 0
         return loss_error(shown(queue), loss, self.store.traces(queue), own_listeners=listening)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from busmq_spark.errors import QueueBusy
 from busmq_spark.store.protocol import ReadStore
 from busmq_spark.store.sources import shown
-from busmq_spark.topology.holder import LEASE_MS, is_dead, machine
+from busmq_spark.topology.holder import LEASE_MS, described, is_dead, machine
 
 GRACE_S = 3.0
 """A reader of this machine that is just being stopped may take so long to end."""
@@ -30,12 +30,13 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
         if not dead:
             here = any(f"|{machine()}|" in holder for holder in others.values())
             if time.monotonic() - started > (GRACE_S if here else LEASE_MS / 1000 + GRACE_S):
-                raise busy(next(iter(others)), subscription)
+                raise busy(*next(iter(others.items())), subscription)
             time.sleep(0.2)
 
 
-def busy(queue: str, subscription: str) -> QueueBusy:
-    """The error for a queue that another query reads."""
+def busy(queue: str, holder: str, subscription: str) -> QueueBusy:
+    """The error for a queue that another query reads; ``holder`` is its token, '' where it has gone meanwhile."""
     what = f"is read by another query as subscription {subscription!r}" if subscription else "is read by another query"
-    remedy = "Stop that query, or give each query its own option 'subscription', or read with ack=none"
+    what += f" ({described(holder)})" if holder else ""
+    remedy = "Stop that query, or give each reader, also two of one query, its own option 'subscription', or read with ack=none"
     return QueueBusy(queue=shown(queue), found=what, remedy=remedy)

@@ -28,6 +28,13 @@ def is_dead(token: str) -> bool:
     return where == machine() and any(not _alive(process) for process in processes)
 
 
+def described(token: str) -> str:
+    """Who a holder is, for people."""
+    where, _, processes = token.partition("|")[2].partition("|")
+    process = processes.partition("|")[0].partition(".")[0] or "unknown"
+    return f"process {process} of {'this machine' if where == machine() else f'machine {where}'}"
+
+
 def _alive(process: str) -> bool:
     pid = process.partition(".")[0]
     return pid.isdigit() and process_name(int(pid)) == process

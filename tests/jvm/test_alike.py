@@ -144,6 +144,7 @@ KINDS: dict[str, type[BusError]] = {
     "SERVER_READ_ONLY": errors.ServerReadOnly,
     "QUEUE_MISSING": errors.QueueMissing,
     "QUEUE_BUSY": errors.QueueBusy,
+    "QUEUE_DAMAGED": errors.QueueDamaged,
     "UNREAD_BACKLOG": errors.UnreadBacklog,
     "QUEUE_FULL": errors.QueueFull,
     "STATE": errors.StateError,

@@ -73,6 +73,8 @@ def test_the_same_positions_have_the_same_text_in_whatever_order_they_came(offse
         {"v": 1, "queues": {"q": {}}},
         {"v": 1, "queues": {"q": {"born": "b", "last": "x", "mark": ""}}},
         {"v": 1, "queues": {"q": 41}},
+        *({"v": 1, "queues": {"q": {"born": "b", "mark": "", "last": last}}} for last in (float("inf"), 1e308, 1.5, -1, 2**53, True, None)),
+        *({"v": 1, "queues": {"q": {"born": "b", "mark": "", "last": 1, **more}}} for more in ({"from": -1}, {"from": 0.5}, {"lost": -1})),
         {"orders": {"0": 41}},
         41,
         None,

@@ -22,6 +22,13 @@ from tests.spark.test_acks import (  # noqa: F401  # as below; capped is their f
     test_with_ack_none_an_idle_query_plans_nothing,
     test_with_async_progress_tracking_nothing_is_acknowledged_before_it_is_in_the_logs,
 )
+from tests.spark.test_damaged import (  # noqa: F401  # as below
+    test_a_counter_that_is_no_id,
+    test_a_key_of_another_kind,
+    test_a_position_of_a_subscription_that_is_no_id,
+    test_a_second_driver_on_a_copy_of_the_checkpoint_names_who_reads,
+    test_an_id_in_the_list_that_is_none,
+)
 from tests.spark.test_entry import (  # noqa: F401  # as below; read is their fixture
     read,
     test_a_checkpoint_counts_and_not_the_start,

@@ -24,6 +24,8 @@ public enum ErrorKind {
             "queue {queue!r} does not exist and may not be created here. "
                     + "Create it with a producer first, or set createQueue=true on a stream"),
     QUEUE_BUSY("BUSMQ_QUEUE_BUSY", false, "queue {queue!r} {found}. {remedy}"),
+    QUEUE_DAMAGED("BUSMQ_QUEUE_DAMAGED", false,
+            "queue {queue!r}: {found}; expected {expected}. See which program writes to its keys, and repair them or remove the queue"),
     UNREAD_BACKLOG("BUSMQ_UNREAD_BACKLOG", false,
             "queue {queue!r} holds {count} unread messages up to id {last}, where {start} begins; the acks of this query would delete them. "
                     + "To read them set startingOffsets=earliest with a new checkpoint; to leave them stored set ack=none; "

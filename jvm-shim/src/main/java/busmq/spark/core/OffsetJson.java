@@ -115,12 +115,17 @@ public final class OffsetJson {
         JsonNode born = p.get("born");
         JsonNode last = p.get("last");
         JsonNode mark = p.get("mark");
-        if (born == null || mark == null || last == null || !last.isIntegralNumber()) {
+        if (born == null || mark == null || !born.isTextual() || !mark.isTextual() || last == null || last.isNull() || !id(last) || !id(p.path("lost")) || !id(p.path("from"))) {
             throw foreign("a queue without born, last and mark", text);
         }
         JsonNode start = p.get("from");
         return new Position(
                 born.asText(), last.longValue(), mark.asText(), start == null || start.isNull() ? null : start.longValue(), p.path("lost").asLong(0));
+    }
+
+    private static boolean id(JsonNode found) {
+        boolean none = found != null && (found.isMissingNode() || found.isNull());
+        return none || (found != null && found.isIntegralNumber() && found.canConvertToLong() && found.longValue() >= 0 && found.longValue() < 1L << 53);
     }
 
     private static JsonNode parsed(String text) {

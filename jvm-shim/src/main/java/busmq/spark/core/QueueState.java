@@ -1,5 +1,8 @@
 package busmq.spark.core;
 
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 
@@ -17,10 +20,10 @@ public record QueueState(
     public static final int ITEMS = 9;
 
     /** The queue whose items begin at {@code at}. */
-    public static QueueState of(List<Object> reply, int at) {
+    public static QueueState of(String queue, List<Object> reply, int at) {
         return new QueueState(
-                (Long) reply.get(at), text(reply.get(at + 1)), (Long) reply.get(at + 2), id(reply.get(at + 3)), id(reply.get(at + 4)),
-                id(reply.get(at + 5)), (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)));
+                (Long) reply.get(at), text(reply.get(at + 1)), (Long) reply.get(at + 2), id(queue, "last id", reply.get(at + 3)),
+                stored(queue, "oldest stored id", reply.get(at + 4)), stored(queue, "newest stored id", reply.get(at + 5)), (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)));
     }
 
     public boolean exists() {
@@ -36,8 +39,17 @@ public record QueueState(
         return new String((byte[]) item, StandardCharsets.UTF_8);
     }
 
-    private static long id(Object item) {
+    private static long stored(String queue, String what, Object item) {
+        return text(item).isEmpty() ? 0 : id(queue, what, item);
+    }
+
+    /** An id as a key of the queue has it; {@code what} it is, for people. */
+    public static long id(String queue, String what, Object item) {
         String digits = text(item);
-        return digits.isEmpty() ? 0 : Long.parseLong(digits);
+        if (!digits.matches("\\d{1,16}")) {
+            throw BusException.of(ErrorKind.QUEUE_DAMAGED, "queue", queue, "expected", "a whole number from 0 on",
+                    "found", "its " + what + " is " + PyText.repr(digits.substring(0, Math.min(40, digits.length()))));
+        }
+        return Long.parseLong(digits);
     }
 }

@@ -110,8 +110,9 @@ final class Attachment implements AutoCloseable {
 
     /** Throws BUSMQ_QUEUE_BUSY when another query has taken a queue over (this one was cut off from Redis for longer than its lease). */
     void raiseIfTaken() {
-        if (keepAlive.taken() != null) {
-            throw Leases.busy(keepAlive.taken(), options.subscription());
+        String queue = keepAlive.taken();
+        if (queue != null) {
+            throw Leases.busy(queue, otherHolder(queue), options.subscription());
         }
     }
 
@@ -296,7 +297,17 @@ final class Attachment implements AutoCloseable {
         return state.exists() ? new Position(state.born(), state.floor(), "", state.floor(), at.lost() + Math.max(1, loss.ids())) : null;
     }
 
+    /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
+    private String otherHolder(String queue) {
+        String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
+        return holder.equals(token) || Holder.isDead(holder) ? "" : holder;
+    }
+
     private BusException error(String queue, Loss loss) {
+        String holder = otherHolder(queue);
+        if (!holder.isEmpty()) { // a second driver of this query: it has read on, and nothing is lost
+            return Leases.busy(queue, holder, options.subscription());
+        }
         return store.lossError(queue, loss);
     }
 }

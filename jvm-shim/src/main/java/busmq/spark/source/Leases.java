@@ -37,7 +37,8 @@ final class Leases {
             if (dead.isEmpty()) {
                 boolean here = others.values().stream().anyMatch(Holder::isHere);
                 if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? GRACE_MS : ReadStore.LEASE_MS + GRACE_MS)) {
-                    throw busy(others.keySet().iterator().next(), subscription);
+                    Map.Entry<String, String> other = others.entrySet().iterator().next();
+                    throw busy(other.getKey(), other.getValue(), subscription);
                 }
                 pause();
             }
@@ -56,11 +57,12 @@ final class Leases {
         }
     }
 
-    /** The error for a queue that another query reads. */
-    static BusException busy(String queue, String subscription) {
-        String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription));
+    /** The error for a queue that another query reads; {@code holder} is its token, empty where it has gone meanwhile. */
+    static BusException busy(String queue, String holder, String subscription) {
+        String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
+                + (holder.isEmpty() ? "" : " (" + Holder.described(holder) + ")");
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
-                "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
+                "remedy", "Stop that query, or give each reader, also two of one query, its own option 'subscription', or read with ack=none");
     }
 
     private static void pause() {

@@ -38,6 +38,14 @@ public final class Holder {
         return parts.length > 1 && parts[1].equals(machine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !alive(process));
     }
 
+    /** Who a holder is, for people. */
+    public static String described(String token) {
+        String[] parts = token.split("\\|", -1);
+        String process = parts.length > 2 ? parts[2].replaceFirst("\\..*", "") : "";
+        String where = parts.length > 1 ? parts[1] : "";
+        return "process " + (process.isEmpty() ? "unknown" : process) + " of " + (where.equals(machine()) ? "this machine" : "machine " + where);
+    }
+
     /** Whether the holder runs on this machine. */
     public static boolean isHere(String token) {
         return token.contains("|" + machine() + "|");

@@ -109,7 +109,7 @@ public final class LiveQueue {
         Call state = Call.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), need - 1);
         Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), need, Windows.DEEP);
         List<Object> replies = store.linkOf(queue).runAll(windows == null ? List.of(state, probe) : List.of(state));
-        QueueState now = QueueState.of(ReadStore.list(replies.get(0)), 0);
+        QueueState now = QueueState.of(queue, ReadStore.list(replies.get(0)), 0);
         String mark = last != null ? Mark.of(last) : need - 1 == entry.last() ? entry.mark() : "";
         Loss loss = Loss.between(new Position(entry.born(), need - 1, mark), now);
         head = now.count() > 0 ? now.oldest() : now.given() + 1;

@@ -129,7 +129,7 @@ public final class ReadStore implements AutoCloseable {
     public Map<String, QueueState> states(Map<String, Long> wanted) {
         return each(wanted.keySet(), QUEUES_PER_CALL,
                 part -> Call.script("state", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(part, wanted)),
-                (reply, at, queue) -> QueueState.of(list(reply), QueueState.ITEMS * at));
+                (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS * at));
     }
 
     /** The fingerprint of one message of each queue, by id; empty when it is not stored. */
@@ -197,7 +197,7 @@ public final class ReadStore implements AutoCloseable {
             for (int i = 0; i < items.size(); i += 2) {
                 String name = text(items.get(i));
                 if (!name.startsWith(":")) {
-                    found.put(name, number(items.get(i + 1)));
+                    found.put(name, QueueState.id(queue, "acked id of a subscription", items.get(i + 1)));
                 }
             }
             return found;

@@ -56,6 +56,12 @@ class OffsetJsonTest {
             strings = {
                 "{}", "{\"v\": 1, \"offsets\": {}}", "{\"v\": 1, \"queues\": []}", "{\"v\": 1, \"queues\": {\"q\": {}}}",
                 "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": \"x\", \"mark\": \"\"}}}", "{\"v\": 1, \"queues\": {\"q\": 41}}",
+                "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": -1, \"mark\": \"\"}}}",
+                "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": 1.5, \"mark\": \"\"}}}",
+                "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": 1e308, \"mark\": \"\"}}}",
+                "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": null, \"mark\": \"\"}}}",
+                "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": 9007199254740992, \"mark\": \"\"}}}",
+                "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": 1, \"mark\": \"\", \"from\": -1}}}",
                 "{\"orders\": {\"0\": 41}}", "41", "null", "\"latest\"", "latest"
             })
     void anOffsetOfSomebodyElseIsRefusedWithWhatWasFound(String garbage) {
