@@ -23,7 +23,8 @@ public record QueueState(
     public static QueueState of(String queue, List<Object> reply, int at) {
         return new QueueState(
                 (Long) reply.get(at), text(reply.get(at + 1)), (Long) reply.get(at + 2), id(queue, "last id", reply.get(at + 3)),
-                stored(queue, "oldest stored id", reply.get(at + 4)), stored(queue, "newest stored id", reply.get(at + 5)), (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)));
+                stored(queue, "oldest stored id", reply.get(at + 4)), stored(queue, "newest stored id", reply.get(at + 5)),
+                (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)));
     }
 
     public boolean exists() {

@@ -141,13 +141,17 @@ public final class ReadStore implements AutoCloseable {
     /** The id given last by each queue (0: none): one native command, the cheapest way to see that nothing was pushed. */
     public Map<String, Long> counters(Collection<String> queues) {
         if (cluster) {
-            return each(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> number(reply));
+            return each(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> counter(queue, reply));
         }
         return each(queues, Integer.MAX_VALUE, part -> {
             List<Object> words = new ArrayList<>(List.of("MGET"));
             part.forEach(queue -> words.add(keys(queue).msgid()));
             return Call.command(words.toArray());
-        }, (reply, at, queue) -> number(list(reply).get(at)));
+        }, (reply, at, queue) -> counter(queue, list(reply).get(at)));
+    }
+
+    private static long counter(String queue, Object reply) {
+        return reply == null ? 0 : QueueState.id(queue, "last id", reply);
     }
 
     /**
