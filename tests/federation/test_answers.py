@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -36,9 +37,9 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federat
             [connection] = server._connections
             most, put = 0, connection.outbox.put
 
-            def counted(packet: bytes) -> None:
+            def counted(packet: bytes, left: Callable[[], None] | None = None) -> None:
                 nonlocal most
-                put(packet)
+                put(packet, left)
                 most = max(most, connection.outbox.waiting)
 
             connection.outbox.put = counted  # type: ignore[method-assign]  # looks over its shoulder

@@ -5,6 +5,15 @@
 -- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full ''
 -- EXPIRE comes first: it frees a Redis at its maxmemory from refusing what follows, and changes nothing where there is no such key.
 local sub, owner, most, lasting, results = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], {}
+
+local function count(acks)
+  local found = 0
+  for _, field in ipairs(redis.call('HKEYS', acks)) do
+    if string.sub(field, 1, 1) ~= ':' then found = found + 1 end -- ':born' and ':at:<name>' are no subscriptions
+  end
+  return found
+end
+
 for q = 1, #KEYS / 4 do
   local metadata, acks, owners, lease = KEYS[4 * q - 3], KEYS[4 * q - 2], KEYS[4 * q - 1], KEYS[4 * q]
   redis.call('EXPIRE', owners, lasting)
@@ -12,7 +21,7 @@ for q = 1, #KEYS / 4 do
     results[q] = {'missing', ''}
   elseif redis.call('HEXISTS', acks, sub) == 1 or redis.call('EXISTS', lease) == 1 then
     results[q] = {'ok', redis.call('HGET', owners, sub) or ''}
-  elseif redis.call('HLEN', acks) > most then -- one field is ':born'
+  elseif count(acks) >= most then
     results[q] = {'full', ''}
   else
     redis.call('HSET', owners, sub, owner)
