@@ -110,6 +110,11 @@ class Checkpoint:
         return _last(self.folder / "offsets")
 
     @property
+    def planned_with_rows(self) -> int:
+        """The last batch in the offset log that has rows: an idle query plans one without, so that Spark commits the one before."""
+        return next(batch for batch in range(self.planned, -1, -1) if "idle" not in self._offset(batch))
+
+    @property
     def committed(self) -> int:
         """The last batch in the commit log."""
         return _last(self.folder / "commits")
@@ -121,8 +126,10 @@ class Checkpoint:
 
     def end(self, queue: str, batch: int | None = None) -> dict[str, Any]:
         """Where a batch (the last one) ends in a queue."""
-        text = (self.folder / "offsets" / str(self.planned if batch is None else batch)).read_text()
-        return dict(json.loads(text.splitlines()[-1])["queues"][queue])
+        return dict(self._offset(self.planned if batch is None else batch)["queues"][queue])
+
+    def _offset(self, batch: int) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "offsets" / str(batch)).read_text().splitlines()[-1]))
 
 
 def _last(folder: Path) -> int:
