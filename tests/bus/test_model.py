@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.bus.bus import Bus
@@ -25,6 +25,8 @@ class Model:
     stored: list[int] = field(default_factory=list)
     toack: list[int] = field(default_factory=list)
     hands: dict[int, list[int]] = field(default_factory=lambda: {0: [], 1: [], 2: []})
+    handed: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0, 2: 0})
+    acked: set[int] = field(default_factory=set)
 
     def push(self, many: int) -> list[int]:
         first, self.given = self.given + 1, self.given + many
@@ -37,10 +39,26 @@ class Model:
         return self.hands[who].pop(0) if self.hands[who] else None
 
     def stop(self, who: int) -> None:
-        self.stored, self.hands[who] = sorted(self.stored + self.hands[who]), []
+        self.stored, self.hands[who] = sorted(self.stored + self.kept(who)), []
 
     def crash(self, who: int) -> None:
         self.hands[who] = []
+
+    def kept(self, who: int) -> list[int]:
+        """What Redis still has of what a consumer has in hand: one that had it before may have acked it."""
+        return [id for id in self.hands[who] if id not in self.acked]
+
+    def deliver(self, who: int, id: int) -> None:
+        self.handed[who] = max(self.handed[who], id)
+        if id not in self.acked:
+            self.toack.append(id)
+
+    def ack(self, who: int, last: int, reader: int | None) -> None:
+        """It reaches up to the highest id that this object was handed, also where another object reads now."""
+        last = min(last, self.handed[who])
+        self.toack = [id for id in self.toack if id > last]
+        if reader is not None:
+            self.acked.update(id for id in self.hands[reader] if id <= last)
 
 
 class Program:
@@ -134,7 +152,19 @@ async def compete(url: str, name: str, calls: Calls) -> None:
             assert await stored(program.queue) == model.stored
 
 
+PUSH = ("push", 0, 5)
+AHEAD: Calls = [PUSH, ("next", 0, None), ("next", 1, None), ("next", 1, None), ("ack", 0, 2)]
+"""The first object acks what only the second one was handed."""
+IN_HAND: Calls = [PUSH, *[("next", 0, None)] * 3, ("next", 1, None), ("ack", 0, 3), ("next", 1, None), ("crash", 1, None), ("next", 2, None)]
+"""The first object acks what it was handed, and what the second one has in hand again."""
+AGAIN: Calls = [PUSH, *[("next", 1, None)] * 3, ("stop", 1, None), ("next", 1, None), ("ack", 1, 3), ("crash", 1, None), ("next", 2, None)]
+"""An object acks what it was handed before it stopped, and has in hand again."""
+
+
 @settings(max_examples=60)
+@example(AHEAD)
+@example(IN_HAND)
+@example(AGAIN)
 @given(st.lists(anything, min_size=5, max_size=30))
 def test_a_reliable_consumer_loses_nothing_and_gets_again_what_it_did_not_ack(redis_url: str, fresh: Fresh, calls: Calls) -> None:
     asyncio.run(rely(redis_url, fresh(), calls))
@@ -158,7 +188,7 @@ async def rely(url: str, name: str, calls: Calls) -> None:
                         model.stored, model.toack = model.toack + model.stored, []
                     reader, expected = who, model.next(who, program.prefetch)
                     assert expected is not None
-                    model.toack.append(expected)
+                    model.deliver(who, expected)
                     assert await program.next(how) == expected
                     consumed.add(who)
                 case "stop" if reader == who:
@@ -169,16 +199,14 @@ async def rely(url: str, name: str, calls: Calls) -> None:
                     await program.crash()
                     await forget_lease(program.queue)
                     consumed.discard(who)
-                    model.toack, model.hands[who], reader = model.toack + model.hands[who], [], None
+                    model.toack, model.hands[who], model.handed[who], reader = model.toack + model.kept(who), [], 0, None
                 case "ack" if who in consumed:
-                    handed = [id for id in model.toack if id <= how]
-                    last = max(handed, default=0)
-                    await program.queue.ack(last)
-                    model.toack = [id for id in model.toack if id > last]
+                    await program.queue.ack(how)
+                    model.ack(who, how, reader)
                 case "cut":
                     program.cut()
             assert await stored(program.queue) == model.stored
-            out = model.hands[reader] if reader is not None else []
+            out = model.kept(reader) if reader is not None else []
             assert await redis(program.queue, "LLEN", program.queue.keys.toack) == 2 * (len(model.toack) + len(out))
 
 
