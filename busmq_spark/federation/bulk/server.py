@@ -75,6 +75,8 @@ class BulkServer:
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_Session] = set()
+        self.closing: list[asyncio.Task[None]] = []
+        """Peers that are sent away: each is given ``close_s`` to agree, and stopping does not wait for that as part of draining."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,7 +176,7 @@ class _Session:
         while self._pending or self._reads:
             self._room.clear()
             await self._room.wait()
-        await self._socket.close(1001, "going away")
+        self._server.closing.append(asyncio.create_task(self._socket.close(1001, "going away"), name="bulk: sending a peer away"))
 
     async def close(self) -> None:
         """Give back what the connection holds."""
