@@ -32,7 +32,7 @@ class Limits:
     subscriptions: int = limit(200, "subscriptions of a queue, beyond which no further one is registered")
     connections: int = limit(2_000, "open connections in all; a further one is answered with 503")
     connections_per_address: int = limit(500, "open connections of one address (64 bits of an IPv6 one)")
-    handshakes: int = limit(256, "connections that are not let in yet; a further one ends the oldest of the address that has most of them")
+    handshakes: int = limit(2_000, "connections that are not let in yet; a further one ends the oldest of the address that has most of them")
     backlog: int = limit(1_024, "connections that the operating system keeps until they are accepted")
     connections_per_secret: int = limit(1_000, "open connections of the peers of one secret; a further one is answered with 503")
     bytes_per_secret: int = limit(256 * MIB, "bytes taken from them and not worked off; reached, nothing more is read from any")

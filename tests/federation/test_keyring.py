@@ -319,7 +319,7 @@ GOLDEN_TOKEN = "bt1.eyJuIjoiYWxsIiwiZSI6MTAwMDA2MCwiZyI6eyJyZWFkIjpbIm9yZGVycy0q
 
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_limit_must_allow_something(value: float) -> None:
-    with pytest.raises(ConfigError, match=r"limit send_s .*a peer takes"):
+    with pytest.raises(ConfigError, match=r"limit send_s .*not one byte"):
         Limits(send_s=value)
 
 
