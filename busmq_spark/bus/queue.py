@@ -61,7 +61,7 @@ class Queue(AnyQueue):
     async def attach(self, *, ttl_s: int = flows.LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """Create the queue, or join the one that exists, which keeps its own ttl and maxsize. Whether it existed.
 
-        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days unless told otherwise, 30 s with npm busmq.
+        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by default, 30 s with npm busmq.
         Raises StateError when attached already.
         """
         async with self._busy:
@@ -264,7 +264,7 @@ class Queue(AnyQueue):
         self._away = True
 
     async def _warn_if_short(self) -> None:
-        """What this object pushed may be gone before anybody reads it: the queue has its ttl from whoever created it, and that was not asked for."""
+        """What this object pushed may expire unread: the queue has a shorter ttl, of the program that created it, than was asked for here."""
         if not self.pushed or self.ttl_s >= min(SHORT_TTL_S, self._wanted[0]) or self.name in self.bus.warned:
             return
         with suppress(BusError, TimeoutError):

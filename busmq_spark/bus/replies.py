@@ -47,7 +47,7 @@ class ReplyQueues:
         try:
             async with entry.attaching:
                 if not entry.queue.attached:
-                    await entry.queue.attach(ttl_s=TTL_S)  # the requester may have gone, and nobody would ever read it
+                    await entry.queue.attach(ttl_s=TTL_S)  # the requester may have gone, and the reply would stay unread for ever
             yield entry.queue
         finally:
             entry.users -= 1

@@ -89,7 +89,7 @@ def serve(  # noqa: PLR0913  the options of a command
     """Serve the bus to peers that cannot reach its Redis: Node, browsers, Python, Spark.
 
     Whoever connects shows a secret. Without --secrets one is made for this run, and only this machine can connect.
-    /livez, /readyz and /metrics (Prometheus) answer on the same port. SIGTERM lets nobody in any more, answers calls under way and
+    /livez, /readyz and /metrics (Prometheus) answer on the same port. SIGTERM refuses new connections, answers calls under way and
     lets every object detach before the end. SIGHUP reads the secrets and certificates anew: peers whose secret has changed are cut off.
 
     ```

@@ -111,7 +111,7 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
 
 
 def warn_if_abandoned(out: Output, queue: str, found: Subscription) -> None:
-    """One that nobody seems to read with any more, while messages stay stored for it."""
+    """One that no query seems to read with any more, while messages stay stored for it."""
     if found.abandoned:
         kept = f"{count(found.holds_back, 'message')} of queue {queue} stay stored for subscription {found.name}"
         out.warn(f"{kept}, which was last here {duration(found.idle_s or 0)} ago. If it is not needed: busmq unsubscribe {queue} {found.name}")

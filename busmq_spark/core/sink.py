@@ -142,7 +142,7 @@ def seal(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
 def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> Flow[tuple[Staged, ...]]:
     """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then that holds.
 
-    ``span`` says which part of its sources the batch covers, ``<digest>:<text>``; empty where nobody knows.
+    ``span`` says which part of its sources the batch covers, ``<digest>:<text>``; empty where that is not known.
     Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new checkpoint counts from 0 again), and
     BatchChanged when the batch on record is another one.
     """
@@ -174,7 +174,7 @@ def changed(held: Content, given: Content) -> dict[str, str]:
     unknown = any(digest is None for _, digest in (*before.values(), *now.values()))
     if before == now or (unknown and _rows(before) == _rows(now)):
         return {}
-    return {"by": "rows", "found": _told(before), "expected": _told(now), "remedy": f"{_OLDER}. {_VARIES}"}
+    return {"by": "rows", "found": _shown(before), "expected": _shown(now), "remedy": f"{_OLDER}. {_VARIES}"}
 
 
 _OLDER = (
@@ -185,7 +185,7 @@ _VARIES = (
     "If instead the query computes other rows each time from the same input (uuid(), rand(), a sample), onChangedBatch=keep takes those that were "
     "recorded first"
 )
-_TOLD = 5
+_SHOWN = 5
 """Queues that an error names."""
 
 
@@ -202,9 +202,9 @@ def _rows(content: dict[str, tuple[int, int | None]]) -> dict[str, int]:
     return {queue: rows for queue, (rows, _) in content.items()}
 
 
-def _told(content: dict[str, tuple[int, int | None]]) -> str:
-    told = [f"{rows} rows for {queue!r}" for queue, (rows, _) in list(content.items())[:_TOLD]]
-    return ", ".join(told or ["no rows"]) + (f" and {len(content) - _TOLD} more queues" if len(content) > _TOLD else "")
+def _shown(content: dict[str, tuple[int, int | None]]) -> str:
+    shown = [f"{rows} rows for {queue!r}" for queue, (rows, _) in list(content.items())[:_SHOWN]]
+    return ", ".join(shown or ["no rows"]) + (f" and {len(content) - _SHOWN} more queues" if len(content) > _SHOWN else "")
 
 
 def recorded(sink: str, batch: int) -> Flow[tuple[Staged, ...]]:

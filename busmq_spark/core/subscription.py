@@ -27,13 +27,13 @@ class Subscription:
     holds_back: int
     """Messages that stay stored for this one, since another subscription has acked them, or since there is no other."""
     idle_s: int | None
-    """Seconds since it came or acked last, by the server's clock; None where nobody noted it."""
+    """Seconds since it came or acked last, by the server's clock; None where it was not recorded."""
     reader: str
     """Whose lease it is under; empty when no query reads with it."""
 
     @property
     def abandoned(self) -> bool:
-        """Whether it looks as if nobody would read with it any more, and messages stay stored for it."""
+        """Whether it seems abandoned while messages stay stored for it."""
         return not self.reader and self.holds_back > 0 and (self.idle_s or 0) >= ABANDONED_S
 
 

@@ -116,7 +116,7 @@ class Keyring:
         return self.identify(text) or self.identify_token(text)
 
     def holds(self, identity: Identity) -> bool:
-        """Whether the secret that somebody has shown is still one of these, and may still do the same."""
+        """Whether the secret that a peer has shown is still one of these, with the same grants."""
         return any((key.name, key.id, key.grants) == (identity.name, identity.key, identity.grants) for key in self._keys)
 
     def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:

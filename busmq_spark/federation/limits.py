@@ -42,7 +42,7 @@ class Limits:
     handshake_s: float = limit(10.0, "time from connecting to a complete HTTP request")
     idle_s: float = limit(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
     send_s: float = limit(20.0, "time in which a peer takes not one byte of what waits for it, until it is cut off")
-    drain_s: float = limit(5.0, "time at a graceful stop for calls under way to be answered; meanwhile nobody new is let in")
+    drain_s: float = limit(5.0, "time at a graceful stop for calls under way to be answered; new connections are refused meanwhile")
     close_s: float = limit(5.0, "time for a closing handshake, and for objects to detach at a graceful stop")
 
     def __post_init__(self) -> None:

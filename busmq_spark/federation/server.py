@@ -121,7 +121,7 @@ class FederationServer:
         server = self._server
         assert server is not None
         assert self._watch is not None
-        self._draining = True  # the pages for operators say so, and nobody is let in any more
+        self._draining = True  # /readyz says so, and new connections are refused
         await asyncio.gather(
             _within(self._limits.drain_s, self._bulk.drain()),
             _within(self._limits.close_s, asyncio.gather(*(connection.leave() for connection in self._connections))),

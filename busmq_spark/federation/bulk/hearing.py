@@ -1,4 +1,4 @@
-"""What one bulk connection hears of pushes: ``listen`` says to which queues, ``wait`` is answered when something was pushed to one of them."""
+"""Which pushes one bulk connection is notified of: ``listen`` says to which queues, ``wait`` is answered when something was pushed to one of them."""
 
 from __future__ import annotations
 

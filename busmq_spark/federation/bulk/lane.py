@@ -178,7 +178,7 @@ class Stores:
         self._idle: list[RedisStore] = []
 
     def take(self) -> RedisStore:
-        """One that nobody uses, or a new one."""
+        """One that is free, or a new one."""
         return self._idle.pop() if self._idle else RedisStore(self._where, PATIENCE_S, REPLY_BYTES)
 
     def give_back(self, lane: Lane) -> None:
@@ -189,6 +189,6 @@ class Stores:
             lane.close()
 
     def close(self) -> None:
-        """Those that nobody uses."""
+        """Those that are free."""
         while self._idle:
             self._idle.pop().close()

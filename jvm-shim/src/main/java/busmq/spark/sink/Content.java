@@ -8,7 +8,7 @@ import java.util.Map;
 
 /** What a batch is, to tell it from another one of its number: its span, if that is known, and the rows of each queue (core/sink.py). */
 record Content(String span, List<Staged> staged) {
-    private static final int TOLD = 5;
+    private static final int SHOWN = 5;
     private static final String OLDER = "The checkpoint is older than the sink: it was restored, or its last entry was not on disk when a machine "
             + "failed (tune() keeps checkpoints with fsync). Start the query with a new checkpoint that begins behind what is recorded";
     private static final String VARIES = "If instead the query computes other rows each time from the same input (uuid(), rand(), a sample), "
@@ -36,7 +36,7 @@ record Content(String span, List<Staged> staged) {
         if (before.equals(after) || (unknown && rows(before).equals(rows(after)))) {
             return Map.of();
         }
-        return Map.of("by", "rows", "found", told(before), "expected", told(after), "remedy", OLDER + ". " + VARIES);
+        return Map.of("by", "rows", "found", shown(before), "expected", shown(after), "remedy", OLDER + ". " + VARIES);
     }
 
     private Map<String, Sum> sums() {
@@ -55,13 +55,13 @@ record Content(String span, List<Staged> staged) {
         return found;
     }
 
-    private static String told(Map<String, Sum> sums) {
-        List<String> told = new ArrayList<>();
-        sums.forEach((queue, sum) -> told.add(sum.rows + " rows for " + PyText.repr(queue)));
-        if (told.isEmpty()) {
+    private static String shown(Map<String, Sum> sums) {
+        List<String> shown = new ArrayList<>();
+        sums.forEach((queue, sum) -> shown.add(sum.rows + " rows for " + PyText.repr(queue)));
+        if (shown.isEmpty()) {
             return "no rows";
         }
-        int more = told.size() - TOLD;
-        return String.join(", ", told.subList(0, Math.min(TOLD, told.size()))) + (more > 0 ? " and " + more + " more queues" : "");
+        int more = shown.size() - SHOWN;
+        return String.join(", ", shown.subList(0, Math.min(SHOWN, shown.size()))) + (more > 0 ? " and " + more + " more queues" : "");
     }
 }
