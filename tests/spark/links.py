@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.types import StringType, StructType
@@ -67,8 +67,11 @@ class Remote:
         return []
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+        return self.read_many([part], fail_on_data_loss)
+
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
         self._centre.check()
-        for rows in self._store.read(part, fail_on_data_loss):
+        for rows in self._store.read_many(parts, fail_on_data_loss):
             self._centre.rows_until_down -= len(rows.values)
             if self._centre.rows_until_down < 0 <= self._centre.rows_until_down + len(rows.values):
                 self._centre.down = True
