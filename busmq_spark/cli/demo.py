@@ -177,6 +177,7 @@ def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple
                     place.link.run(close(place.keys))
                     # A query leaves these to their ttl, so that its next run finds them; this one has no next run.
                     place.link.execute(command("DEL", place.keys.lease("")))
+                    place.link.execute(command("DEL", place.keys.sinks))
                     place.link.execute(command("DEL", sink_record(sink)))
 
 

@@ -102,6 +102,9 @@ class Committer:
         return held
 
     def _record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str) -> tuple[Staged, ...]:
+        if not staged:
+            # A batch without rows is not recorded: the record of the last one with rows stays. Rows that were recorded under its number are appended.
+            return self._store.recorded(sink, batch)
         try:
             return self._store.record(sink, batch, staged, query, span)
         except (BatchChanged, StaleBatch, StagingLost) as error:

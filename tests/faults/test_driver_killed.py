@@ -65,10 +65,6 @@ def stages(command: Command) -> bool:
     return command.name in ("RPUSHX", "stage") and ":stage:" in command.keys[0]
 
 
-def records_rows(command: Command) -> bool:
-    return command.name == "record" and b'"lists":[]' not in command.args[1]
-
-
 def ends_the_queue(command: Command) -> bool:
     if command.name != "commit":
         return False
@@ -84,7 +80,7 @@ POINTS = [
     Point("after the offset log", begins_to_read, lambda now: now.staged == 0 and now.recorded < now.batch),
     Point("while reading", reads_rows, lambda now: int(now.held.command.args[0]) > 0 and now.recorded < now.batch, skip=3),
     Point("while staging", stages, lambda now: 0 < now.staged < BATCH, skip=2),
-    Point("before the commit", records_rows, lambda now: now.staged == BATCH and now.recorded < now.batch),
+    Point("before the commit", named("record"), lambda now: now.staged == BATCH and now.recorded < now.batch),
     Point("after the decision, before the first row", named("commit"), lambda now: now.staged == BATCH and now.recorded == now.batch),
     Point("in the middle of the commit, inside a list", named("commit"), lambda now: now.progress == f"{now.batch}:0:1000", skip=1),
     Point("in the middle of the commit, a reply lost", named("commit"), lambda now: now.progress == f"{now.batch}:1:1000", skip=2, reply=True),

@@ -43,14 +43,14 @@ def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are
                 gate = proxy.hold(matches)
                 run.feed(BATCH)
                 held = run.wait_at(gate, driver)
-                batch = run.checkpoint.planned
+                batch = run.checkpoint.planned_with_rows
                 assert run.checkpoint.committed == batch - 1
                 victim = victim_of(driver.worker_at(held.port))
                 victim.kill()
                 held.drop()
                 gate.open()
                 run.check_whole(driver)
-                assert run.checkpoint.planned == batch
+                assert run.checkpoint.planned_with_rows == batch
                 if matches is stages and victim_of is not executor_of:  # a worker whose executor is gone may take back its rows
                     assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"
         assert run.attempts == 1
@@ -65,10 +65,10 @@ def an_executor_dies_with_the_sink_of_the_java_module(run: Pipeline, bus: Bus, p
     gate = proxy.hold(lambda command: command.name == "stage", skip=1)
     run.feed(BATCH)
     held = run.wait_at(gate, driver)
-    batch = run.checkpoint.planned
+    batch = run.checkpoint.planned_with_rows
     driver.worker_at(held.port).kill()
     held.drop()
     gate.open()
     run.check_whole(driver)
-    assert run.checkpoint.planned == batch
+    assert run.checkpoint.planned_with_rows == batch
     assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"

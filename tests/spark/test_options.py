@@ -248,4 +248,4 @@ def test_the_table_for_people_has_every_option_with_its_default_and_a_sentence()
     assert all(doc and not doc.endswith(".") for _, doc in table.values())
     redis = ["redis.url", "redis.username", "redis.password", "redis.layout", "redis.sentinelMaster"]
     tls = ["redis.tls.ca", "redis.tls.certificate", "redis.tls.key", "redis.tls.checkHostname"]
-    assert [name for name, _, _ in rows(WriteOptions)][:10] == [*redis, *tls, "federation.url"]
+    assert [name for name, _, _ in rows(WriteOptions)][:11] == [*redis, *tls, "requireNoEviction", "federation.url"]

@@ -38,6 +38,10 @@ final class Committer implements AutoCloseable {
     }
 
     private List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span) {
+        if (staged.isEmpty()) {
+            // A batch without rows is not recorded: the record of the last one with rows stays. Rows recorded under its number are appended.
+            return store.recorded(sink, batch);
+        }
         try {
             return store.record(sink, batch, staged, query, span);
         } catch (BusException error) {
@@ -61,9 +65,9 @@ final class Committer implements AutoCloseable {
         }
     }
 
-    /** A run that delivers at least once begins: see {@link SinkStore#forget(String)}. */
+    /** A run that delivers at least once begins: see {@link SinkStore#forget(String, String)}. */
     void forget(String sink) {
-        store.forget(sink);
+        store.forget(sink, options.queue());
     }
 
     /** A commit of its own, for a batch write; {@code truncated} are the queues that are emptied first. */

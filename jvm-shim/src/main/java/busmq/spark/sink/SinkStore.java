@@ -15,6 +15,7 @@ import java.util.HexFormat;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.function.Function;
 import java.util.stream.Collectors;
@@ -136,13 +137,18 @@ final class SinkStore implements AutoCloseable {
     /**
      * Drop what is on record for a sink, with its progress and what is left of its lists. For a run that delivers at least once: its batches have
      * the same numbers and other rows, and what was recorded comes again with them.
+     *
+     * @param queue the one queue of the sink, which has progress also where the record names other queues; null: rows name theirs
      */
-    void forget(String sink) {
+    void forget(String sink, String queue) {
         byte[] manifest = (byte[]) home(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "manifest"));
         if (manifest != null) {
             List<Staged> held = Manifest.decode(manifest);
             discard(held);
             forget(sink, held);
+        }
+        if (queue != null) {
+            link(links.locate(Set.of(queue)).get(queue)).run(Call.command("HDEL", keys(queue).sinks(), sink));
         }
     }
 
