@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import flow, wire
 from busmq_spark.federation.client import socket as sockets
+from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick
 
@@ -119,3 +121,22 @@ async def test_what_is_sent_to_a_link_that_breaks_is_no_flood_of_warnings(redis_
             with pytest.raises(FederationLost):
                 await pushed
         assert not [record for record in caplog.records if "socket.send() raised" in record.getMessage()]
+
+
+async def test_an_event_that_came_together_with_the_message_before_it_is_handed_out_behind_it(redis_url: str, fresh: Fresh) -> None:
+    async with far(redis_url) as both:
+        peer = both.home.channel(fresh())
+        mine, seen = both.bus.federate(both.bus.channel(peer.name)), list[str]()
+        await peer.connect()
+        await peer.send("first")
+        await peer.disconnect()
+        await peer.send_to("remote", "later")
+        for event in ("remote_connect", "remote_disconnect"):
+            mine.on(event, partial(seen.append, event))
+        await mine.listen()
+        await until(lambda: len(mine._told) == 3)  # all but remote_connect, which waits for no reader
+        async for message in mine:
+            seen.append(message.text)
+            if message.text == "later":
+                break
+        assert seen == ["remote_connect", "first", "remote_disconnect", "later"]

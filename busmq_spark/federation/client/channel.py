@@ -137,7 +137,7 @@ class RemoteChannel(Emitter):
                 assert isinstance(message, Message)
                 self._last = message.id
                 self._emit("message", message)
-                self._advance()
+                self._advance_soon()
                 return message
             if not self.connected:
                 raise StopAsyncIteration
@@ -170,6 +170,15 @@ class RemoteChannel(Emitter):
             self._advancing = False
         self._offered.set()
 
+    def _advance_soon(self) -> None:
+        """In a task of the bus: the caller gets its message before the events behind it, and what a handler raises ends the bus' scope."""
+
+        async def advance() -> None:
+            self._advance()
+
+        if self._told and not (self._iterated and isinstance(self._told[0], Message)):
+            self.bus.spawn(advance(), f"handing out what came on channel {self.name}")
+
     def _happened(self, event: str) -> None:
         if event in ("remote_connect", "remote_disconnect"):
             if self._there != (event == "remote_connect"):
@@ -185,8 +194,8 @@ class RemoteChannel(Emitter):
 
     def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
         added = super()._add(event, handler, once=once)
-        if event == "message" and self._told:
-            asyncio.get_running_loop().call_soon(self._advance)
+        if event == "message" and self.connected:
+            self._advance_soon()
         return added
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -240,7 +249,7 @@ class RemoteChannel(Emitter):
             self.connected = self._wire.wanted = True
             self.bus.adopt(self)
         self._begun = True
-        asyncio.get_running_loop().call_soon(self._advance)
+        self._advance_soon()
         self._emit("connect")
         return self
 
