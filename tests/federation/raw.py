@@ -7,8 +7,9 @@ import base64
 import json
 import os
 import struct
-from contextlib import suppress
-from typing import Any, Self
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, ClassVar, Self
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 CHANNEL = b"0123456789abcdef"
@@ -38,8 +39,13 @@ def frame(payload: bytes, opcode: int = BINARY, *, final: bool = True, masked: b
 class Raw:
     """One TCP connection to a server."""
 
+    kept: ClassVar[list[Raw] | None] = None
+    """Those made inside ``all_closed``."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        if self.kept is not None:
+            self.kept.append(self)
 
     @classmethod
     async def dial(cls, port: int, **more: Any) -> Self:
@@ -88,6 +94,17 @@ class Raw:
         self.writer.transport.abort()
         with suppress(OSError):
             await self.writer.wait_closed()
+
+
+@asynccontextmanager
+async def all_closed() -> AsyncIterator[None]:
+    """At the end every connection made inside is closed, also when the test fails: one left open would be collected as an error of a later test."""
+    Raw.kept = kept = []
+    try:
+        yield
+    finally:
+        Raw.kept = None
+        await asyncio.gather(*(raw.close() for raw in kept))
 
 
 class Object:

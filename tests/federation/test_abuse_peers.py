@@ -19,7 +19,7 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.abused import MIB, ROOM, SECRET, Served, honest, ignorant, loris, serve_process, times_slower
-from tests.federation.raw import CHANNEL, Raw, frame
+from tests.federation.raw import CHANNEL, Raw, all_closed, frame
 from tests.support import wait_until
 from tests.tls import Authority
 
@@ -42,12 +42,13 @@ def undisturbed(redis_url: str, tmp_path: Path) -> Iterator[Served]:
 
 
 async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served: Served, undisturbed: Served, fresh: Fresh, redis_url: str) -> None:
-    full, peer, calm = fresh("full"), await honest(served.port, fresh()), await honest(undisturbed.port, fresh())
-    async with Bus(redis_url) as bus, bus.queue(full) as queue:
+    full = fresh("full")
+    async with all_closed(), Bus(redis_url) as bus, bus.queue(full) as queue:
+        peer, calm = await honest(served.port, fresh()), await honest(undisturbed.port, fresh())
         await queue.push_many(["x" * 16_000] * 500)
         alone, before, cut_before = await times_slower(peer, calm, 1.2), served.memory, await served.metric(CUT_OFF)
-        clingers = [*await asyncio.gather(*(loris(served.port) for _ in range(LORISES)))]
-        clingers += await asyncio.gather(*(ignorant(served.port, full) for _ in range(IGNORANT)))
+        await asyncio.gather(*(loris(served.port) for _ in range(LORISES)))
+        await asyncio.gather(*(ignorant(served.port, full) for _ in range(IGNORANT)))
         filled = await served.steady("busmq_federation_waiting_bytes", IGNORANT * 120_000)
         beset, peak = await times_slower(peer, calm, 1.5), served.memory
         assert await served.metric("busmq_federation_sockets") >= IGNORANT
@@ -56,8 +57,6 @@ async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served
             while await served.metric("busmq_federation_sockets") > 2:  # noqa: ASYNC110  # it is another process's
                 await asyncio.sleep(0.1)
         cut_off = await served.metric(CUT_OFF) - cut_before
-    await asyncio.gather(*(each.close() for each in clingers))
-    await asyncio.gather(peer.raw.close(), calm.raw.close())
     print(f"a call took {alone:.2f} times as long as at the undisturbed server before, {beset:.2f} times beset; {cut_off:.0f} cut off")
     wait_until(lambda: served.memory < before + 2 * ROOM, what="memory comes back")
     print(f"memory {before / MIB:.0f} MiB before, {peak / MIB:.0f} beset, {served.memory / MIB:.0f} after; {filled / MIB:.0f} waited")
@@ -69,7 +68,7 @@ async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served
 async def test_what_is_not_worked_off_is_not_read_either(served: Served, fresh: Fresh, redis_url: str) -> None:
     """A peer that does not read what it asked for gets no further call done; what it sends meanwhile stays with it."""
     full, peers, before = fresh("full"), [], served.memory
-    async with Bus(redis_url) as bus, bus.queue(full) as queue:
+    async with all_closed(), Bus(redis_url) as bus, bus.queue(full) as queue:
         await queue.push_many(["x" * 16_000] * 100)
         peers += [await ignorant(served.port, full) for _ in range(10)]
         await served.steady("busmq_federation_waiting_bytes", 10 * 120_000)
@@ -82,7 +81,6 @@ async def test_what_is_not_worked_off_is_not_read_either(served: Served, fresh: 
                 left.append(sum(peer.writer.transport.get_write_buffer_size() for peer in peers))
                 await asyncio.sleep(0.05)  # between two looks: until it does not change any more
         peak = served.memory
-    await asyncio.gather(*(peer.close() for peer in peers))
     await served.empty(60)
     assert left[-1] > 10 * 6 * MIB
     assert peak < before + 10 * 10 * MIB
