@@ -62,7 +62,7 @@ def an_executor_dies_with_the_sink_of_the_java_module(run: Pipeline, bus: Bus, p
     """It stages in the executor itself. Here and not in a test of its own, since executors cost many seconds."""
     driver.stop()
     run.start(driver, proxy.url, into="busmq-realtime")
-    gate = proxy.hold(lambda command: command.name == "stage", skip=1)
+    gate = proxy.hold(lambda command: command.name == "RPUSHX")  # the second chunk of a list: the first one is there
     run.feed(BATCH)
     held = run.wait_at(gate, driver)
     batch = run.checkpoint.planned_with_rows
