@@ -75,8 +75,6 @@ class BulkServer:
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_Session] = set()
-        self.closing: list[asyncio.Task[None]] = []
-        """Peers that are sent away: each is given ``close_s`` to agree, and stopping does not wait for that as part of draining."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,6 +102,12 @@ class BulkServer:
     async def drain(self) -> None:
         """End each connection once nothing of it is under way."""
         await asyncio.gather(*(session.drain() for session in self._sessions))
+
+    def send_away(self, socket: ServerConnection) -> None:
+        """Close a connection; its peer has ``close_s`` to agree, which draining does not wait for."""
+        task = asyncio.create_task(socket.close(1001, "going away"), name="bulk: sending a peer away")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def lane(self, identity: Identity) -> Lane:
         """A store for a peer."""
@@ -176,7 +180,7 @@ class _Session:
         while self._pending or self._reads:
             self._room.clear()
             await self._room.wait()
-        self._server.closing.append(asyncio.create_task(self._socket.close(1001, "going away"), name="bulk: sending a peer away"))
+        self._server.send_away(self._socket)
 
     async def close(self) -> None:
         """Give back what the connection holds."""

@@ -2,8 +2,8 @@
 
 Rule 1. A peer names queues, never keys: the key of a staged list must be one that a task of a sink makes for that queue.
 Rule 2. A peer names sinks and holders of leases of its own only: what it calls them gets its secret's name before it.
-Rule 3. Everything may be repeated by a peer that did not see the reply, and may still be under way when it is. What is appended is told apart by
-        its place in the staged list, and commits by their progress (core/sink.py).
+Rule 3. Everything may be repeated by a peer that did not see the reply, and may still be under way when it is. Staged chunks are identified by
+        their place in the list, and commits by their progress (core/sink.py).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import java.util.zip.CRC32;
 
 /**
  * One staged list: rows of one task attempt for one queue. {@code runs} are the chunk sizes as (size, how often). They are the rows at its head;
- * what lies behind them does not count. {@code digest} tells them from other rows ({@code core/sink.py}); null in a manifest of version 1.
+ * what lies behind them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
  */
 public record Staged(String queue, int server, String key, List<Run> runs, Long digest) implements Serializable {
     private static final long MASK = (1L << 53) - 1;
