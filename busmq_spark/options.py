@@ -178,7 +178,12 @@ class ReadOptions(StoreOptions):
     """Options of ``spark.readStream.format("busmq")`` and ``spark.read.format("busmq")``."""
 
     subscribe: tuple[str, ...] = option("subscribe", names, (), doc='queues to read, comma separated, or a JSON list: ["orders", "a,b"]')
-    subscribe_pattern: str | None = option("subscribePattern", pattern, None, doc="read every queue whose whole name matches, also later ones")
+    subscribe_pattern: str | None = option(
+        "subscribePattern",
+        pattern,
+        None,
+        doc="read every queue whose whole name matches, also later ones: within 2 s, and 50 s more for each million keys of a server",
+    )
     starting: str | dict[str, Any] | None = option(
         "startingOffsets",
         starting,

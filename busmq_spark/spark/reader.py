@@ -25,6 +25,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
 from busmq_spark.spark.attach import Attachment
+from busmq_spark.spark.discovery import Discovery
 from busmq_spark.spark.plan import share, tasks
 from busmq_spark.spark.planned import read_planned
 from busmq_spark.spark.process import freeze
@@ -37,8 +38,6 @@ from busmq_spark.store.sources import shown, spell, split
 
 HELD_ROWS, HELD_BYTES = 20_000, 4 * 1024 * 1024
 """Rows of a queue, and bytes of a link, up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
-DISCOVERY_S = 2.0
-"""How often an idle query looks for new queues that match its pattern."""
 WAIT_S = 0.01
 """How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
 BLIND_S = 0.2
@@ -104,7 +103,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._passed_over: frozenset[str] = frozenset()
         self._untold: frozenset[str] = frozenset()  # empty when planning looked, and only the next message tells the last id: they enter with it
         self._rung: threading.Event | None = None
-        self._next_poll = self._next_discovery = 0.0
+        self._discovery: Discovery | None = None
+        self._listed: set[str] = set()  # the links that have said to it which queues they have
+        self._next_poll = 0.0
 
     # -- what Spark calls on the driver ---------------------------------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         positions = self._plan(begin, attachment, known, unlimited=unlimited)
         if self._blind and attachment.store.away:
             return None  # a checkpoint that is not known may have positions of what is away, and they must not be missing in the next
-        listed = {*attachment.store.listed, *(split(queue)[0] for queue in self._untold)}
+        listed = {*attachment.store.listed, *self._listed, *(split(queue)[0] for queue in self._untold)}
         planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *listed} - {""})
         if at is not None and not new and offsets.alike(planned, at):
             return self._idle(at, begin)
@@ -208,6 +209,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     def stop(self) -> None:
         """Spark rarely calls this (spark-facts A), so nothing depends on it: leases and threads end by themselves."""
+        if self._discovery:
+            self._discovery.stop()
         if self._attachment:
             self._attachment.stop()
 
@@ -236,11 +239,22 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
             held = set(attachment.queues)
             names = [queue for queue in known if queue not in held and self._wanted(queue)]
-            if time.monotonic() >= self._next_discovery:
-                names = list(dict.fromkeys(names + attachment.store.discover(self._wanted)))
-                self._next_discovery = time.monotonic() + DISCOVERY_S
+            names = list(dict.fromkeys([*names, *self._discovered(attachment.store)]))
         attachment.hold(names, known, fresh, done=done, blind=self._blind)
         return attachment
+
+    def _discovered(self, store: SourceStore) -> Sequence[str]:
+        """The queues that match the pattern: looked for here at the first call, so that it misses none; then beside the planning."""
+        if self._discovery is not None:
+            found = self._discovery.take()
+            self._listed |= set(found.listed) - set(store.away)
+            return found.queues
+        first = store.discover(self._wanted)
+        options = self._options
+        self._discovery = Discovery(lambda: planning_store(options, quiet=True), self._wanted, links=bool(options.links))
+        if self._ceiling is None:  # what comes after the start of Trigger.AvailableNow is not available now
+            self._discovery.start()
+        return first
 
     def _check_sources(self, planned: Mapping[str, Position]) -> None:
         """A batch that was planned is read as it was planned, from wherever."""

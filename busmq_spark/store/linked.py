@@ -20,6 +20,7 @@ from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, ReadStore, Rows, Site, Traces
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.sources import by_source, spell, split
+from busmq_spark.topology.place import at_once
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -64,10 +65,10 @@ class LinkedStore:
         if not site[0] and self.own is not None:
             self.own.place(queues, site)
 
-    def discover(self, accept: Callable[[str], bool]) -> list[str]:
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
         def ask(source: str) -> Callable[[ReadStore], list[str]]:
             # A name that does not come back whole would be taken for another source's.
-            return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)))
+            return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)), pace)
 
         found: list[str] = []
         for source, queues in self._answers({source: ask(source) for source in self._lines}).items():

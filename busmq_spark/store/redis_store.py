@@ -32,7 +32,7 @@ from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.holder import LEASE_MS
 from busmq_spark.topology.links import Link, sync_links
 from busmq_spark.topology.listen import Bell
-from busmq_spark.topology.place import discover, locate, new_token
+from busmq_spark.topology.place import at_once, discover, locate, new_token
 
 T = TypeVar("T")
 MOST_PLACES = 100_000
@@ -81,8 +81,8 @@ class RedisStore:
     def place(self, queues: Collection[str], site: Site) -> None:
         self._places.update(dict.fromkeys(queues, site[1]))
 
-    def discover(self, accept: Callable[[str], bool]) -> list[str]:
-        found = [(queue, server) for queue, server in discover(self._links) if accept(queue)]
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
+        found = [(queue, server) for queue, server in discover(self._links, pace) if accept(queue)]
         self._places.update(found)
         return [queue for queue, _ in found]
 

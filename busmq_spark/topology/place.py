@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 
@@ -12,6 +12,9 @@ from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.links import Link
+
+SCANNED = 1000
+"""Keys that Redis looks at in one step of a walk over all of them: about half a millisecond."""
 
 
 def locate(queues: Sequence[QueueKeys], links: Sequence[Link]) -> list[int]:
@@ -29,32 +32,36 @@ def locate(queues: Sequence[QueueKeys], links: Sequence[Link]) -> list[int]:
     return [place[0] if place else hash_index(keys.metadata, len(links)) for place, keys in zip(found, queues, strict=True)]
 
 
-def discover(links: Sequence[Link]) -> list[tuple[str, int]]:
-    """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held."""
+def at_once() -> None:
+    """No pause between two steps."""
+
+
+def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> list[tuple[str, int]]:
+    """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held.
+
+    ``pace`` is called between two steps of ``SCANNED`` keys each, and may wait.
+    """
     names: dict[str, int] = {}
     for index, link in enumerate(links):
-        found = link.each(_clustered) if isinstance(link, ClusterLink) else [queues_of(link)]
+        found = link.each(lambda node: queues_of(node, pace, cluster=True)) if isinstance(link, ClusterLink) else [queues_of(link, pace)]
         for name in chain.from_iterable(found):
             names.setdefault(name, index)
     return sorted(names.items())
 
 
-def _clustered(link: SyncLink) -> list[str]:
-    return queues_of(link, cluster=True)
-
-
-def queues_of(link: SyncLink, *, cluster: bool = False) -> list[str]:
+def queues_of(link: SyncLink, pace: Callable[[], object] = at_once, *, cluster: bool = False) -> list[str]:
     """The queues of one server; those that come or go meanwhile may be missed."""
     names: list[str] = []
     cursor: bytes | int = 0
     while True:
-        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(cluster=cluster), "COUNT", 1000))
+        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(cluster=cluster), "COUNT", SCANNED))
         for key in keys:
             with suppress(UnicodeDecodeError):  # no name that we or npm clients could spell: not a queue of the bus
                 if (name := queue_name(key.decode(), cluster=cluster)) is not None:
                     names.append(name)
         if int(cursor) == 0:
             return names
+        pace()
 
 
 def new_token(bits: int = 64) -> str:

@@ -16,7 +16,7 @@ from busmq_spark.core import queue as core
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
-from busmq_spark.spark import lease, reader, stores
+from busmq_spark.spark import discovery, lease, stores
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
 from busmq_spark.store import line
@@ -318,7 +318,7 @@ def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)  # none of them is slow
     monkeypatch.setattr(line, "PROBE_S", (0.002, 0.01))
     monkeypatch.setattr(lease, "GRACE_S", 0.0)
-    monkeypatch.setattr(reader, "DISCOVERY_S", 0.0)
+    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
     return made
 
 

@@ -21,6 +21,8 @@ class Monitor:
         self.commands: list[str] = []
         self.words: list[list[str]] = []
         """The commands with what they were given."""
+        self.clients: list[str] = []
+        """The address from which each of them came."""
 
     def __enter__(self) -> Self:
         self._socket = socket.create_connection(("127.0.0.1", self._server.port), PATIENCE_S)
@@ -41,5 +43,7 @@ class Monitor:
         wait_until(complete, PATIENCE_S)
         self._socket.close()
         found = [re.match(r'\+\S+ \[\d+ (?P<who>[^\]]+)\] (?P<words>".*")', line) for line in text.splitlines()]
-        self.words = [re.findall(r'"((?:[^"\\]|\\.)*)"', m["words"]) for m in found if m and m["who"] != "lua"][:-1]
+        calls = [m for m in found if m and m["who"] != "lua"][:-1]
+        self.words = [re.findall(r'"((?:[^"\\]|\\.)*)"', m["words"]) for m in calls]
+        self.clients = [m["who"] for m in calls]
         self.commands = [words[0].upper() for words in self.words]

@@ -11,7 +11,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, ServerFull
 from busmq_spark.options import WEEK_S
-from busmq_spark.spark import lease, reader
+from busmq_spark.spark import discovery, lease
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import Engine, Row
@@ -31,7 +31,7 @@ def names(batches: list[list[Row]]) -> list[str]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "GRACE_S", 0.0)
-    monkeypatch.setattr(reader, "DISCOVERY_S", 0.0)
+    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
 
 
 # Creation
@@ -98,9 +98,11 @@ def test_a_queue_that_appears_while_the_query_runs_is_read_from_its_first_messag
     assert query.drain() == []
     bus.fill(f"{base}-1", 2)
     bus.fill(f"{base}-2", 3)
-    found = query.drain()
-    assert names(found) == [f"{base}-1"] * 2 + [f"{base}-2"] * 3
-    assert ids(found) == [1, 2, 1, 2, 3]
+    found: list[list[Row]] = []
+    wait_until(lambda: found.extend(query.drain()) or len(ids(found)) == 5, PATIENCE_S)
+    assert sorted(row for rows in found for row in rows) == [
+        (f"{base}-{q}", id, f"{base}-{q}:{id}".encode()) for q, id in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+    ]
 
 
 def test_a_queue_that_was_found_by_a_pattern_and_expired_is_missed_at_the_next_start(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:

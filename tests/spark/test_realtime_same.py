@@ -29,6 +29,13 @@ from tests.spark.test_damaged import (  # noqa: F401  # as below
     test_a_second_driver_on_a_copy_of_the_checkpoint_names_who_reads,
     test_an_id_in_the_list_that_is_none,
 )
+from tests.spark.test_discovery import (  # noqa: F401  # as below; crowded and often are their fixtures
+    crowded,
+    often,
+    test_a_search_that_breaks_off_is_made_again,
+    test_available_now_reads_every_queue_that_is_there_and_none_that_comes_later,
+    test_planning_walks_over_no_keys_once_the_query_runs,
+)
 from tests.spark.test_entry import (  # noqa: F401  # as below; read is their fixture
     read,
     test_a_checkpoint_counts_and_not_the_start,
@@ -52,6 +59,7 @@ from tests.spark.test_hold import (  # noqa: F401  # they are the tests of this 
     test_a_named_queue_that_does_not_exist_is_created_to_live_a_week,
     test_a_pattern_must_match_the_whole_name_and_creates_nothing,
     test_a_query_that_lost_its_lease_while_it_was_cut_off_stops,
+    test_a_queue_that_appears_while_the_query_runs_is_read_from_its_first_message,
     test_a_queue_that_was_found_by_a_pattern_and_expired_is_missed_at_the_next_start,
     test_a_queue_whose_name_has_commas_is_named_in_a_json_list,
     test_a_queue_with_a_long_ttl_and_one_that_is_created_are_not_warned_about,

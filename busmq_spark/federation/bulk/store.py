@@ -27,6 +27,7 @@ from busmq_spark.federation.bulk.bodies import MOST_RANGES
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, FullPolicy, Rows, Traces
+from busmq_spark.topology.place import at_once
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -63,7 +64,7 @@ class FederatedStore:
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
-    def discover(self, accept: Callable[[str], bool]) -> list[str]:
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:  # noqa: ARG002  # it is there that keys are walked
         return [queue for queue in self._link.call("discover") if accept(queue)]
 
     def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:

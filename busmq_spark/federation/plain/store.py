@@ -35,6 +35,7 @@ from busmq_spark.federation.plain.queue import NO_TRACES, Message, PlainQueue, e
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Rows, Traces
 from busmq_spark.topology.endpoint import pause
+from busmq_spark.topology.place import at_once
 
 FIRST_ROWS, MOST_ROWS, PIECE_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
@@ -79,7 +80,7 @@ class PlainStore(AtLeastOnce):
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
-    def discover(self, accept: Callable[[str], bool]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """The wire lists no queues."""
         raise self.impossible("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
 

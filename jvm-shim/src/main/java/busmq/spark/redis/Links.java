@@ -28,6 +28,8 @@ import java.util.function.LongSupplier;
  */
 public final class Links implements AutoCloseable {
     private static final int MOST_IDLE = 8;
+    /** Keys that Redis looks at in one step of a walk over all of them: about half a millisecond. */
+    private static final int SCANNED = 1000;
     private static final long STALE_NS = 60_000_000_000L;
     private static final Map<RedisOptions, Deque<Links>> IDLE = new HashMap<>();
     /** Another one in tests. */
@@ -114,12 +116,16 @@ public final class Links implements AutoCloseable {
         return found;
     }
 
-    /** Every queue that exists with the index of its server, sorted by name. Walks with SCAN, so Redis is never held. */
-    public SortedMap<String, Integer> discover() {
+    /**
+     * Every queue that exists with the index of its server, sorted by name. Walks with SCAN, so Redis is never held; {@code pace} runs between two
+     * steps, and may wait.
+     */
+    public SortedMap<String, Integer> discover(Runnable pace) {
         SortedMap<String, Integer> found = new TreeMap<>();
         for (int i = 0; i < links.size(); i++) {
             int server = i;
-            List<List<String>> names = mine().get(i) instanceof ClusterLink cluster ? cluster.each(this::queuesOf) : List.of(queuesOf(links.get(i)));
+            List<List<String>> names = mine().get(i) instanceof ClusterLink cluster ? cluster.each(node -> queuesOf(node, pace))
+                    : List.of(queuesOf(links.get(i), pace));
             names.forEach(each -> each.forEach(name -> found.putIfAbsent(name, server)));
         }
         return found;
@@ -155,11 +161,11 @@ public final class Links implements AutoCloseable {
         return replies.stream().mapToLong(reply -> (Long) ((List<?>) reply).get(1)).sum();
     }
 
-    private List<String> queuesOf(Link link) {
+    private List<String> queuesOf(Link link, Runnable pace) {
         List<String> names = new ArrayList<>();
         byte[] cursor = {'0'};
-        do {
-            List<?> reply = (List<?>) link.run(Call.command("SCAN", cursor, "MATCH", QueueKeys.pattern(options.cluster()), "COUNT", 1000));
+        while (true) {
+            List<?> reply = (List<?>) link.run(Call.command("SCAN", cursor, "MATCH", QueueKeys.pattern(options.cluster()), "COUNT", SCANNED));
             cursor = (byte[]) reply.get(0);
             for (Object key : (List<?>) reply.get(1)) {
                 String name = nameOf((byte[]) key);
@@ -167,8 +173,11 @@ public final class Links implements AutoCloseable {
                     names.add(name);
                 }
             }
-        } while (cursor.length != 1 || cursor[0] != '0');
-        return names;
+            if (cursor.length == 1 && cursor[0] == '0') {
+                return names;
+            }
+            pace.run();
+        }
     }
 
     private String nameOf(byte[] key) {

@@ -43,8 +43,6 @@ import org.slf4j.LoggerFactory;
  * from Spark 4.3 on: one call at a time, and nothing after the stop.
  */
 final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
-    /** How often an idle query looks for new queues that match its pattern. */
-    private static final long DISCOVERY_NS = TimeUnit.SECONDS.toNanos(2);
     /** How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls. */
     private static final long WAIT_NS = TimeUnit.MILLISECONDS.toNanos(10);
     /** So many batches without rows in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow. */
@@ -78,7 +76,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private String decodedText = "";
     private Map<String, Position> decoded = Map.of();
     private long nextPoll;
-    private long nextDiscovery;
+    private Discovery discovery;
     private boolean stopped;
 
     BusmqStream(ReadOptions options, StructType schema) {
@@ -262,6 +260,9 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     @Override
     public synchronized void stop() {
         stopped = true;
+        if (discovery != null) {
+            discovery.close();
+        }
         if (attachment != null) {
             acks.close();
             attachment.close();
@@ -285,10 +286,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             // One of the checkpoint that does not exist any more is not discovered, yet must be missed.
             Set<String> found = new LinkedHashSet<>(known.keySet());
             found.removeIf(queue -> attachment.queues().contains(queue) || !wanted(queue));
-            if (System.nanoTime() >= nextDiscovery) {
-                found.addAll(attachment.store.discover(this::wanted));
-                nextDiscovery = System.nanoTime() + DISCOVERY_NS;
-            }
+            found.addAll(discovered());
             names = found;
         }
         if (attachment.hold(names, known, done, fresh) && !realTime) {
@@ -299,12 +297,24 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
     }
 
+    /** The queues that match the pattern: looked for here at the first call, so that it misses none; then beside the planning. */
+    private Collection<String> discovered() {
+        if (discovery != null) {
+            return discovery.take();
+        }
+        Collection<String> first = attachment.store.discover(this::wanted);
+        discovery = new Discovery(options.redis(), this::wanted);
+        if (!availableNow) { // what comes after its start is not available now
+            discovery.start();
+        }
+        return first;
+    }
+
     private void begin(Set<String> known) {
         attachment = new Attachment(options);
         planner = new Planner(options, attachment);
         live = new LivePlan(options);
         acks = new Acks(options, attachment);
-        nextDiscovery = System.nanoTime();
         if (availableNow) {
             planner.seal();
         }

@@ -103,8 +103,13 @@ public final class ReadStore implements AutoCloseable {
 
     /** Every queue there is whose name is accepted, sorted. */
     public List<String> discover(Predicate<String> accept) {
+        return discover(accept, () -> { });
+    }
+
+    /** The same; {@code pace} runs between two steps of the walk over the keys, and may wait. */
+    public List<String> discover(Predicate<String> accept, Runnable pace) {
         List<String> found = new ArrayList<>();
-        links.discover().forEach((queue, server) -> {
+        links.discover(pace).forEach((queue, server) -> {
             if (accept.test(queue)) {
                 places.put(queue, server);
                 found.add(queue);

@@ -55,7 +55,7 @@ public final class Probe {
             case "open" -> open(name, asked.get("options"));
             case "run" -> readable(links.get(name).link(asked.get("link").asInt()).runAll(calls(asked.get("calls"))));
             case "locate" -> links.get(name).locate(words(asked.get("queues")));
-            case "discover" -> links.get(name).discover();
+            case "discover" -> links.get(name).discover(() -> { });
             case "bell" -> bell(name, asked.get("queues"));
             case "await" -> bells.get(name).await(asked.get("ms").asLong() * 1_000_000);
             case "hush" -> {

@@ -1,0 +1,85 @@
+"""Looks for the queues that match a pattern: beside the planning, and slowly where there are many keys."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from busmq_spark.errors import BusError
+from busmq_spark.store.protocol import SourceStore
+
+EVERY_S = 2.0
+"""Pause between two walks over the keys."""
+STEP_S = 0.05
+"""Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis."""
+LINK_SHARE = 19
+"""A federation server walks without pauses, so it is left alone for so many times as long as it took."""
+log = logging.getLogger("busmq_spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one walk has found."""
+
+    queues: Sequence[str] = ()
+    listed: Collection[str] = ()
+    """The links that have said which queues they have."""
+
+
+class Discovery(threading.Thread):
+    """A daemon thread with a store of its own. It ends with the process, with ``stop``, or when the driver that started the process is gone."""
+
+    def __init__(self, open_store: Callable[[], SourceStore], accept: Callable[[str], bool], *, links: bool) -> None:
+        super().__init__(name="busmq-discovery", daemon=True)
+        self._open_store, self._accept, self._links = open_store, accept, links
+        self._found = Found()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._parent = os.getppid()
+
+    def take(self) -> Found:
+        """What the last walk has found, once; empty until the next has ended."""
+        with self._lock:
+            found, self._found = self._found, Found()
+        return found
+
+    def stop(self) -> None:
+        """End; returns at once."""
+        self._stopped.set()
+
+    def run(self) -> None:
+        store: SourceStore | None = None
+        pause_s, told = EVERY_S, ""
+        while not self._stopped.wait(pause_s) and os.getppid() == self._parent:
+            try:
+                store = store or self._open_store()
+                pause_s, told = self._walk(store), ""
+            except BusError as error:
+                if str(error) != told:
+                    log.warning("new queues are not found now: %s", error)
+                pause_s, told = EVERY_S, str(error)
+            except Exception:
+                log.exception("looking for new queues met an unexpected error and goes on")
+        if store is not None:
+            store.close()
+
+    def _walk(self, store: SourceStore) -> float:
+        """Look once; the result is how long to pause then."""
+        paused_s = 0.0
+
+        def pace() -> None:
+            nonlocal paused_s
+            began = time.monotonic()
+            self._stopped.wait(STEP_S)
+            paused_s += time.monotonic() - began
+
+        began = time.monotonic()
+        found = Found(store.discover(self._accept, pace), frozenset(store.listed))
+        with self._lock:
+            self._found = found
+        took_s = time.monotonic() - began - paused_s
+        return max(EVERY_S, LINK_SHARE * took_s) if self._links else EVERY_S

@@ -1,0 +1,83 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.options.RedisOptions;
+import busmq.spark.store.ReadStore;
+import java.util.Collection;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Predicate;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Looks for the queues that match a pattern: beside the planning, and slowly where there are many keys. It ends with {@link #close}. */
+final class Discovery implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(Discovery.class);
+    /** Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis. */
+    private static final long STEP_MS = 50;
+
+    /** Pause between two walks over the keys. Shorter in tests. */
+    private static long everyMs = TimeUnit.SECONDS.toMillis(2);
+
+    private final RedisOptions options;
+    private final Predicate<String> accept;
+    private final AtomicReference<Collection<String>> found = new AtomicReference<>(List.of());
+    private final CountDownLatch ended = new CountDownLatch(1);
+
+    Discovery(RedisOptions options, Predicate<String> accept) {
+        this.options = options;
+        this.accept = accept;
+    }
+
+    void start() {
+        Thread thread = new Thread(this::run, "busmq-discovery");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    /** What the last walk has found, once; empty until the next has ended. */
+    Collection<String> take() {
+        return found.getAndSet(List.of());
+    }
+
+    private void run() {
+        try (ReadStore store = new ReadStore(options)) {
+            String told = "";
+            while (!waited(everyMs)) {
+                try {
+                    found.set(store.discover(accept, this::pace));
+                    told = "";
+                } catch (BusException error) {
+                    if (!error.getMessage().equals(told)) {
+                        LOG.warn("new queues are not found now: {}", error.getMessage());
+                    }
+                    told = error.getMessage();
+                } catch (RuntimeException | Error error) {
+                    LOG.warn("looking for new queues met an unexpected error and goes on", error);
+                }
+            }
+        }
+    }
+
+    private void pace() {
+        waited(STEP_MS);
+    }
+
+    /** Waits so long; whether this has ended meanwhile. */
+    private boolean waited(long ms) {
+        try {
+            return ended.await(ms, TimeUnit.MILLISECONDS);
+        } catch (InterruptedException error) {
+            ended.countDown(); // only the end of the process interrupts this thread
+            return true;
+        }
+    }
+
+    /** Ends the thread; returns at once. */
+    @Override
+    public void close() {
+        ended.countDown();
+    }
+}
