@@ -2,16 +2,18 @@
 
     {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ..., "into": format, "of": format}
     {"do": "live", "checkpoint": ..., "source": {options}, "sink": {options}, "duration": ...}
-    {"do": "stop"}        {"do": "status"}
+    {"do": "stop"}        {"do": "status"}        {"do": "set", "name": ..., "value": ...}        {"do": "figures"}
 
 It has nothing of a test in it: what is killed is the product in a Spark like anybody's.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -101,6 +103,24 @@ class Driver:
 
     def _tasks(self) -> int:
         return sum(executor.numRunningTasks() for executor in self._spark._jsc.sc().statusTracker().getExecutorInfos())
+
+    def set(self, name: str, value: str | None) -> None:
+        """A setting of the session; None: as it was at its start."""
+        if value is None:
+            value = self._spark.sparkContext.getConf().get(name)
+        if value is None:
+            self._spark.conf.unset(name)
+        else:
+            self._spark.conf.set(name, value)
+
+    def figures(self) -> dict[str, float]:
+        """What must not grow from query to query."""
+        gc.collect()
+        java: Any = self._spark._jvm
+        java.System.gc()
+        machine = java.Runtime.getRuntime()
+        heap = (machine.totalMemory() - machine.freeMemory()) / 2**20
+        return {"MB of heap": heap, "threads": java.Thread.getAllStackTraces().size(), "threads of Python": threading.active_count()}
 
     def status(self) -> dict[str, Any]:
         """Whether the query runs, and what ended it."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,8 +26,8 @@ START_S = 240.0
 class DriverProcess:
     """A Spark driver in a session of its own: the JVM and its Python workers share it, whatever process groups they make."""
 
-    def __init__(self, folder: Path, master: str = "local[2]", *, live: bool = False) -> None:
-        """``live``: its session is ready for real-time mode."""
+    def __init__(self, folder: Path, master: str = "local[2]", *, live: bool = False, more: Mapping[str, str] | None = None) -> None:
+        """``live``: its session is ready for real-time mode; ``more``: variables of its environment."""
         folder.mkdir(exist_ok=True)
         self.log = folder / "driver.log"
         self._answers: queue.Queue[str | None] = queue.Queue()
@@ -36,7 +37,7 @@ class DriverProcess:
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, **(more or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -83,6 +84,16 @@ class DriverProcess:
         if not getattr(self, "_up", False):
             assert self._answer() == "ready"
             self._up = True
+
+    @property
+    def lives(self) -> bool:
+        """Whether the driver itself runs."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the driver itself."""
+        return self._process.pid
 
     def processes(self) -> list[psutil.Process]:
         """The driver, its JVMs and its Python workers, orphans included."""

@@ -2,7 +2,7 @@
 
 A round is one query and one to three faults, drawn from the seed and its number alone. It ends when all that was fed has arrived, each message
 once and in order, or when an error has said which messages are gone, and why. A line per round, a table at the end; the exit code is 1 after a
-violation, whose line says how to repeat it.
+violation, whose line says how to repeat it, and 130 after Ctrl-C. Clocks are set and power is cut where a C compiler is at hand.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import secrets
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from rich.table import Table
 
 from busmq_spark.spark.jar import find_jar
 from tests import java
-from tests.soak.faults import chosen
+from tests.soak.faults import FAULTS, chosen, power_lost_unsynced
 from tests.soak.run import KINDS, Drivers, Run, Violation
 from tests.soak.site import Site
 
@@ -51,18 +52,20 @@ class Result:
         return f"{self.number:4} {self.kind:10} {done}: {self.rows} rows, {self.starts} starts, {left}"
 
 
-def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, ...]) -> Result:
+def one(site: Site, drivers: Drivers, number: int, arguments: argparse.Namespace) -> Result:
     """One round."""
-    chance, began = random.Random(f"{seed}:{number}"), time.monotonic()
-    kind = chance.choice(kinds)
+    chance, began = random.Random(f"{arguments.seed}:{number}"), time.monotonic()
+    kind = chance.choice(arguments.kind or KINDS)
+    faults = [fault for fault in FAULTS if fault.name == arguments.fault] or chosen(chance, kind)
     result = Result(number, kind)
     run = Run(site, drivers, number, kind, chance)
+    run.durable = not any(fault.do is power_lost_unsynced for fault in faults)
     try:
         run.feed(chance.randint(1, 4) * 500)
         run.begin()
         if chance.random() < 0.7:
             run.until(lambda: run.bus.count(run.out) > 0, "the first rows arrive")
-        for fault in chosen(chance, kind):
+        for fault in faults:
             run.tend()
             run.feed(chance.randint(1, 4) * 500)
             if fault.harms:  # what a query has never planned it cannot miss
@@ -73,8 +76,9 @@ def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, 
             result.done[-1] += f" ({detail})" if detail else ""
         run.settle()
         result.keys, result.driver_mb = run.finish()
-    except (Violation, AssertionError) as error:
-        result.violation = str(error) or repr(error)
+    except Exception as error:  # noqa: BLE001  the next round may find more
+        where = "" if isinstance(error, Violation) else f"\n{traceback.format_exc()}"
+        result.violation = (str(error) or repr(error)) + where
         site.calm()
         run.lose_driver()
         site.server.command("FLUSHALL")
@@ -84,43 +88,40 @@ def one(site: Site, drivers: Drivers, seed: int, number: int, kinds: tuple[str, 
 
 
 def summary(results: list[Result]) -> Table:
-    table = Table("query", "rounds", "rows", "starts", "faults", "errors", "violations")
+    table = Table("query", "rounds", "minutes", "rows", "starts", "faults", "errors", "violations")
     by: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by[result.kind].append(result)
     for kind, of in sorted(by.items()):
         errors = Counter(code for result in of for code in result.errors)
-        numbers = (len(of), sum(r.rows for r in of), sum(r.starts for r in of), sum(len(r.done) for r in of))
+        numbers = (len(of), round(sum(r.took_s for r in of) / 60), sum(r.rows for r in of), sum(r.starts for r in of), sum(len(r.done) for r in of))
         codes = ", ".join(f"{code} {count}" for code, count in errors.most_common())
         table.add_row(kind, *map(str, numbers), codes, str(sum(bool(r.violation) for r in of)))
     return table
 
 
-def soak(arguments: argparse.Namespace, console: Console) -> list[Result]:
-    """Round after round until the time is over."""
-    results: list[Result] = []
+def soak(arguments: argparse.Namespace, console: Console, results: list[Result]) -> None:
+    """Round after round, each with its result, until the time is over."""
     columns = (BarColumn(), TextColumn("round {task.fields[round]}, {task.fields[bad]} violations"), TimeElapsedColumn())
     with tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder, Site(Path(folder)) as site, Progress(*columns, console=console) as progress:
         if java.VARIABLE not in os.environ:  # what started this may have made it
             java.share_classes(Path(folder))
-        drivers, began = Drivers(Path(folder)), time.monotonic()
+        drivers, began = Drivers(Path(folder), site.machines["spark"]), time.monotonic()
         bar, number = progress.add_task("soak", total=arguments.seconds, round=0, bad=0), arguments.round or 1
         try:
             while not results or (arguments.round is None and time.monotonic() - began < arguments.seconds):
-                result = one(site, drivers, arguments.seed, number, tuple(arguments.kind or KINDS))
+                result = one(site, drivers, number, arguments)
                 results.append(result)
                 console.print(result.line(), markup=False, highlight=False, soft_wrap=True)
                 if result.violation:
-                    again = (
-                        f"python -m tests.soak --seed {arguments.seed} --round {number} {' '.join(f'--kind {kind}' for kind in arguments.kind or ())}"
-                    )
+                    words = [f"--kind {kind}" for kind in arguments.kind or ()] + ([f"--fault '{arguments.fault}'"] if arguments.fault else [])
+                    again = f"python -m tests.soak --seed {arguments.seed} --round {number} {' '.join(words)}"
                     console.print(f"     VIOLATION: {result.violation}\n     again: {again}", markup=False, highlight=False, soft_wrap=True)
                 number += 1
                 bad = sum(bool(each.violation) for each in results)
                 progress.update(bar, completed=min(time.monotonic() - began, arguments.seconds), round=number - 1, bad=bad)
         finally:
-            drivers.close()
-    return results
+            drivers.kill()
 
 
 def main() -> int:
@@ -129,6 +130,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--round", type=int, help="this round alone")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only these queries")
+    parser.add_argument("--fault", choices=[fault.name for fault in FAULTS], help="only this fault, once a round")
     arguments = parser.parse_args()
     if find_jar() is None:  # what the Java module runs is left out
         arguments.kind = arguments.kind or ["python", "federation"]
@@ -136,7 +138,12 @@ def main() -> int:
         java.prepare()
     console = Console()
     console.print(f"seed {arguments.seed}", highlight=False)
-    results = soak(arguments, console)
+    results: list[Result] = []
+    try:
+        soak(arguments, console, results)
+    except KeyboardInterrupt:
+        console.print(f"interrupted: seed {arguments.seed}, {len(results)} rounds done", highlight=False)
+        return 130
     console.print(summary(results))
     return int(any(result.violation for result in results))
 

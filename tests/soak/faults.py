@@ -13,8 +13,10 @@ import psutil
 
 from busmq_spark.core import queue as queues
 from busmq_spark.core.flow import command
+from busmq_spark.spark.jar import find_jar
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command
+from tests.soak.machine import can_be_set
 from tests.soak.run import KINDS, Run
 
 HELD_S = 60.0
@@ -172,7 +174,8 @@ def second_driver(run: Run) -> str:
         with suppress(shutil.Error):  # Spark removes a file now and then
             shutil.copytree(folder, other)
     first, run.driver = run.driver, None
-    with DriverProcess(run.folder / "second", run.master, live=run.kind == "live") as run.driver:
+    environment = run.site.machines["spark"].environment
+    with DriverProcess(run.folder / "second", run.master, live=run.kind == "live", more=environment) as run.driver:
         run.checkpoint.folder = other if copied else folder
         run.begin()
         run.feed(500)
@@ -181,6 +184,25 @@ def second_driver(run: Run) -> str:
     run.checkpoint.folder, run.driver = folder, first
     run.engine_fails = True  # Spark's own words when two share a checkpoint
     return "copied" if copied else "shared"
+
+
+def power_lost(run: Run) -> str:
+    """Of the driver's machine. The product's manager has synced all that it has spoken of."""
+    pause(run.chance, 0, 3)
+    run.lose_driver()
+    folder = run.checkpoint.folder
+    lost = run.site.machines["spark"].cut_power(folder, run.chance) if folder.exists() else 0
+    run.feed(300)
+    return f"{lost} changes"
+
+
+def clock_set(run: Run) -> str:
+    """Of the drivers, of the federation server; that of Redis only back, for ahead it ends what has a ttl."""
+    name = run.chance.choice(("spark", "redis", "serve") if run.kind == "federation" else ("spark", "redis"))
+    seconds = run.chance.choice((-86_400, -3600) if name == "redis" else (-86_400, -3600, -2, 3600, 86_400))
+    run.site.machines[name].set_clock(seconds)
+    run.feed(500)
+    return f"{name} {seconds:+} s"
 
 
 # What may cost messages, if an error says so
@@ -210,17 +232,21 @@ def messages_taken(run: Run) -> str:
     return ""
 
 
-def power_lost(run: Run) -> str:
-    """The driver's machine: what its checkpoint wrote last was not on the disk."""
+def power_lost_unsynced(run: Run) -> str:
+    """Spark's own manager syncs nothing: what it wrote last is gone, and what it wrote before that may be empty."""
     pause(run.chance, 0, 3)
     run.lose_driver()
-    folder = run.checkpoint.folder
     last = run.checkpoint.planned
-    gone = [folder / log / f"{prefix}{last}{suffix}" for log in ("offsets", "commits") for prefix, suffix in (("", ""), (".", ".crc"))]
-    for file in gone:
-        file.unlink(missing_ok=True)
+    files = sorted((file for file in run.checkpoint.folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_mtime_ns)
+    kept = len(files) - run.chance.randint(0, min(8, len(files)))
+    for file in files[kept:]:
+        file.unlink()
+    emptied = kept > 0 and run.chance.random() < 0.3
+    if emptied:
+        files[kept - 1].write_bytes(b"")
+        run.unreadable = run.engine_fails = True
     run.feed(300)
-    return f"batch {last}"
+    return f"{len(files) - kept} of {len(files)} files, batch {last} to {run.checkpoint.planned}{', one empty' if emptied else ''}"
 
 
 def checkpoint_restored(run: Run) -> str:
@@ -239,6 +265,35 @@ def checkpoint_restored(run: Run) -> str:
         copy.rename(run.checkpoint.folder)
     run.feed(300)
     return f"{now} to {before}"
+
+
+def redis_restored(run: Run) -> str:
+    """From a copy some seconds old: what was pushed, appended and acked since then is gone, or there again."""
+    server, copy = run.site.server, run.folder / "redis"
+    copy.mkdir(parents=True, exist_ok=True)
+    for file in server.folder.glob("appendonly*"):
+        (shutil.copytree if file.is_dir() else shutil.copy)(file, copy / file.name)
+    before = run.bus.state(run.source).given
+    for _ in range(run.chance.randint(1, 3)):
+        run.feed(700)
+        pause(run.chance, 0, 2)
+    run.until(lambda: run.checkpoint.end(run.source)["last"] > before, "a batch with messages that the copy lacks is planned")
+    server.kill()
+    for file in server.folder.glob("appendonly*"):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    for file in copy.iterdir():
+        shutil.move(file, server.folder / file.name)
+    server.restart()
+    run.repeats = True
+    return ""
+
+
+def redis_clock_ahead(run: Run) -> str:
+    """Behind the ttl of the source, and of what is staged."""
+    seconds = run.chance.choice((7200, 90_000))
+    run.feed(500)
+    run.site.machines["redis"].set_clock(seconds)
+    return f"{seconds} s"
 
 
 def sink_closed(run: Run) -> str:
@@ -268,6 +323,8 @@ class Fault:
 
 
 BATCHES = ("python", "java", "federation")
+SETTABLE = KINDS if can_be_set() else ()
+SYNCED = SETTABLE if find_jar() else ()
 FAULTS = [
     Fault(driver_killed),
     Fault(driver_killed_at_a_command),
@@ -282,12 +339,16 @@ FAULTS = [
     Fault(redis_full),
     Fault(server_killed, kinds=("federation",)),
     Fault(second_driver, kinds=("python", "java")),
+    Fault(power_lost, kinds=SYNCED),
+    Fault(clock_set, kinds=SETTABLE),
     Fault(queue_closed, harms=True),
     Fault(queue_created_again, harms=True),
     Fault(queue_flushed, harms=True),
     Fault(messages_taken, harms=True),
     Fault(sink_closed, harms=True),
-    Fault(power_lost, harms=True, kinds=BATCHES),
+    Fault(power_lost_unsynced, harms=True, kinds=BATCHES),
+    Fault(redis_restored, harms=True),
+    Fault(redis_clock_ahead, harms=True, kinds=SETTABLE),
     Fault(checkpoint_restored, harms=True, kinds=BATCHES),
 ]
 

@@ -15,11 +15,16 @@ import psutil
 
 from busmq_spark.core.flow import command
 from busmq_spark.errors import BatchChanged, DataLoss, StagingLost, StaleBatch
+from busmq_spark.spark.tune import MANAGER
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Pipeline
+from tests.soak.flat import figures_of
+from tests.soak.machine import Machine
 from tests.soak.site import Site
 
 KINDS = ("python", "java", "live", "federation")
+SPARKS_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Keeps the files of a checkpoint, and syncs none."""
 STILL_S = 300.0
 """A query that gets nowhere for so long after the last fault stands still."""
 TYPED = re.compile(r"\[(BUSMQ_\w+)\]")
@@ -42,16 +47,23 @@ class StandsStill(Violation):
 class Drivers:
     """Spark drivers; one that outlives its round serves the next of its sort."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._made = folder, 0
+    def __init__(self, folder: Path, machine: Machine) -> None:
+        self._folder, self._machine, self._made = folder, machine, 0
+        self._all: list[DriverProcess] = []
         self._idle: dict[tuple[str, bool], DriverProcess] = {}
 
     def take(self, master: str, *, live: bool) -> DriverProcess:
         if found := self._idle.pop((master, live), None):
             return found
         self.close()  # one more Java beside it would only take its memory
+        return self.make(master, live=live)
+
+    def make(self, master: str, *, live: bool) -> DriverProcess:
+        """A new one."""
         self._made += 1
-        return DriverProcess(self._folder / f"driver-{self._made}", master, live=live)
+        self._all = [each for each in self._all if each.lives]
+        self._all.append(DriverProcess(self._folder / f"driver-{self._made}", master, live=live, more=self._machine.environment))
+        return self._all[-1]
 
     def give_back(self, driver: DriverProcess, master: str, *, live: bool) -> None:
         self._idle[master, live] = driver
@@ -60,6 +72,12 @@ class Drivers:
         for driver in self._idle.values():
             driver.kill()
         self._idle.clear()
+
+    def kill(self) -> None:
+        """All of them, those at work too."""
+        for driver in self._all:
+            if driver.lives:
+                driver.kill()
 
 
 class Run(Pipeline):
@@ -82,6 +100,11 @@ class Run(Pipeline):
         """What had arrived in lives of the sink's queue that others have ended."""
         self.engine_fails = False
         """Whether something was done after which Spark itself gives up."""
+        self.durable = True
+        """Whether the product's manager keeps the checkpoint, where its Java module is at hand."""
+        self.unreadable = False
+        """Whether Spark may find a file of the checkpoint damaged, and say so in its own words."""
+        site.machines["spark"].forget()
 
     @property
     def source(self) -> str:
@@ -112,6 +135,7 @@ class Run(Pipeline):
         source, sink = {**where, "subscribe": self.source, **self.options}, {**where, "queue": self.out}
         order = {"checkpoint": str(self.checkpoint.folder), "source": source, "sink": sink}
         try:
+            self.driver.ask("set", name=MANAGER, value=None if self.durable else SPARKS_MANAGER)
             if self.kind == "live":
                 self.driver.ask("live", **order, duration="2 seconds")
             else:
@@ -145,9 +169,10 @@ class Run(Pipeline):
                 self.note(status["error"])
         if self.excused and self.errors[-1] in LOSSES:
             self.options["failOnDataLoss"] = "false"
-        if self.excused and (self.errors[-1] in STUCK or self.errors.count(self.errors[-1]) > 3):
+        stuck = self.excused and (self.errors[-1] in STUCK or self.errors.count(self.errors[-1]) > 3)
+        if stuck or (self.unreadable and "SPARK" in self.errors):
             shutil.rmtree(self.checkpoint.folder, ignore_errors=True)
-            self.repeats = True
+            self.repeats, self.unreadable = True, False
         self.begin()
 
     def until(self, true: Callable[[], bool], what: str, limit_s: float = STILL_S) -> None:
@@ -209,11 +234,20 @@ class Run(Pipeline):
             for process in self.driver.processes():
                 with suppress(psutil.Error):
                     resident += process.memory_info().rss
+            self._check_flat(self.driver)
             self._drivers.give_back(self.driver, self.master, live=self.kind == "live")
         for queue in (self.source, self.out):
             self.bus.close(queue)
         shutil.rmtree(self.folder, ignore_errors=True)
         return len(self._left()), resident // 2**20
+
+    def _check_flat(self, driver: DriverProcess) -> None:
+        grown = self.site.flat.grown("the driver", driver.pid, driver.ask("figures"))
+        if self.kind == "federation":
+            serving = self.site.serving.process.pid
+            grown = grown or self.site.flat.grown("the federation server", serving, figures_of(serving))
+        if grown:
+            raise Violation(grown)
 
     def _left(self) -> list[str]:
         keys = [str(key) for key in self.site.server.command("KEYS", "*")]  # type: ignore[union-attr]

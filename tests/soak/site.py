@@ -12,6 +12,8 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import Bus
 from tests.federation.cutting import Cutter, cutter
 from tests.serving import Serving, everything
+from tests.soak.flat import Flat
+from tests.soak.machine import Machine
 from tests.support import lasting_port
 
 SECRET = "the-secret-of-the-soak"
@@ -26,7 +28,10 @@ class Site:
 
     def __enter__(self) -> Self:
         with self._stack as stack:
-            self.server = stack.enter_context(RedisServer(self.folder / "redis", aof=True))
+            self.machines = {name: Machine(self.folder / f"machine-{name}") for name in ("spark", "redis", "serve")}
+            self.flat = Flat()
+            with self.machines["redis"].on():
+                self.server = stack.enter_context(RedisServer(self.folder / "redis", aof=True))
             self.line: Cutter = stack.enter_context(cutter(self.server.port))
             self.proxy = stack.enter_context(Proxy(self.line.port))
             self.bus = Bus(self.server)
@@ -46,7 +51,8 @@ class Site:
 
     def serve(self) -> None:
         """Start the federation server, at the address where it was."""
-        self.serving = Serving(self.proxy.url, self.folder, everything(SECRET), listen=self._listen)
+        with self.machines["serve"].on():
+            self.serving = Serving(self.proxy.url, self.folder, everything(SECRET), listen=self._listen)
 
     @property
     def near(self) -> dict[str, str]:

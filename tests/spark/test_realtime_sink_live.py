@@ -79,9 +79,12 @@ class Live:
         return len(self.query.recentProgress) if self.query is not None else 0
 
     def stop(self) -> None:
+        """Returns when its tasks have ended, too: Spark waits for none, and a reader hands on what comes until then."""
         if self.query is not None:
             self.query.stop()
             self.query = None
+            status = self._spark._jsc.sc().statusTracker()  # type: ignore[union-attr]  # py4j
+            wait_until(lambda: not sum(each.numRunningTasks() for each in status.getExecutorInfos()), what="its tasks have ended")
 
 
 @pytest.fixture
