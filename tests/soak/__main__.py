@@ -11,6 +11,7 @@ import argparse
 import os
 import random
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -136,6 +137,8 @@ def main() -> int:
         arguments.kind = arguments.kind or ["python", "federation"]
     if java.VARIABLE not in os.environ:
         java.prepare()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what runs in the background without the first
+        signal.signal(number, signal.default_int_handler)
     console = Console()
     console.print(f"seed {arguments.seed}", highlight=False)
     results: list[Result] = []
