@@ -57,7 +57,8 @@ def one(site: Site, drivers: Drivers, number: int, arguments: argparse.Namespace
     """One round."""
     chance, began = random.Random(f"{arguments.seed}:{number}"), time.monotonic()
     kind = chance.choice(arguments.kind or KINDS)
-    faults = [fault for fault in FAULTS if fault.name == arguments.fault] or chosen(chance, kind)
+    named = [fault for fault in FAULTS if fault.name in (arguments.fault or ()) and kind in fault.kinds]
+    faults = [chance.choice(named)] if named else chosen(chance, kind)
     result = Result(number, kind)
     run = Run(site, drivers, number, kind, chance)
     run.durable = not any(fault.do is power_lost_unsynced for fault in faults)
@@ -115,7 +116,7 @@ def soak(arguments: argparse.Namespace, console: Console, results: list[Result])
                 results.append(result)
                 console.print(result.line(), markup=False, highlight=False, soft_wrap=True)
                 if result.violation:
-                    words = [f"--kind {kind}" for kind in arguments.kind or ()] + ([f"--fault '{arguments.fault}'"] if arguments.fault else [])
+                    words = [f"--{name} '{each}'" for name in ("kind", "fault") for each in getattr(arguments, name) or ()]
                     again = f"python -m tests.soak --seed {arguments.seed} --round {number} {' '.join(words)}"
                     console.print(f"     VIOLATION: {result.violation}\n     again: {again}", markup=False, highlight=False, soft_wrap=True)
                 number += 1
@@ -131,7 +132,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--round", type=int, help="this round alone")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only these queries")
-    parser.add_argument("--fault", choices=[fault.name for fault in FAULTS], help="only this fault, once a round")
+    parser.add_argument("--fault", action="append", choices=[fault.name for fault in FAULTS], help="one of these a round, where they can happen")
     arguments = parser.parse_args()
     if find_jar() is None:  # what the Java module runs is left out
         arguments.kind = arguments.kind or ["python", "federation"]
