@@ -2,7 +2,7 @@
 
     {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ..., "into": format, "of": format}
     {"do": "live", "checkpoint": ..., "source": {options}, "sink": {options}, "duration": ...}
-    {"do": "stop"}        {"do": "status"}        {"do": "set", "name": ..., "value": ...}        {"do": "figures"}
+    {"do": "stop"}        {"do": "status"}        {"do": "set", "name": ..., "value": ...}        {"do": "figures"}        {"do": "threads"}
 
 It has nothing of a test in it: what is killed is the product in a Spark like anybody's.
 """
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import secrets
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -121,6 +123,12 @@ class Driver:
         machine = java.Runtime.getRuntime()
         heap = (machine.totalMemory() - machine.freeMemory()) / 2**20
         return {"MB of heap": heap, "threads": java.Thread.getAllStackTraces().size(), "threads of Python": threading.active_count()}
+
+    def threads(self) -> list[tuple[str, int]]:
+        """Names of Java threads, their numbers left out, and how many have one; the most frequent first."""
+        java: Any = self._spark._jvm
+        names = [re.sub(r"[0-9a-f-]{36}|\d+", "*", thread.getName()) for thread in java.Thread.getAllStackTraces().keySet().toArray()]
+        return Counter(names).most_common()
 
     def status(self) -> dict[str, Any]:
         """Whether the query runs, and what ended it."""
