@@ -7,19 +7,19 @@ from collections.abc import Mapping
 import psutil
 
 ALLOWED = {"MB of heap": 100, "MB resident": 150, "threads": 40, "threads of Python": 20, "open files": 100}
-"""So much more than at the end of its first round a process may have at the end of any other."""
+"""So much more than at the end of its first round of a kind a process may have at the end of any other: a first one starts what the kind needs."""
 
 
 class Flat:
     """The figures of each process after its first round."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[int, str], float] = {}
+        self._first: dict[tuple[int, str, str], float] = {}
 
     def grown(self, what: str, pid: int, figures: Mapping[str, float]) -> str:
         """What has grown too far; empty if nothing has."""
         for name, value in figures.items():
-            first = self._first.setdefault((pid, name), value)
+            first = self._first.setdefault((pid, what, name), value)
             if value > first + ALLOWED[name]:
                 return f"{what} has {value:.0f} {name}, and had {first:.0f} after its first round"
         return ""

@@ -242,7 +242,7 @@ class Run(Pipeline):
         return len(self._left()), resident // 2**20
 
     def _check_flat(self, driver: DriverProcess) -> None:
-        if grown := self.site.flat.grown("the driver", driver.pid, driver.ask("figures")):
+        if grown := self.site.flat.grown(f"the driver ({self.kind})", driver.pid, driver.ask("figures")):
             grown += f"; its threads: {driver.ask('threads')}"
         if self.kind == "federation":
             serving = self.site.serving.process.pid
