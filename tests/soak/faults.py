@@ -273,11 +273,11 @@ def redis_restored(run: Run) -> str:
     copy.mkdir(parents=True, exist_ok=True)
     for file in server.folder.glob("appendonly*"):
         (shutil.copytree if file.is_dir() else shutil.copy)(file, copy / file.name)
-    before = run.bus.state(run.source).given
     for _ in range(run.chance.randint(1, 3)):
         run.feed(700)
         pause(run.chance, 0, 2)
-    run.until(lambda: run.checkpoint.end(run.source)["last"] > before, "a batch with messages that the copy lacks is planned")
+    last = run.fed[run.source] - 1
+    run.until(lambda: last in run.arrived(run.source), "messages that the copy lacks have arrived")
     server.kill()
     for file in server.folder.glob("appendonly*"):
         shutil.rmtree(file) if file.is_dir() else file.unlink()
