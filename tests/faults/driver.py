@@ -122,7 +122,8 @@ class Driver:
         java.System.gc()
         machine = java.Runtime.getRuntime()
         heap = (machine.totalMemory() - machine.freeMemory()) / 2**20
-        return {"MB of heap": heap, "threads": java.Thread.getAllStackTraces().size(), "threads of Python": threading.active_count()}
+        lasting = sum(count for name, count in self.threads() if not name.startswith("block-manager-"))  # Spark ends those when they are idle
+        return {"MB of heap": heap, "threads": lasting, "threads of Python": threading.active_count()}
 
     def threads(self) -> list[tuple[str, int]]:
         """Names of Java threads, their numbers left out, and how many have one; the most frequent first."""
