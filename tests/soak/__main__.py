@@ -105,7 +105,8 @@ def summary(results: list[Result]) -> Table:
 def soak(arguments: argparse.Namespace, console: Console, results: list[Result]) -> None:
     """Round after round, each with its result, until the time is over."""
     columns = (BarColumn(), TextColumn("round {task.fields[round]}, {task.fields[bad]} violations"), TimeElapsedColumn())
-    with tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder, Site(Path(folder)) as site, Progress(*columns, console=console) as progress:
+    bars = Progress(*columns, console=console, transient=True)
+    with tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder, Site(Path(folder)) as site, bars as progress:
         if java.VARIABLE not in os.environ:  # what started this may have made it
             java.share_classes(Path(folder))
         drivers, began = Drivers(Path(folder), site.machines["spark"]), time.monotonic()
