@@ -6,14 +6,14 @@ Names follow Spark's Kafka source where the meaning is equal. Look-up is case-bl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from os import environ
 from typing import Any, TypeVar
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.parsers import LOCAL, duration_s, flag, links, names, one_name, one_of, pattern, size, starting, subscription, whole
+from busmq_spark.parsers import LOCAL, duration_s, flag, flag_or_names, links, names, one_name, one_of, pattern, size, starting, subscription, whole
 
 O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
 WEEK_S = 7 * 24 * 3600
@@ -127,6 +127,12 @@ class StoreOptions(RedisOptions):
     )
     secret: str | None = option("federation.secret", str, None, doc="the secret they ask for; else BUSMQ_FEDERATION_SECRET")
     link_secrets: tuple[tuple[str, str], ...] = option(_LINK_SECRETS, str, (), doc="the secret of one of them")
+    secret_in_url: bool | tuple[str, ...] = option(
+        "federation.secretInUrl",
+        flag_or_names,
+        False,
+        doc="for npm servers, which take the secret from the URL only: true, or names of those links",
+    )
     link_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, instead of the system's")
     link_certificate: str | None = option("federation.tls.certificate", one_name, None, doc="PEM file of the client certificate to show")
     link_key: str | None = option(
@@ -151,6 +157,8 @@ class StoreOptions(RedisOptions):
         ]
         if given and not self.links:
             raise ConfigError(reason=f"option {given[0]!r} is given without federation.url, the address of the server it is for")
+        if not isinstance(self.secret_in_url, bool) and not {*self.secret_in_url} <= {*names}:
+            raise ConfigError(reason=f"option 'federation.secretInUrl' has a link that federation.url does not name; it names: {', '.join(names)}")
         files = {"ca": self.link_ca, "certificate": self.link_certificate, "key": self.link_key}
         tls = [word for word, path in files.items() if path] + ([] if self.link_check_hostname else ["checkHostname"])
         if tls and not any(url.startswith("wss:") for _, url in self.links):
@@ -167,6 +175,10 @@ class StoreOptions(RedisOptions):
     def sources(self) -> tuple[str, ...]:
         """The names of all places: '' is Redis, the others are links."""
         return (*([""] if self.has_redis else []), *(link for link, _ in self.links))
+
+    def in_url(self, link: str) -> bool:
+        """Whether the secret may stand in the URL of a link's server."""
+        return self.secret_in_url if isinstance(self.secret_in_url, bool) else link in self.secret_in_url
 
     def secret_of(self, link: str) -> str | None:
         """The secret a link's server asks for."""
@@ -284,6 +296,9 @@ class BusOptions(RedisOptions):
     federate: str | None = option("federation.url", str, None, doc="URLs of federation servers, comma separated; without url the bus has no Redis")
     federate_secret: str | Mapping[str, str] | None = option(
         "federation.secret", str, None, doc="their secret, or a dictionary from URL to secret; else BUSMQ_FEDERATION_SECRET"
+    )
+    federate_secret_in_url: bool | Collection[str] = option(
+        "federation.secretInUrl", flag_or_names, False, doc="for npm servers, which take the secret from the URL only: True, or their URLs"
     )
     federate_tls_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, not the system's")
     federate_sockets: int = option("federation.sockets", whole(1), 2, doc="web sockets kept open to each federation server")

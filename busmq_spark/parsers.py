@@ -28,6 +28,15 @@ def whole(least: int) -> Callable[[str], int]:
     return parse_whole
 
 
+def flag_or_names(text: str) -> bool | tuple[str, ...]:
+    """Parser of true, false, or a comma list of names."""
+    if text.strip().lower() in ("true", "false"):
+        return flag(text)
+    if found := tuple(filter(None, (part.strip() for part in text.split(",")))):
+        return found
+    raise ValueError("true, false, or names, comma separated")
+
+
 def flag(text: str) -> bool:
     """Parser of true or false."""
     if text.strip().lower() not in ("true", "false"):

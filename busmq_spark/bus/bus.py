@@ -161,13 +161,14 @@ class Bus(Emitter):
         """
         return PersistedDict(self, name, ttl_s) if shape is None else PersistedRecord(self, name, shape, ttl_s)
 
-    def federate(self, thing: T, url: str | None = None, *, secret: str | None = None) -> T:
+    def federate(self, thing: T, url: str | None = None, *, secret: str | None = None, secret_in_url: bool | None = None) -> T:
         """The same object on the bus behind a federation server, with the same methods: ``bus.federate(bus.queue("orders"), "wss://dc2.example/bus")``.
 
-        Without ``url`` the one of the option ``federate`` counts, without ``secret`` the option ``federate_secret``. Nothing is sent before it is
-        attached or asked. Its web sockets are shared with everything federated to the same URL. Raises ConfigError.
+        Without ``url`` the one of the option ``federate`` counts, without ``secret`` the option ``federate_secret``, without ``secret_in_url`` the
+        option ``federate_secret_in_url``: true for an npm server, which reads the secret from the URL only. Nothing is sent before it is attached or
+        asked. Its web sockets are shared with everything federated to the same URL. Raises ConfigError.
         """
-        return cast("T", self._far().federate(thing, url, secret))
+        return cast("T", self._far().federate(thing, url, secret, secret_in_url))
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""

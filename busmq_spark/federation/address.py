@@ -12,6 +12,11 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.topology.endpoint import PATIENCE_S
 
 CONNECT_S = 5.0
+NOT_KNOWN = (
+    "it does not know the secret that the Authorization header carries, or the token has expired (401). An npm busmq server reads the secret from "
+    "the URL only: for one, set federation.secretInUrl (Spark) or secret_in_url (Python), and use TLS"
+)
+"""What 401 means to who has shown the secret in the header only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class FederationAddress:
     tls_check_hostname: bool = True
     patience_s: float = PATIENCE_S
     """How long one step is tried while nobody answers."""
+    secret_in_url: bool = False
+    """For npm servers, which look for it there only: URLs are logged on the way."""
 
     def parsed(self) -> WebSocketURI:
         """Raises ConfigError for what is no address; its text does not repeat a password."""
@@ -37,7 +44,7 @@ class FederationAddress:
             raise ConfigError(
                 reason="federation.url has a user or a query; expected only ws(s)://host:port/path, and the secret in federation.secret"
             )
-        if not self.secret.isascii() or any(c.isspace() or not c.isprintable() for c in self.secret):
+        if self.secret and not self.secret_in_url and not authorization(self.secret):
             raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
         return found
 
@@ -56,3 +63,9 @@ class FederationAddress:
         except (ssl.SSLError, OSError, ValueError) as error:
             raise ConfigError(reason=f"a file of federation.tls.* cannot be used: {error}") from None
         return context
+
+
+def authorization(secret: str) -> dict[str, str]:
+    """The header that shows a secret or a signed token; none where no header can carry it."""
+    visible = secret.isascii() and secret.isprintable() and " " not in secret
+    return {"Authorization": f"Bearer {secret}"} if secret and visible else {}

@@ -14,7 +14,8 @@ from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.store.protocol import Bells, ReadStore, WriteStore
 
 NO_BULK = (401, 101)
-"""What npm's server answers to a bulk handshake: it looks for the secret in the URL only, and knows no subprotocols."""
+"""What npm's server answers to a bulk handshake: it looks for the secret in the URL only, and knows no subprotocols. But 401 may come from anything
+on the way: the secret goes into the URL only where that was asked for."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -53,7 +54,8 @@ class EitherStore:
                 self._bulk.ready()
                 self._found = self._bulk
             except FederationRefused as refused:
-                if refused.details.get("status") not in NO_BULK:
+                status = refused.details.get("status")
+                if status not in NO_BULK or (status == 401 and not self.address.secret_in_url):
                     raise
                 self._found = self._plain(refused)
         return self._found

@@ -43,7 +43,7 @@ def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_
             tool="Python package websockets", reason=f"federation.url needs it, and it cannot be imported ({error})", remedy=remedy
         ) from None
     trust = (options.link_ca, options.link_certificate, options.link_key, options.link_check_hostname)
-    return FederationAddress(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s)
+    return FederationAddress(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link))
 
 
 def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> LinkStore:

@@ -32,7 +32,7 @@ async def consume(queue: Any, count: int) -> None:
 
 
 async def main(url: str, secret: str, mode: str, name: str, count: int) -> None:
-    async with Bus(federate=url, federate_secret=secret) as bus, bus.federate(bus.queue(name)) as queue:
+    async with Bus(federate=url, federate_secret=secret, federate_secret_in_url=True) as bus, bus.federate(bus.queue(name)) as queue:
         began = time.perf_counter()
         await {"burst": burst, "each": each, "many": many, "consume": consume}[mode](queue, count)
         print(json.dumps(count / (time.perf_counter() - began)))

@@ -14,7 +14,7 @@ from busmq_spark.store.protocol import Creation
 
 def main(url: str, secret: str, name: str, count: int) -> None:
     """Messages a second, read and then removed."""
-    store = PlainStore(FederationAddress(url, secret))
+    store = PlainStore(FederationAddress(url, secret, secret_in_url=True))
     born = store.attach([name], Creation(allowed=False, ttl_s=600))[name].born
     began = time.perf_counter()
     assert sum(len(rows.values) for rows in store.read(Range(name, born, 1, count), True)) == count

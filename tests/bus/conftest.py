@@ -69,6 +69,7 @@ def npm_federation(redis_url: str) -> Iterator[str]:
 def open_bus(layout: str, request: pytest.FixtureRequest) -> OpenBus:
     if layout in FAR:
         url, far = request.getfixturevalue("redis_url"), request.getfixturevalue(FAR[layout])
-        return lambda **settings: FederatedBus(url, **{"federate": far, "federate_secret": SECRET, **settings})
+        given = {"federate": far, "federate_secret": SECRET, "federate_secret_in_url": layout == "npm"}
+        return lambda **settings: FederatedBus(url, **{**given, **settings})
     place = where(layout, request.getfixturevalue)
     return lambda **settings: Bus(**{**place, **settings})

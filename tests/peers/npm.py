@@ -33,7 +33,8 @@ class Npm:
     @asynccontextmanager
     async def bus(self, secret: str = SECRET) -> AsyncIterator[tuple[Bus, Bus]]:
         """A client's bus without Redis, and one on the server's Redis."""
-        async with Bus(federate=f"http://127.0.0.1:{self.port}/bus", federate_secret=secret) as bus, Bus(self.redis_url) as home:
+        far = {"federate": f"http://127.0.0.1:{self.port}/bus", "federate_secret": secret, "federate_secret_in_url": True}
+        async with Bus(**far) as bus, Bus(self.redis_url) as home:
             yield bus, home
         assert self.peer.call("federateSockets") is not None, "it lives"
         assert self.peer.errors == []

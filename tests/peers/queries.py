@@ -28,7 +28,7 @@ class Queries:
         self.redis = SyncLink(parse(server.redis_url)[0])
 
     def query(self, queue: str, **options: str) -> Engine:
-        where = {"federation.url": f"dc=ws://127.0.0.1:{self.port}/bus", "federation.secret": SECRET}
+        where = {"federation.url": f"dc=ws://127.0.0.1:{self.port}/bus", "federation.secret": SECRET, "federation.secretInUrl": "true"}
         named = {} if "subscribePattern" in options else {"subscribe": queue}
         self.made.append(Engine({**where, **named, **options}, schema=LINKED, homes={"dc": self.server.redis_url}))
         return self.made[-1]

@@ -207,7 +207,8 @@ def test_a_list_with_holes_is_found_through(queries: Queries, fresh: Fresh) -> N
 
 
 def writer(queries: Queries, queue: str, **options: str) -> TaskWriter:
-    where = {"federation.url": f"dc=ws://127.0.0.1:{queries.port}/bus", "federation.secret": SECRET, "queue": queue}
+    link = {"federation.url": f"dc=ws://127.0.0.1:{queries.port}/bus", "federation.secret": SECRET, "federation.secretInUrl": "true"}
+    where = {**link, "queue": queue}
     return TaskWriter(parse(WriteOptions, {**where, **options}), SinkColumns("value", None, queue))
 
 

@@ -22,6 +22,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("federation.url", " eu=wss://h:7/bus , us-2=wss://i ,", "links", (("eu", "wss://h:7/bus"), ("us-2", "wss://i"))),
     ("federation.secret", SECRET, "secret", SECRET),
     ("federation.Federation.Secret", SECRET, "link_secrets", (("federation", SECRET),)),
+    ("federation.secretInUrl", "True", "secret_in_url", True),
     ("federation.tls.ca", "ca.pem", "link_ca", "ca.pem"),
     ("federation.tls.certificate", "own.pem", "link_certificate", "own.pem"),
     ("federation.tls.checkHostname", "false", "link_check_hostname", False),
@@ -84,6 +85,9 @@ def test_a_bad_address_says_what_was_expected_and_shows_none_of_it(text: str, ex
         ({**TWO, "federation.asia.secret": SECRET}, "'federation.asia.secret' is for a link that federation.url does not name; it names: eu, us-2"),
         ({"federation.url": "ws://h", "federation.tls.ca": "c"}, "federation.tls.ca is set, but no address in federation.url speaks TLS"),
         ({"federation.url": "ws://h", "federation.tls.checkHostname": "false"}, "federation.tls.checkHostname is set, but no address"),
+        ({"federation.secretInUrl": "true"}, "'federation.secretInUrl' is given without federation.url"),
+        ({**TWO, "federation.secretInUrl": "eu,asia"}, "'federation.secretInUrl' has a link that federation.url does not name; it names: eu, us-2"),
+        ({**TWO, "federation.secretInUrl": ","}, "expected true, false, or names, comma separated"),
         ({**ONE, "federation.tls.key": "k"}, "federation.tls.key is set without federation.tls.certificate"),
         ({**ONE, "onUnavailable": "pause"}, "'onUnavailable' is 'pause'; expected one of wait, fail"),
         ({**ONE, "federation.sekret": SECRET}, "unknown option 'federation.sekret'; did you mean 'federation.secret'"),
@@ -120,6 +124,14 @@ def test_each_link_has_its_own_secret_or_the_common_one_or_that_of_the_environme
     assert (found.secret_of("eu"), found.secret_of("us-2")) == ("own", "environment")
     found = parse(ReadOptions, {**TWO, "subscribe": "q", "federation.eu.secret": "own", "federation.secret": "common"})
     assert (found.secret_of("eu"), found.secret_of("us-2")) == ("own", "common")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("false", (False, False)), ("TRUE", (True, True)), (" us-2 ,", (False, True)), ("eu,us-2", (True, True))]
+)
+def test_the_secret_may_stand_in_the_url_of_all_links_of_some_or_of_none(text: str, found: tuple[bool, bool]) -> None:
+    made = parse(ReadOptions, {**TWO, "subscribe": "q", "federation.secretInUrl": text})
+    assert (made.in_url("eu"), made.in_url("us-2")) == found
 
 
 def test_the_options_object_does_not_show_its_secrets() -> None:

@@ -31,7 +31,8 @@ def node(redis_url: str) -> Iterator[Npm]:
 @pytest.fixture
 def at_node(node: Npm) -> dict[str, str]:
     """Options for the Node server alone."""
-    return {"federation.url": f"node=ws://127.0.0.1:{node.port}/bus", "federation.node.secret": NODE_SECRET}
+    where = {"federation.url": f"node=ws://127.0.0.1:{node.port}/bus", "federation.node.secret": NODE_SECRET}
+    return {**where, "federation.secretInUrl": "node"}
 
 
 @pytest.fixture

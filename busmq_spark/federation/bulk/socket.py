@@ -21,7 +21,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireError
-from busmq_spark.federation.address import CONNECT_S, FederationAddress
+from busmq_spark.federation.address import CONNECT_S, NOT_KNOWN, FederationAddress, authorization
 from busmq_spark.federation.bulk.frames import wrong
 from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.quiet import WIRE_LOG
@@ -114,8 +114,7 @@ class BulkSocket:
     def _handshake(self, uri: WebSocketURI, secret: str) -> None:
         protocol = ClientProtocol(uri, subprotocols=[Subprotocol(BULK)], logger=WIRE_LOG)
         request = protocol.connect()
-        if secret:
-            request.headers["Authorization"] = f"Bearer {secret}"
+        request.headers.update(authorization(secret))
         protocol.send_request(request)
         deadline = time.monotonic() + CONNECT_S
         response: Response | None = None
@@ -142,9 +141,7 @@ class BulkSocket:
         if status in _TEMPORARY:
             raise self._lost(f"it answered the handshake with {status}")
         if status != 101:
-            why = {401: "it does not know the secret, or the token has expired", 404: "it serves nothing at this path"}.get(
-                status, f"status {status}"
-            )
+            why = {401: NOT_KNOWN, 404: "it serves nothing at this path"}.get(status, f"status {status}")
             raise FederationRefused(url=self.url, reason=why, status=status)
         if protocol.subprotocol != BULK:
             raise FederationRefused(url=self.url, reason=f"it does not speak {BULK}", status=status)

@@ -34,7 +34,7 @@ class Links:
         self._pools: dict[Target, Pool] = {}
         self.urls = tuple(url.strip() for url in (bus.options.federate or "").split(",") if url.strip())
         for url in self.urls:
-            self._pool(url, None)
+            self._pool(url)
 
     def start(self) -> None:
         """Dial those of the option, and listen to what they announce."""
@@ -47,11 +47,11 @@ class Links:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
         self._pools.clear()
 
-    def federate(self, thing: Any, url: str | None, secret: str | None) -> Any:
+    def federate(self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None) -> Any:
         """The same object on the bus behind ``url``. Raises ConfigError for a bad URL, a missing secret, or what is no object of a bus."""
         if url is None and len(self.urls) != 1:
             raise ConfigError(reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one")
-        pool, bus = self._pool(url or self.urls[0], secret), self._bus
+        pool, bus = self._pool(url or self.urls[0], secret, secret_in_url), self._bus
         made: Any
         match thing:
             case Queue():
@@ -72,9 +72,12 @@ class Links:
                 )
         return made
 
-    def _pool(self, url: str, secret: str | None) -> Pool:
+    def _pool(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> Pool:
         options = self._bus.options
-        found = target(url, secret or _of(options.federate_secret, url), options.federate_tls_ca)
+        if secret_in_url is None:
+            named = options.federate_secret_in_url
+            secret_in_url = named if isinstance(named, bool) else url in named
+        found = target(url, secret or _of(options.federate_secret, url), options.federate_tls_ca, secret_in_url=secret_in_url)
         if found not in self._pools:
             self._pools[found] = Pool(found, options.federate_sockets, self._bus.spawn)
         return self._pools[found]

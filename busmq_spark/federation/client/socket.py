@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.protocol import State
 
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
+from busmq_spark.federation.address import NOT_KNOWN
 from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, Counted, Proofs, Room
 from busmq_spark.federation.handshake import OURS
 from busmq_spark.federation.mux import Packet
@@ -47,6 +48,13 @@ def pause_s(attempt: int) -> float:
     """How long to wait after so many failures: longer and longer, and never in step with others."""
     least, most = PAUSES_S
     return float(min(most, least * 2 ** min(attempt, 16)) * random.uniform(0.5, 1))  # noqa: S311  # spreads load, guards nothing
+
+
+class _Connect(connect):
+    """A redirect is an error: the secret is for the server of the URL only."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
 
 
 class Socket:
@@ -129,8 +137,9 @@ class Socket:
     async def _dial(self) -> Counted:
         options: dict[str, Any] = {} if self.target.trust is None else {"ssl": self.target.trust}
         try:
-            made = await connect(
+            made = await _Connect(
                 self.target.dial,
+                additional_headers=self.target.headers,
                 create_connection=Counted,
                 compression=None,
                 open_timeout=OPEN_S,
@@ -145,7 +154,8 @@ class Socket:
         except InvalidStatus as error:
             status = error.response.status_code
             if status == 401:
-                raise FederationRefused(url=self.target.url, reason="it does not know the secret (401)") from None
+                why = "it does not know the secret (401)" if self.target.secret_in_url else NOT_KNOWN
+                raise FederationRefused(url=self.target.url, reason=why) from None
             raise self._lost(f"it answered with HTTP status {status}; is the path right?") from None
         except TimeoutError:
             raise self._lost(f"no handshake within {OPEN_S:.0f} s; npm servers are silent when the path is wrong") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.federation.address import authorization
 
 SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
@@ -19,12 +20,20 @@ class Target:
     url: str
     secret: str = field(repr=False)
     tls_ca: str | None = None
+    secret_in_url: bool = False
+    """For npm servers, which look for it there only: URLs are logged on the way."""
 
     @property
     def dial(self) -> str:
-        """What to connect to. It holds the secret: never print it."""
+        """What to connect to. It may hold the secret: never print it."""
         parts = urlsplit(self.url)
-        return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path or '/'}?secret={quote(self.secret, safe='')}"
+        query = f"?secret={quote(self.secret, safe='')}" if self.secret_in_url else ""
+        return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path or '/'}{query}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What to show there. It holds the secret: never print it."""
+        return authorization(self.secret)
 
     @property
     def trust(self) -> ssl.SSLContext | None:
@@ -34,7 +43,7 @@ class Target:
         return ssl.create_default_context(cafile=self.tls_ca)
 
 
-def target(url: str, secret: str | None, tls_ca: str | None = None) -> Target:
+def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False) -> Target:
     """Raises ConfigError before anything is connected. The URL is shown in errors only when it can hold no secret."""
     parts = urlsplit(url.strip())
     if parts.scheme not in SCHEMES or not parts.hostname:
@@ -43,6 +52,8 @@ def target(url: str, secret: str | None, tls_ca: str | None = None) -> Target:
         raise ConfigError(reason=f"the federation URL of {parts.hostname} has more than a path; give the secret as federate_secret or secret=")
     if not secret:
         raise ConfigError(reason=f"no secret for the federation server at {url.strip()}: set federate_secret, or federate(…, secret=…)")
+    if not secret_in_url and not authorization(secret):
+        raise ConfigError(reason=f"the secret for {url.strip()} has characters that no HTTP header can carry; expected visible ASCII ones")
     if tls_ca and not Path(tls_ca).is_file():
         raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")
-    return Target(url.strip(), secret, tls_ca)
+    return Target(url.strip(), secret, tls_ca, secret_in_url)
