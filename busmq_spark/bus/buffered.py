@@ -86,6 +86,11 @@ class Buffered:
         raise NotImplementedError
 
     @property
+    def ending(self) -> bool:
+        """Whether it was told to end: nothing more is handed over."""
+        return self._stopping
+
+    @property
     def active(self) -> bool:
         """Whether this one runs, or one that it will end."""
         return self.running or (self.follows is not None and self.follows.active)

@@ -9,6 +9,7 @@ async with await bus.channel("chat").listen() as channel:        # the peer: bus
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -245,10 +246,19 @@ class Messages:
         return self
 
     async def __anext__(self) -> Message:
+        return await self._inbox.next()
+
+    async def take(self) -> tuple[Message, Callable[[], None]]:
+        """The next message, and what to call once it has arrived: for each message, in their order. What has not arrived when this side disconnects
+        goes back to its place. Raises StopAsyncIteration at the end."""
+        return await self._inbox.take()
+
+    @property
+    def _inbox(self) -> Inbox:
         channel = self._channel
         if channel._connection is None:
             raise channel._not_connected("read")
-        return await channel._connection.inbox.next()
+        return channel._connection.inbox
 
 
 async def _last_word(queue: Queue, word: Kind) -> None:

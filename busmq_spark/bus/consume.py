@@ -84,7 +84,9 @@ class Consumption(Buffered):
         self._queue = queue
         self._record = queue.keys.toack if options.reliable else queue.keys.hand(new_token())
         self._token = queue.bus.token if options.reliable else ""
-        self._received = self._handed = self._failures = 0
+        self._received = self._passed = self._handed = self._failures = 0
+        self.under_way = 0
+        """Messages that were handed over and have not arrived yet."""
         self._ttl_s = 0  # the queue's, also once it is detached: an end that failed may be tried again
         self._noted: bytes | None = None  # the notification heard last
         self._empty = False  # nothing to take, unless something is heard
@@ -175,18 +177,23 @@ class Consumption(Buffered):
     def hand_over(self, *, arrived: bool = True) -> Message:
         """The head: it leaves the buffer, and does not go back to the queue any more.
 
-        Without ``arrived`` it does, unless :meth:`arrived` is called; that must be before the next :meth:`filled`.
+        Without ``arrived`` it does, and with it what is handed over behind it, unless :meth:`arrived` is called: once for each, in their order,
+        and before the next :meth:`filled` without a ``head``.
         """
         message = self._buffer.popleft()
-        if arrived:
+        self._passed = message.id
+        if not arrived:
+            self.under_way += 1
+        elif not self.under_way:
             self._handed = message.id
         self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
         return message
 
     def arrived(self, id: int) -> None:
-        """Messages up to this id have been handed over for good."""
-        self._handed = max(self._handed, id)
+        """The next message under way, the one with this id, has been handed over for good."""
+        self.under_way -= 1
+        self._handed = id if self.under_way else self._passed
 
     # -- taking -----------------------------------------------------------------------------------------------------------------------------
 

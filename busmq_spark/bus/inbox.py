@@ -3,11 +3,15 @@
 Rule 1. Frames are handled in order. A message that nobody takes yet holds up what came behind it.
 Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``. What nobody took goes back to the queue at the end.
 Rule 3. A control frame is acked as soon as every message before it is.
+Rule 4. A message that a federation server takes for a peer counts as taken once it has left for the peer; before that it goes back, too, with the
+        control frames behind it. So nothing more is read from Redis, and the channel does not end, while one is under way.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import queue as flows
@@ -38,6 +42,8 @@ class Inbox:
         """Handle frames until the consumption ends."""
         try:
             while True:
+                if self._consumption.head is None:
+                    await self._all_arrived()
                 await self._consumption.filled()
                 if await self._offer() and (message := self._consumption.next_stored()) is not None:
                     self._reacting = True  # what comes behind it is handed out afterwards
@@ -48,6 +54,7 @@ class Inbox:
         except BusError as error:
             self._failed = error
             self._channel._report(error)
+            await self._all_arrived()
             await self._channel._leave(None)
         finally:
             self._over = True
@@ -55,13 +62,12 @@ class Inbox:
 
     async def next(self) -> Message:
         """The next message. Cancelling it loses none. Raises StopAsyncIteration when the connection has ended."""
-        self._iterated = True
-        while (message := self._take()) is None:
-            if self._over:
-                raise self._failed or StopAsyncIteration
-            self._offered.clear()
-            await self._offered.wait()
-        return message
+        return await self._next(arrived=True)
+
+    async def take(self) -> tuple[Message, Callable[[], None]]:
+        """The next message as of ``next``, and what to call once it has arrived: for each message, in their order."""
+        message = await self._next(arrived=False)
+        return message, partial(self._arrived, message.id)
 
     def look(self) -> None:
         """Something has changed: a handler was added, or the consumption has ended."""
@@ -73,6 +79,25 @@ class Inbox:
         await self._settle()
 
     # -- messages ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _next(self, *, arrived: bool) -> Message:
+        self._iterated = True
+        while (message := self._take(arrived=arrived)) is None:
+            if self._over:
+                raise self._failed or StopAsyncIteration
+            self._offered.clear()
+            await self._offered.wait()
+        return message
+
+    def _arrived(self, id: int) -> None:
+        self._consumption.arrived(id)
+        self._look.set()
+
+    async def _all_arrived(self) -> None:
+        """Returns early when the connection ends."""
+        while self._consumption.under_way and not self._consumption.ending:
+            self._look.clear()
+            await self._look.wait()
 
     async def _offer(self) -> bool:
         """Let the messages at the head be taken; True when a control frame is there."""
@@ -88,14 +113,14 @@ class Inbox:
         await self._look.wait()
         return False
 
-    def _take(self) -> Message | None:
+    def _take(self, *, arrived: bool = True) -> Message | None:
         """Hand over the message at the head, if there is one."""
         if not self._at_message:
             return None
-        if (stored := self._consumption.next_stored()) is None:
-            self._look.set()  # it is ending: ``run`` finds out why
+        if self._consumption.ending:
+            self._look.set()  # ``run`` finds out why
             return None
-        message = unwrap(stored)
+        message = unwrap(self._consumption.hand_over(arrived=arrived))
         if self.reliable:
             self._acks.seen(message.id, waits=True)
         if not self._at_message:
@@ -128,6 +153,7 @@ class Inbox:
 
     async def _react(self, kind: Kind) -> None:
         if kind is Kind.END:
+            await self._all_arrived()
             await self._channel._leave(None)
             self._channel._emit("end")
         elif self._remote != (kind is Kind.HERE):

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.core.keys import channel_queue
 from busmq_spark.federation import server as module
-from busmq_spark.federation.creation import creation
+from busmq_spark.federation.creation import METHODS, creation
 from busmq_spark.federation.limits import Limits
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.raw import PING, PONG, Raw, frame, request
-from tests.federation.test_pressure import CONSUME, SOCKETS, deaf, say
+from tests.federation.test_pressure import CONSUME, SOCKETS, call, deaf, listen, say
 from tests.federation.tools import SECRET, Wire
 
 LONG = "x" * (SOCKETS + 2 * 1024 * 1024)
@@ -79,6 +80,42 @@ async def test_a_message_that_has_not_left_goes_back_to_its_place(federation: Se
         assert await queue.count() == 2
         found = queue.consume(max=2)
         assert [(message.id, len(message.value)) async for message in found] == [(1, len(LONG)), (2, 4)]
+
+
+async def test_what_a_channel_has_taken_and_has_not_left_goes_back_with_what_came_behind_it(federation: Serve, fresh: Fresh) -> None:
+    name = fresh()
+    async with federation(limits=Limits(send_s=0.5)) as (bus, server):
+        async with await bus.channel(name).listen() as other:
+            await asyncio.gather(other.send("first"), other.send(LONG), other.send("next"))
+        async with deaf(server) as peer:
+            await say(peer, "0" * 16, creation("channel", name).encode(), listen("message"), call(METHODS["channel"].index("connect"), {}))
+            await until(lambda: 'cut_off_total{reason="slow"} 1' in server.metrics.text())
+            await until(lambda: not server._connections)
+        events: list[str] = []
+        channel = bus.channel(name)
+        channel.on("message", lambda message: events.append(message.text))
+        channel.on("remote_connect", lambda: events.append("came"))
+        channel.on("remote_disconnect", lambda: events.append("left"))
+        async with await channel.connect():
+            await until(lambda: "left" in events or "next" in events)
+        assert [text[:8] for text in events] == [LONG[:8], "next"]
+
+
+async def test_the_end_of_a_channel_comes_behind_its_messages_and_leaves_none_in_the_queue(federation: Serve, fresh: Fresh) -> None:
+    name = fresh()
+    async with federation(limits=Limits(kernel_bytes=65_536)) as (bus, server):
+        async with await bus.channel(name).listen() as other:
+            await asyncio.gather(*(other.send(f"{n}:{LONG[: 256 * 1024]}") for n in range(16)))
+            await other.end()
+        async with Wire(server) as wire:
+            channel = await wire.open("channel", name)
+            await channel.listen("message", "end")
+            await channel.send("connect", {})
+            await channel.event("end")
+            got = [text.partition(":")[0] for event, (text, *_) in channel.heard if event == "message"]
+            assert got == [f"{n}" for n in range(16)]
+        async with bus.queue(channel_queue("local", name)) as left:
+            assert await left.count() == 0
 
 
 async def test_what_a_peer_has_got_does_not_go_back_when_it_stops(federation: Serve, fresh: Fresh) -> None:

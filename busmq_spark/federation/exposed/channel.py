@@ -31,7 +31,8 @@ NAMES = {
 class ExposedChannel(Exposed):
     """One channel object of the bus, for one channel of the wire.
 
-    Messages are taken while there is room to send them, whether or not anybody listens to them yet, as npm does.
+    Messages are taken while there is room to send them, whether or not there are listeners yet, as npm does. Those that have not left for the peer
+    when it ends go back to their place in the queue.
     """
 
     kind = "channel"
@@ -44,12 +45,14 @@ class ExposedChannel(Exposed):
             self._channel.on(ours, partial(self.emit, theirs))
         self._channel.on("error", self._failed)
         self._opening: asyncio.Task[Any] | None = None
+        self._reader: asyncio.Task[None] | None = None
 
     async def end(self) -> None:
         """Disconnect: the other side of the channel is told."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
+        await self._stop_handing_over()
         await self._channel.disconnect()
 
     def coming(self, name: str) -> None:
@@ -86,10 +89,19 @@ class ExposedChannel(Exposed):
             self._read()
 
     async def disconnect(self, _: Call) -> None:
+        await self._stop_handing_over()
         await self._channel.disconnect()
 
     async def finish(self, _: Call) -> None:
+        await self._stop_handing_over()
         await self._channel.end()
+
+    async def _stop_handing_over(self) -> None:
+        """Take nothing more for the peer, and wait until what was taken has left: it must not go back as well."""
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        await self.session.connection.outbox.passed()
 
     def is_attached(self, call: Call) -> None:
         self.answer(call, self._channel.connected)
@@ -124,19 +136,24 @@ class ExposedChannel(Exposed):
         await self._channel.ack(call.number(0, "id", -1))
 
     def _read(self) -> None:
-        self.session.spawn(self._reading(), f"reading channel {self.name} for a peer")
+        self._reader = self.session.spawn(self._reading(), f"reading channel {self.name} for a peer")
 
     async def _reading(self) -> None:
         room, messages = self.session.connection.outbox.room, self._channel.messages()
         while await room():
             try:
-                message = await anext(messages)
+                message, arrived = await messages.take()
             except StopAsyncIteration:
                 return
             except BusError:
                 return  # the channel has told it as an error
-            for id, _ in self.listeners("message"):
-                self.session.send(message_line(id, message.text, message.id))
+            if not self.session.open:
+                return  # disconnecting puts it back
+            listeners = self.listeners("message")
+            for place, (id, _) in enumerate(listeners, 1):
+                self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
+            if not listeners:
+                arrived()
 
     def _failed(self, error: BusError) -> None:
         self.session.fail(None, error)
