@@ -1,57 +1,90 @@
-"""Errors that travel: what a server answers instead of a result, and what a client makes of it.
+"""Errors that travel: what a server answers instead of a result, and what a client makes of it. Both protocols have it from here.
+
+What crosses the wire: of an error about what the peer asked for, all; of every other only the code, since its details are about our Redis, its
+users and keys.
 
 compat: npm servers answer with text, or with an object of an error's own fields, which may be empty; whatever is not null is an error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark import errors
 from busmq_spark.errors import BusError, RemoteError
 
-# Errors about what the peer asked for. The others tell of our Redis, whose address and state are no business of a peer.
 OPEN: dict[str, type[BusError]] = {
     kind.code: kind
     for kind in (
+        errors.BatchChanged,
         errors.ConfigError,
+        errors.ConsumedElsewhere,
+        errors.DataLoss,
         errors.FederationRefused,
         errors.MessageRefused,
+        errors.IdsReissued,
         errors.MessagesMissed,
+        errors.ProtocolError,
         errors.QueueBusy,
+        errors.QueueDamaged,
+        errors.QueueExpired,
+        errors.QueueFlushed,
         errors.QueueFull,
         errors.QueueMissing,
+        errors.QueueRecreated,
+        errors.RedisRolledBack,
         errors.RequestFailed,
         errors.RequestTimeout,
+        errors.StagingLost,
+        errors.StaleBatch,
         errors.StateError,
+        errors.UnreadBacklog,
         errors.WireError,
     )
 }
+"""Those about what the peer asked for."""
 CLOSED = "the bus behind this federation server cannot do it now. Try again; its operator finds the reason in its log"
+AWAY = "the federation server cannot reach its Redis"
+MOST_TEXT = 2000
+HIDDEN = "behind the federation server"
+"""In the place of an address."""
+UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in a way that nobody foresaw; the server's log says how")
+"""What is said of a fault of the server."""
 
 
 def to_wire(error: BusError) -> dict[str, Any]:
     """The value in the place of the error of a callback."""
-    if error.code not in OPEN:
-        return {"code": error.code, "message": CLOSED}
+    if not is_open(error):
+        why = _why(error)
+        return {"code": error.code, "message": why, "details": {"url": HIDDEN, "reason": why}}
     plain = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | bool | dict | None)}
     return {"code": error.code, "message": str(error), "details": plain}
 
 
 def text(error: BusError) -> str:
     """The text of an ``error`` event."""
-    return str(error) if error.code in OPEN else f"[{error.code}] {CLOSED}"
+    return str(error) if is_open(error) else f"[{error.code}] {_why(error)}"
 
 
-def from_wire(value: Any) -> BusError:
-    """The error behind a value that is not null. One of a class that this version does not know becomes a RemoteError."""
+def is_open(error: BusError) -> bool:
+    """Whether a peer is shown all of it; else the server's log has it."""
+    return error.code in OPEN or error is UNEXPECTED
+
+
+def _why(error: BusError) -> str:
+    return AWAY if isinstance(error, errors.LinkLost) else CLOSED
+
+
+def from_wire(value: Any, kinds: Mapping[str, type[BusError]] = OPEN) -> BusError:
+    """The error behind a value that is not null. One of a class that is not among ``kinds`` becomes a RemoteError."""
     if not isinstance(value, dict):
-        return RemoteError(remote="an error", reason=str(value)[:1000])
-    code, message = str(value.get("code", "an error"))[:100], str(value.get("message", "without words"))[:1000]
-    kind, details = OPEN.get(code), value.get("details")
+        return RemoteError(remote="an error", reason=str(value)[:MOST_TEXT])
+    code, message = str(value.get("code", "an error"))[:100], str(value.get("message", "without words"))[:MOST_TEXT]
+    kind, details = kinds.get(code), value.get("details")
     if kind is not None and isinstance(details, dict):
         try:
             return kind(**{str(name): detail for name, detail in details.items()})
-        except (KeyError, TypeError, IndexError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError):
             pass  # of another version, whose template has other words
     return RemoteError(remote=code, reason=message)

@@ -116,7 +116,7 @@ class Session:
 
     def fail(self, callback: Remote | None, error: BusError) -> None:
         """A call did not work: tell whoever asked, else whoever listens to errors."""
-        if error.code not in fault.OPEN:
+        if not fault.is_open(error):
             log.warning("federation: %s", error)
         if callback is not None:
             self.send(pack(callback.id, [fault.to_wire(error)], self.functions).encode())

@@ -1,7 +1,9 @@
-"""Errors across the wire: what a peer is told, and what it is not."""
+"""Errors across the wire: what a peer is shown, and what it is not, over either protocol."""
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from busmq_spark import errors
 from busmq_spark.errors import BusError, RemoteError
 from busmq_spark.federation import fault
+from busmq_spark.federation.bulk.calls import decode_error, encode_error
 
 URL = "redis://10.1.2.3:6379"
 ABOUT_US: list[BusError] = [
@@ -41,10 +44,26 @@ def test_a_peer_learns_nothing_of_our_redis(error: BusError) -> None:
     assert back.details["remote"] == error.code
 
 
+@pytest.mark.parametrize("error", ABOUT_US, ids=lambda error: error.code)
+def test_a_peer_of_the_bulk_protocol_learns_no_more(error: BusError) -> None:
+    head = encode_error(error)
+    for found in error.details.values():
+        assert found not in json.dumps(head)
+    back = decode_error(head, "ws://there")
+    assert type(back) is type(error), "its class says whether to try again"
+
+
+def test_every_error_that_names_an_address_is_about_us() -> None:
+    """A new class is closed until it is put among those that are open, and one with an address must not be."""
+    named = {kind.code for kind in fault.OPEN.values() if re.search(r"\{url\b", kind.template)}
+    assert named == {"BUSMQ_FEDERATION_REFUSED"}  # its address is "this bus"
+
+
 @pytest.mark.parametrize("error", ABOUT_THE_CALL, ids=lambda error: error.code)
 def test_an_error_about_the_call_arrives_as_it_was(error: BusError) -> None:
     back = fault.from_wire(fault.to_wire(error))
     assert (type(back), back.details, str(back)) == (type(error), error.details, str(error))
+    assert type(decode_error(json.loads(json.dumps(encode_error(error))), "ws://there")) is type(error)
 
 
 @pytest.mark.parametrize(

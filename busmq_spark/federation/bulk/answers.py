@@ -7,7 +7,8 @@ import logging
 
 from websockets.asyncio.server import ServerConnection
 
-from busmq_spark.errors import BusError, LinkLost, RemoteError
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.calls import OPERATIONS, encode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.progress import unsent
@@ -16,12 +17,13 @@ from busmq_spark.topology.address import Address
 from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, patience
 
 log = logging.getLogger("busmq_spark")
-UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in a way that nobody foresaw; the server's log says how")
 
 
 def refusal(id: int, error: BusError, asked: Address) -> Frame:
     """The ERROR frame. When Redis is away it says for how long trying again makes sense: longer where another server may take over."""
     head = encode_error(error)
+    if not fault.is_open(error):
+        log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again
     if isinstance(error, LinkLost):
         head["details"]["patience_s"] = int(max((patience(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
     return Frame(Kind.ERROR, id, head)

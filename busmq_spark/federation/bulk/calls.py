@@ -16,7 +16,8 @@ from typing import Any
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.state import AckResult, QueueState
-from busmq_spark.errors import BusError, RemoteError
+from busmq_spark.errors import BusError
+from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
 from busmq_spark.federation.grants import VERBS
 from busmq_spark.federation.rights import Right, Verbs
@@ -25,8 +26,6 @@ from busmq_spark.store.protocol import Creation, Traces
 
 MAX_TEXT = 4096
 """Longest name, token or key."""
-_MAX_REASON = 2000
-_HIDDEN = "behind the federation server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +257,10 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def encode_error(error: BusError) -> dict[str, Any]:
-    """The head of ERROR: the code, and the details as far as JSON can express them. Where the server's Redis is stays with the server."""
-    details = {name: value if isinstance(value, str | int | bool | None) else str(value) for name, value in error.details.items()}
-    if "url" in details:
-        details["url"] = _HIDDEN
-    if error.code == "BUSMQ_LINK_LOST":
-        details["reason"] = "the federation server cannot reach its Redis"
-    return {"code": error.code, "details": details, "text": str(error) if "url" not in details else error.template.format(**details)}
+    """The head of ERROR: what of an error crosses the wire, its details as plain values."""
+    told = fault.to_wire(error)
+    details = {name: value if isinstance(value, str | int | None) else str(value) for name, value in told["details"].items()}
+    return {"code": told["code"], "details": details, "text": told["message"]}
 
 
 def decode_error(head: Any, url: str) -> BusError:
@@ -277,18 +273,12 @@ def decode_error(head: Any, url: str) -> BusError:
         raise wrong("an error whose details are no plain values", "texts and numbers")
     if code == "BUSMQ_FEDERATION_REFUSED":
         details["url"] = url
-    cls = _errors().get(code)
-    if cls is not None:
-        try:
-            return cls(**details)
-        except (TypeError, LookupError, ValueError, AttributeError):
-            pass  # details of another version
-    return RemoteError(remote=code, reason=_printable(str(head.get("text"))))
+    return fault.from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _errors())
 
 
 def _printable(text: str) -> str:
     """What a log may show: nothing that moves the cursor, and not for ever."""
-    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[:_MAX_REASON])
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: fault.MOST_TEXT])
 
 
 @cache

@@ -20,8 +20,9 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.errors import BusError, FederationRefused, WireError
+from busmq_spark.federation import fault
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.answers import UNEXPECTED, Counts, put, refusal
+from busmq_spark.federation.bulk.answers import Counts, put, refusal
 from busmq_spark.federation.bulk.bodies import MOST_RANGES, Bodies
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, Operation
 from busmq_spark.federation.bulk.frames import Frame, Kind
@@ -255,7 +256,7 @@ class _Session:
         except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
-            await self._send(refusal(frame.id, UNEXPECTED, self._server.address))
+            await self._send(refusal(frame.id, fault.UNEXPECTED, self._server.address))
 
     def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
@@ -346,7 +347,7 @@ class _Session:
         except Exception:  # as in _answer
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
-                await self._send(refusal(id, UNEXPECTED, self._server.address))
+                await self._send(refusal(id, fault.UNEXPECTED, self._server.address))
         finally:
             self._read_ended(id, reading)
             (self._server.stores.give_back if well else Lane.close)(lane)
