@@ -31,6 +31,8 @@ SILENCE_S = 5.0
 SEND_S = 20.0
 MOST_BYTES = 1536 * 1024 * 1024
 """Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
+MOST_PARTS = 100_000
+"""Most frames of a message: websockets sends one in one."""
 _SMALL = 64 * 1024
 _ANNOUNCED = 16 * 1024 * 1024
 """Memory that an announced length gets at once."""
@@ -63,13 +65,15 @@ class BulkSocket:
     def receive(self) -> memoryview:
         """The next message; its memory is its own and aligned."""
         parts: list[memoryview] = []
+        size = 0
         while True:
             final, opcode, length = self._head()
             if opcode >= Opcode.CLOSE:
                 self._control(opcode, bytes(self._take(length)))
                 continue
-            if opcode not in (Opcode.BINARY, Opcode.CONT) or length + sum(map(len, parts)) > MOST_BYTES:
-                raise wrong(f"a web-socket frame {opcode} of {length} bytes", "binary messages")
+            size += length
+            if opcode != (Opcode.CONT if parts else Opcode.BINARY) or size > MOST_BYTES or len(parts) >= MOST_PARTS:
+                raise wrong(f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others", "binary messages")
             parts.append(self._take(length))
             if final:
                 return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
