@@ -135,3 +135,10 @@ async def test_a_secret_that_no_header_can_carry_is_an_error_unless_it_may_stand
         with pytest.raises(FederationRefused, match="401"):
             await bus.federate(bus.queue("q"), proxy.url, secret="s3cret & more", secret_in_url=True).attach()
     assert logged(proxy) == ["GET /bus?secret=s3cret%20%26%20more HTTP/1.1"]
+
+
+async def test_an_answer_that_is_no_http_does_not_end_the_bus(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy.answer = "what is this\r\n\r\n"
+    monkeypatch.setattr(sockets, "PAUSES_S", (0.005, 0.05))
+    async with Bus(federate=proxy.url, federate_secret=SECRET, federate_sockets=1):
+        await until(lambda: len(proxy.requests) >= 3)
