@@ -74,6 +74,7 @@ def test_the_bus_needs_redis_and_nothing_of_sparks() -> None:
 
 
 @pytest.mark.spark
-def test_the_module_spark_looks_for_holds_the_source_and_needs_nothing_optional() -> None:
-    statement = "from pyspark_busmq import DefaultSource\nassert DefaultSource.name() == 'busmq'"
+@pytest.mark.parametrize(("module", "name"), [("pyspark_busmq", "busmq"), ("pyspark_busmq_realtime", "busmq-realtime")])
+def test_a_module_spark_looks_for_holds_the_source_and_needs_nothing_optional(module: str, name: str) -> None:
+    statement = f"from {module} import DefaultSource\nassert DefaultSource.name() == {name!r}"
     assert loaded_after(statement) & (OPTIONAL - {"pandas"}) == set()  # pandas: pyspark itself loads it

@@ -46,9 +46,9 @@ def in_tree() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in files}
 
 
-def test_the_wheel_holds_the_package_and_the_module_spark_looks_for_and_nothing_else(wheel: ZipFile) -> None:
+def test_the_wheel_holds_the_package_and_the_modules_spark_looks_for_and_nothing_else(wheel: ZipFile) -> None:
     content = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert content - {BUILT} == in_tree() | {"pyspark_busmq.py"}
+    assert content - {BUILT} == in_tree() | {"pyspark_busmq.py", "pyspark_busmq_realtime.py"}
 
 
 @pytest.mark.jvm

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
+from busmq_spark.spark.brief import brief
 from busmq_spark.spark.plan import tasks
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import Partition, read_ranges
@@ -20,6 +21,7 @@ from busmq_spark.store.protocol import Creation
 from busmq_spark.store.sources import shown, spell, split
 
 
+@brief
 class BatchReader(DataSourceReader):
     """``spark.read.format("busmq")`` and ``CREATE TEMPORARY VIEW … USING busmq``."""
 

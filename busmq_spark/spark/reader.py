@@ -25,6 +25,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
 from busmq_spark.spark.attach import Attachment
+from busmq_spark.spark.brief import brief
 from busmq_spark.spark.discovery import Discovery
 from busmq_spark.spark.plan import share, tasks
 from busmq_spark.spark.planned import read_planned
@@ -80,6 +81,7 @@ def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[Rows
         yield from chain.from_iterable(partition.held[part] for part in parts) if held else read_planned(store, parts, partition.ends, strict)
 
 
+@brief
 class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     """One streaming source. Lives in one process per query; Spark calls it from one thread."""
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from busmq_spark.errors import ConfigError
+from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
 from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.spark.brief import RefusedReader, brief
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import check_links
+from busmq_spark.spark.unready import WithoutJar
 from busmq_spark.spark.writer import BatchWriter, stream_writer
 from busmq_spark.topology.address import address
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound=StoreOptions)
 
 
+@brief
 class BusmqDataSource(DataSource):
     """``format("busmq")``: queues as a streaming or batch source and sink.
 
@@ -41,15 +44,19 @@ class BusmqDataSource(DataSource):
         return "busmq"
 
     def schema(self) -> str:
+        """The columns. Spark asks for them at ``load()``, so that what is wrong with the options is said there. A table has no options yet."""
+        if self.options:
+            _checked(parse(ReadOptions, self.options))
         return LINKED_SCHEMA if "federation.url" in map(str.lower, self.options) else SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        check_source_schema(schema, self.schema())
-        return BatchReader(_checked(parse(ReadOptions, self.options)), schema)
+        return BatchReader(self._read_options(schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        check_source_schema(schema, self.schema())
-        return StreamReader(_checked(parse(ReadOptions, self.options)), schema)
+        try:
+            return StreamReader(self._read_options(schema), schema)
+        except BusError as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = _checked(parse(WriteOptions, self.options))
@@ -59,6 +66,11 @@ class BusmqDataSource(DataSource):
         _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
         return stream_writer(options, SinkColumns.of(schema, options.queue), _given(self.options, "checkpointLocation"))
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        options = _checked(parse(ReadOptions, self.options))
+        check_source_schema(schema, LINKED_SCHEMA if options.links else SOURCE_SCHEMA)
+        return options
 
 
 def _refuse_unlogged_batches(given: Mapping[str, str]) -> None:
@@ -97,3 +109,4 @@ def register(spark: SparkSession) -> None:
     load_all()
     cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])  # type: ignore[no-untyped-call]  # untyped in pyspark
     spark.dataSource.register(BusmqDataSource)
+    spark.dataSource.register(WithoutJar)  # Spark prefers one in Java of the same name

@@ -17,6 +17,7 @@ from busmq_spark.core.sink import attempt as attempt_of
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
+from busmq_spark.spark.brief import brief
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.span import span
@@ -133,6 +134,7 @@ class Committer:
             full.wait(queue, rest.maxsize, rest.left)
 
 
+@brief
 class _StreamSink:
     """What both streaming writers share: everything but the shape of the rows."""
 
@@ -156,6 +158,7 @@ class _StreamSink:
                 Committer(self._options, sink_store(self._options)).abort(self._options.sink or query, batchId, staged)
 
 
+@brief
 class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
     """For Spark 4.0, which hands over rows."""
 
@@ -178,6 +181,7 @@ def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) 
 
 if compat.StreamArrowWriter is not None:
 
+    @brief
     class ArrowStreamWriter(_StreamSink, compat.StreamArrowWriter):  # the base is not there before Spark 4.1
         """Takes Arrow batches as they come."""
 
@@ -185,6 +189,7 @@ if compat.StreamArrowWriter is not None:
             return TaskWriter(self._options, self._columns).write(iterator)
 
 
+@brief
 class BatchWriter(DataSourceArrowWriter):
     """``df.write.format("busmq")``: one commit of its own."""
 

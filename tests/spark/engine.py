@@ -17,6 +17,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark import reader, stores
+from busmq_spark.spark.brief import RefusedReader
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
 from busmq_spark.store.redis_store import open_store
@@ -50,6 +51,8 @@ class Engine:
 
     def _new_reader(self) -> StreamReader:
         made = BusmqDataSource(self.options).streamReader(self._schema)
+        if isinstance(made, RefusedReader):
+            made.initialOffset()
         assert isinstance(made, StreamReader)
         return made
 

@@ -152,4 +152,4 @@ def test_a_column_source_is_there_with_links_and_only_then() -> None:
     assert linked.schema() == LINKED_SCHEMA == "queue string, id long, value binary, source string"
     linked.streamReader(wanted)
     with pytest.raises(ConfigError, match="column 'source' does not exist"):
-        BusmqDataSource({"redis.url": "redis://h", "subscribe": "q"}).streamReader(wanted)
+        BusmqDataSource({"redis.url": "redis://h", "subscribe": "q"}).streamReader(wanted).initialOffset()

@@ -1,0 +1,82 @@
+"""Our errors as the last output of a Python worker of Spark: the message alone.
+
+Spark shows the whole traceback that a worker writes, and from some calls an error of its own behind it. The message of a BusError says what was found
+and what to do. Any other error is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from os import environ
+from types import FunctionType
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from busmq_spark.errors import BusError
+
+C = TypeVar("C", bound=type[Any])
+
+
+def brief(cls: C) -> C:
+    """Class decorator for what Spark calls: in a worker of Spark the public methods raise a BusError without its traceback."""
+    for name, method in list(vars(cls).items()):
+        if isinstance(method, FunctionType) and not name.startswith("_"):
+            setattr(cls, name, _brief(method))
+    return cls
+
+
+def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            found = method(*args, **named)
+        except BusError as error:
+            alone(error)
+            raise
+        return _each(found) if isinstance(found, Iterator) else found
+
+    return call
+
+
+def _each(items: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from items
+    except BusError as error:
+        alone(error)
+        raise
+
+
+def alone(error: BusError) -> BusError:
+    """The error without its traceback. Only where the process is a worker of Spark: in any other the caller may need the traceback."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or not spec.name.startswith("pyspark."):
+        return error
+    environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark looks for it when it writes the error, and then ends the process
+    error.__cause__, error.__suppress_context__ = None, True
+    return error.with_traceback(None)
+
+
+@brief
+class RefusedReader(DataSourceStreamReader):
+    """Raises at the first call: where Spark asks for a reader it hides an error behind one of its own."""
+
+    def __init__(self, error: BusError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> Any:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._error

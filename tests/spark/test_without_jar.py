@@ -1,0 +1,55 @@
+"""``format("busmq-realtime")`` in a Spark that does not have the jar on its class path: one error that says which call or option adds it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import busmq_spark
+from tests.spark.conftest import ROOT, Bus
+from tests.spark.test_installed import clean
+
+PROGRAM = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.driver.memory", "512m").getOrCreate()
+options = {"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}
+rows = spark.range(1).selectExpr("'x' AS value")
+for use in (
+    lambda: spark.read.format("busmq-realtime").options(**options).load(),
+    lambda: spark.readStream.format("busmq-realtime").options(**options).load(),
+    lambda: rows.write.format("busmq-realtime").mode("append").option("queue", "q").save(),
+):
+    try:
+        use()
+    except Exception as error:
+        print("SAID", " ".join(str(error).split("\\n")))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_use_says_how_the_jar_is_added(spark: SparkSession, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=580, env=clean(str(ROOT)), cwd=tmp_path)
+    said = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
+    assert len(said) == 3
+    for line in said:
+        assert "[BUSMQ_TOOL_MISSING] busmq-spark-shim.jar is missing" in line
+        assert "Call busmq_spark.realtime(SparkSession.builder) before the first session, or start Spark with --jars $(busmq jar)" in line
+        assert len(line) < 700
+        assert "Traceback" not in line
+
+
+@pytest.mark.spark
+def test_the_source_in_java_is_taken_where_the_jar_is(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str) -> None:
+    bus.push(queue, "x")
+    busmq_spark.register(spark)
+    rows = spark.read.format("busmq-realtime").options(**{"redis.url": bus.url, "subscribe": queue}).load()
+    assert [bytes(row["value"]) for row in rows.collect()] == [b"x"]
