@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from busmq_spark.embedded import server
 
@@ -30,9 +31,25 @@ def wait_until(predicate: Callable[[], object], timeout_s: float = PATIENCE_S, w
         pause.wait(0.01)
 
 
-def just_given(left_s: int, ttl_s: int) -> bool:
-    """Whether what Redis says is left of a life is one of ``ttl_s`` that has just begun; a busy machine may have asked seconds later."""
-    return ttl_s - 20 < left_s <= ttl_s
+class Life:
+    """A life of ``ttl_s`` seconds that begins now, in a key beside those of the test.
+
+    A key that gets as long a life later has at least as much of it left, however late Redis is asked.
+    """
+
+    def __init__(self, redis: Callable[..., Any], ttl_s: int) -> None:
+        """``redis`` runs a command."""
+        self._redis, self._ttl_s, self._mark = redis, ttl_s, f"life-{secrets.token_hex(8)}"
+        redis("SET", self._mark, "", "EX", ttl_s)
+
+    def given_to(self, *keys: str) -> bool:
+        """Whether each key has got such a life since this one began."""
+        return self.covers(*[self._redis("PTTL", key) for key in keys])
+
+    def covers(self, *left_ms: int) -> bool:
+        """The same for what PTTL has said of keys."""
+        mark = self._redis("PTTL", self._mark)  # asked last: it has less with every moment
+        return all(0 < mark <= each <= 1000 * self._ttl_s for each in left_ms)
 
 
 def lasting_port() -> int:

@@ -9,10 +9,13 @@ from typing import Any, Protocol
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.core.flow import command
+from busmq_spark.topology.link import SyncLink
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
 from tests.peers.node import Peer, missing, need
 from tests.support import wait_until
 
+Redis = Callable[..., Any]
 LAYOUTS = ["direct", "three", "sentinel", "cluster"]
 FAR = {"federated": "our_federation", "npm": "npm_federation"}
 
@@ -45,6 +48,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def layout(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def redis(link: SyncLink) -> Redis:
+    """A command to the server of the run, bytes back."""
+    return lambda *words: link.execute(command(*words))
 
 
 @pytest.fixture(scope="session")

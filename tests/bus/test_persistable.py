@@ -17,9 +17,9 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.shape import to_text
 from busmq_spark.embedded import RedisServer, SentinelGroup
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError
-from tests.bus.conftest import OpenBus
+from tests.bus.conftest import OpenBus, Redis
 from tests.conftest import Fresh
-from tests.support import just_given
+from tests.support import Life
 
 
 @dataclass
@@ -78,17 +78,17 @@ async def renewed(thing: Persistable) -> None:
 # -- as a dictionary ------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_one_saves_another_loads(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_one_saves_another_loads(open_bus: OpenBus, fresh: Fresh, redis: Redis) -> None:
     name, values = fresh(), {"text": "v1", "number": 2, "flag": True, "nested": {"a": [1, 2]}, "none": None, "é😀": "ü"}
     async with open_bus() as here, open_bus() as there:
-        mine, theirs = here.persist(name), there.persist(name)
+        mine, theirs, life = here.persist(name), there.persist(name), Life(redis, 60)
         assert not await theirs.load()
         mine.update(values)
         assert await mine.save()
         assert await theirs.load()
         assert dict(theirs) == values
         assert await stored(mine) == {key.encode(): to_text(value) for key, value in values.items()}
-        assert just_given(await raw(mine, "TTL"), 60)
+        assert life.covers(await raw(mine, "PTTL"))
 
 
 async def test_only_what_changed_is_written_and_nothing_is_sent_when_nothing_has(open_bus: OpenBus, fresh: Fresh) -> None:
@@ -262,21 +262,22 @@ async def test_a_kept_object_lives_and_one_let_go_does_not(open_bus: OpenBus, fr
         assert await stored(kept) == {b"a": b"1"}
 
 
-async def test_touch_says_whether_it_is_there_and_persist_takes_a_new_ttl(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_touch_says_whether_it_is_there_and_persist_takes_a_new_ttl(open_bus: OpenBus, fresh: Fresh, redis: Redis) -> None:
     async with open_bus() as bus:
-        thing = bus.persist(fresh())
+        thing, life = bus.persist(fresh()), Life(redis, 100)
         assert not await thing.touch()
         thing["a"] = 1
         await thing.save()
         assert await thing.touch()
         await thing.persist(ttl_s=100)
-        assert just_given(await raw(thing, "TTL"), 100)
+        assert life.covers(await raw(thing, "PTTL"))
+        life = Life(redis, 200)
         await thing.persist(ttl_s=200)
-        assert just_given(await raw(thing, "TTL"), 200)
+        assert life.covers(await raw(thing, "PTTL"))
         thing["a"] = 2
-        await raw(thing, "EXPIRE", 5)
+        await raw(thing, "EXPIRE", 100)
         await thing.save()
-        assert just_given(await raw(thing, "TTL"), 200)
+        assert life.covers(await raw(thing, "PTTL"))
 
 
 async def test_unpersist_forgets_values_and_deletes_nothing(open_bus: OpenBus, fresh: Fresh) -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import LONG_TTL_S
-from tests.bus.conftest import OpenBus
+from tests.bus.conftest import OpenBus, Redis
 from tests.conftest import Fresh
-from tests.support import just_given
+from tests.support import Life
 
 
 async def test_a_queue_lives_seven_days_unless_its_program_says_otherwise(open_bus: OpenBus, fresh: Fresh) -> None:
@@ -23,14 +24,12 @@ async def test_a_queue_lives_seven_days_unless_its_program_says_otherwise(open_b
 
 
 async def test_a_program_that_leaves_messages_in_a_queue_of_npm_is_warned_once(
-    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+    redis_url: str, fresh: Fresh, redis: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = fresh()
     async with Bus(redis_url) as bus:
-        async with bus.queue(name) as first:
-            keys, link = first.keys, bus.servers.commands[first.server]
-        await link.execute(command("DEL", *keys.all))
-        await link.execute(command("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0))
+        keys, life = QueueKeys(name), Life(redis, 30)
+        redis("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0)
         for _ in range(2):
             async with bus.queue(name) as queue:
                 assert queue.ttl_s == 30
@@ -38,7 +37,7 @@ async def test_a_program_that_leaves_messages_in_a_queue_of_npm_is_warned_once(
         [text] = [text for text in caplog.messages if "is left with" in text]
         assert f"queue '{name}' is left with 2 unread messages and a ttl of 30 s" in text
         assert "create the queue with a longer ttl" in text
-        assert just_given(await link.execute(command("TTL", keys.messages)), 30)
+        assert life.given_to(keys.messages)
 
 
 async def test_nobody_is_warned_who_leaves_nothing_or_has_asked_for_a_short_life(

@@ -10,7 +10,7 @@ from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.errors import ConfigError, MessageRefused, QueueMissing
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
-from tests.support import just_given
+from tests.support import Life
 
 
 def numbered(first: int, last: int) -> list[Message]:
@@ -25,20 +25,21 @@ def values(first: int, last: int) -> list[bytes]:
 
 
 def test_attaching_a_new_queue_writes_what_npm_busmq_writes(run: Run, redis: Redis, fresh_keys: FreshKeys) -> None:
-    keys = fresh_keys()
+    keys, life = fresh_keys(), Life(redis, 45)
     attached = run(queue.attach(keys, "b1", ttl_s=45, maxsize=7))
     assert (attached.existed, attached.ttl_s, attached.maxsize, attached.born) == (False, 45, 7, "b1")
     assert run(queue.metadata(keys)) == {"ttl": "45", "source": "local", "discover": "false", "maxsize": "7", "born": "b1"}
-    assert just_given(redis("TTL", keys.metadata), 45)
+    assert life.given_to(keys.metadata)
 
 
 def test_attaching_an_existing_queue_adopts_its_ttl_and_maxsize(run: Run, redis: Redis, fresh_keys: FreshKeys) -> None:
     keys = fresh_keys()
-    redis("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "true", "maxsize", 9)
+    redis("HSET", keys.metadata, "ttl", 300, "source", "local", "discover", "true", "maxsize", 9)
+    life = Life(redis, 300)
     attached = run(queue.attach(keys, "b1", ttl_s=999, maxsize=1))
-    assert (attached.existed, attached.ttl_s, attached.maxsize) == (True, 30, 9)
-    assert run(queue.metadata(keys)) == {"ttl": "30", "source": "local", "discover": "true", "maxsize": "9", "born": "b1"}
-    assert just_given(redis("TTL", keys.metadata), 30)
+    assert (attached.existed, attached.ttl_s, attached.maxsize) == (True, 300, 9)
+    assert run(queue.metadata(keys)) == {"ttl": "300", "source": "local", "discover": "true", "maxsize": "9", "born": "b1"}
+    assert life.given_to(keys.metadata)
 
 
 def test_the_first_who_names_an_incarnation_names_it_for_all(run: Run, fresh_keys: FreshKeys) -> None:
@@ -155,9 +156,10 @@ def test_a_push_renews_all_four_keys_with_the_stored_ttl(run: Run, born: Born, r
     run(queue.push_many(keys, [b"a", b"b"]))
     run(queue.pop(keys, reliable=True, ttl_s=50))
     for key in keys.shared:
-        redis("EXPIRE", key, 5)
+        redis("EXPIRE", key, 40)
+    life = Life(redis, 50)
     run(queue.push(keys, b"c"))
-    assert all(just_given(redis("TTL", key), 50) for key in keys.shared)
+    assert life.given_to(*keys.shared)
 
 
 def test_ids_are_exact_up_to_the_last_that_javascript_can_count(run: Run, born: Born, redis: Redis) -> None:
@@ -209,9 +211,10 @@ def test_reading_without_removing_stops_after_the_message_that_reaches_the_byte_
 def test_a_reliable_pop_records_what_it_took_until_it_is_acked(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push_many(keys, values(1, 4)))
+    life = Life(redis, 60)
     assert run(queue.pop(keys, reliable=True, ttl_s=60, most=3)) == numbered(1, 3)
     assert redis("LRANGE", keys.toack, 0, -1) == [b"1", b"1", b"2", b"2", b"3", b"3"]
-    assert just_given(redis("TTL", keys.toack), 60)
+    assert life.given_to(keys.toack)
     run(queue.ack(keys, 2, ttl_s=60))
     assert redis("LRANGE", keys.toack, 0, -1) == [b"3", b"3"]
     assert run(queue.count(keys)) == 1
@@ -311,25 +314,28 @@ def test_close_removes_every_key_of_the_queue_but_how_far_sinks_have_come(run: R
     run(queue.pop(keys, reliable=True, ttl_s=60))
     redis("HSET", keys.acks, "s", 1)
     redis("HSET", keys.sinks, "s", "1:done")
+    life = Life(redis, LONG_TTL_S)
     run(queue.close(keys))
     assert redis("EXISTS", *keys.shared, keys.acks) == 0
-    assert just_given(redis("TTL", keys.sinks), LONG_TTL_S)
+    assert life.given_to(keys.sinks)
     assert not run(queue.exists(keys))
 
 
 def test_touch_renews_the_shared_keys(run: Run, born: Born, redis: Redis) -> None:
-    keys, _ = born(ttl_s=10)
+    keys, _ = born(ttl_s=60)
     run(queue.push(keys, b"x"))
+    life = Life(redis, 90)
     run(queue.touch(keys, 90))
-    assert [redis("TTL", key) > 80 for key in keys.shared] == [True, True, True, False]  # nothing to ack
+    assert [life.given_to(key) for key in keys.shared] == [True, True, True, False]  # nothing to ack
 
 
 def test_attaching_keeps_our_own_records_longer_than_the_queue(run: Run, born: Born, redis: Redis) -> None:
     keys, there = born(ttl_s=30)
     redis("HSET", keys.acks, "s", 1, ":born", there.born)
     redis("HSET", keys.sinks, "s", "1:done")
+    life = Life(redis, LONG_TTL_S)
     run(queue.attach(keys, "b", ttl_s=30))
-    assert all(just_given(redis("TTL", key), LONG_TTL_S) for key in (keys.acks, keys.sinks))
+    assert life.given_to(keys.acks, keys.sinks)
 
 
 def test_metadata_of_a_queue_that_does_not_exist_is_empty(run: Run, fresh_keys: FreshKeys) -> None:

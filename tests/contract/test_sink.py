@@ -18,7 +18,7 @@ from busmq_spark.topology.link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import numbered, replies, stage, stored
-from tests.support import just_given
+from tests.support import Life
 
 
 class Crash(Exception):
@@ -255,11 +255,12 @@ def test_ids_used_up_stop_a_commit_with_nothing_of_its_chunk_appended(run: Run, 
 
 def test_a_commit_renews_the_queue_and_notifies_its_consumers(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
     keys, _ = born(ttl_s=50)
-    redis("EXPIRE", keys.metadata, 5)
+    redis("EXPIRE", keys.metadata, 40)
     part, _ = stage(link.execute, keys, "one", [2])
+    short, long = Life(redis, 50), Life(redis, LONG_TTL_S)
     run(sink.commit(keys, "s", 1, [part]))
-    assert all(just_given(redis("TTL", key), 50) for key in (keys.metadata, keys.messages, keys.msgid))
-    assert just_given(redis("TTL", keys.sinks), LONG_TTL_S)
+    assert short.given_to(keys.metadata, keys.messages, keys.msgid)
+    assert long.given_to(keys.sinks)
 
 
 def test_an_error_of_the_link_leaves_the_commit_to_be_called_again(link: SyncLink, born: Born) -> None:

@@ -13,17 +13,17 @@ from busmq_spark.topology.link import SyncLink
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import numbered, stage, stored
-from tests.support import just_given
+from tests.support import Life
 
 # Staging
 
 
 def test_chunks_are_staged_in_order_with_a_life_of_their_own(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
-    key = fresh_keys().stage("one")
+    key, life = fresh_keys().stage("one"), Life(redis, STAGE_TTL_S)
     assert link.execute(sink.stage(key, 0, [b"a", b"b"])) == 2
     assert link.execute(sink.stage(key, 2, [b"c"])) == 3
     assert redis("LRANGE", key, 0, -1) == [b"a", b"b", b"c"]
-    assert just_given(redis("TTL", key), STAGE_TTL_S)
+    assert life.given_to(key)
 
 
 def test_a_chunk_that_is_staged_again_since_its_reply_was_lost_is_there_once(link: SyncLink, fresh_keys: FreshKeys, redis: Redis) -> None:
@@ -61,9 +61,10 @@ def test_a_list_that_is_gone_is_not_made_anew_by_more_of_it(link: SyncLink, fres
 def test_lists_are_sealed_for_as_long_as_a_record_lives_if_they_hold_what_was_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
     keys, _ = born()
     (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])
+    life = Life(redis, LONG_TTL_S)
     run(sink.seal("s", 1, [one, two]))
     run(sink.seal("s", 1, []))
-    assert all(just_given(redis("TTL", part.key), LONG_TTL_S) for part in (one, two))
+    assert life.given_to(one.key, two.key)
     redis("LPOP", two.key)
     with pytest.raises(StagingLost, match=r"3 rows .* but 2 are left"):
         run(sink.seal("s", 1, [one, two]))
@@ -108,10 +109,11 @@ def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(
     name = fresh("sink")
     one, two = Staged("q", 0, "k1", ((1, 1),)), Staged("q", 0, "k2", ((1, 1),))
     run(sink.record(name, 4, [one]))
+    life = Life(redis, LONG_TTL_S)
     assert run(sink.record(name, 5, [two])) == (two,)
     with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
         run(sink.record(name, 4, [one]))
-    assert just_given(redis("TTL", sink_record(name)), LONG_TTL_S)
+    assert life.given_to(sink_record(name))
 
 
 def test_a_batch_on_record_is_found_and_another_is_not(run: Run, fresh: Fresh) -> None:

@@ -18,7 +18,7 @@ from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.peers.node import Peer
-from tests.support import PATIENCE_S, just_given, wait_until
+from tests.support import PATIENCE_S, Life, wait_until
 
 TEXTS = ["plain", "", "héllo 世", "😀 astral 𝒳", "line\nbreak\r\n\0 zero", '{"json": [1, null]}', "x" * 1_000_000]
 BYTES = [text.encode() for text in TEXTS]
@@ -258,15 +258,15 @@ def test_our_own_keys_neither_show_in_node_nor_stop_it(peer: Peer, link: SyncLin
 
 
 def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
-    peer.attach(keys.name, ttl=30)
-    there = attach(link, keys)
+    peer.attach(keys.name, ttl=300)
+    there, life = attach(link, keys), Life(lambda *words: link.execute(command(*words)), 300)
     for round_ in range(1, 21):
         assert peer.push_all(keys.name, [f"{round_}.{i}" for i in range(5)]) == list(range(5 * round_ - 4, 5 * round_ + 1))
         seen = link.run(state.states([(keys, -1)]))[0]
         assert link.run(state.ack_to([Ack(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
         assert [m.id for m in link.run(queue.index(keys, 0, 99))] == [5 * round_]
     assert peer.count(keys.name) == 1
-    assert all(just_given(link.execute(command("TTL", key)), 30) for key in (keys.metadata, keys.messages, keys.msgid))
+    assert life.given_to(keys.metadata, keys.messages, keys.msgid)
 
 
 def test_a_push_by_node_rings_our_bell(peer: Peer, redis_url: str, link: SyncLink, keys: QueueKeys) -> None:

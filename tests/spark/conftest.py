@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,15 +28,30 @@ from tests.jvm import module
 from tests.peers.node import need
 from tests.spark.centres import DataCentre
 from tests.spark.engine import Engine
+from tests.spark.java_log import JavaLog, java_log
+from tests.spark.jvm_engine import JvmEngine
 from tests.spark.lines import Lines
 from tests.spark.links import LINKED, LINKS, Centre, leading_to
+from tests.spark.sink_engines import JavaSink, PythonSink, SinkEngine
 from tests.support import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 
 
+LANGUAGES = {"python": (), "java": (pytest.mark.jvm, pytest.mark.spark)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes ``language`` (or a fixture that does, as ``engine``) runs with the Python and with the Java implementation."""
+    if "language" in metafunc.fixturenames:
+        only = metafunc.definition.get_closest_marker("only")
+        assert only is None or only.kwargs["reason"]
+        languages = [pytest.param(name, marks=marks) for name, marks in LANGUAGES.items() if only is None or name in only.args]
+        metafunc.parametrize("language", languages)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    unfit = [item for item in items if item.path.name == "test_realtime_same.py" and _of_spark40(item)]  # Java has no such way to read
+    unfit = [item for item in items if _params(item).get("language") == "java" and _params(item).get("spark40")]  # Java has no such way to read
     if pyspark.__version__ >= "4.3" and not any("test_smoke" in word for word in config.args):  # there every other test runs, and shows the same
         unfit += [item for item in items if item.path.name == "test_smoke.py"]
     config.hook.pytest_deselected(items=unfit)
@@ -53,8 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("redis")
 
 
-def _of_spark40(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and hasattr(item, "callspec") and bool(item.callspec.params.get("spark40"))
+def _params(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
 
 @pytest.fixture(scope="session")
@@ -286,17 +301,43 @@ def sink(tmp_path: Path) -> Iterator[Sink]:
 
 
 @pytest.fixture
-def engine() -> Iterator[Callable[..., Engine]]:
-    """Makes Engine objects and stops their readers at the end."""
+def java_spark(language: str, request: pytest.FixtureRequest) -> SparkSession | None:
+    """The session with the Java module; None where the test is about Python, which needs no session."""
+    if language == "python":
+        return None
+    request.getfixturevalue("shim_jar")
+    return request.getfixturevalue("spark")  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def engine(java_spark: SparkSession | None) -> Iterator[Callable[..., Engine]]:
+    """Makes engines around the source in the language of the test, and stops their readers at the end."""
     made: list[Engine] = []
 
     def make(options: dict[str, Any], **more: Any) -> Engine:
-        made.append(Engine(options, **more))
+        made.append(JvmEngine(java_spark, options) if java_spark else Engine(options, **more))
         return made[-1]
 
     yield make
     for one in made:
         one.kill()
+
+
+@pytest.fixture
+def sink_engine(java_spark: SparkSession | None) -> Callable[[Mapping[str, str]], SinkEngine]:
+    """Makes a write with the sink in the language of the test."""
+    return lambda options: JavaSink(java_spark, options) if java_spark else PythonSink(options)
+
+
+@pytest.fixture
+def caplog(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture | JavaLog]:
+    """What the implementation in the language of the test has logged."""
+    spark = request.getfixturevalue("java_spark") if "language" in request.fixturenames else None
+    if spark is None:
+        yield caplog
+    else:
+        with java_log(spark) as log:
+            yield log
 
 
 @pytest.fixture(scope="session")

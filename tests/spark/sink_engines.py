@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from busmq_spark import errors
+from busmq_spark.errors import BusError
 from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.writer import Committer, TaskWriter
-from busmq_spark.store.redis_store import open_store
+from busmq_spark.spark.writer import BatchWriter
+from tests.spark.jvm_engine import asked
 
-SCHEMA = '{"type":"struct","fields":[{"name":"value","type":"binary","nullable":true,"metadata":{}}]}'
+SCHEMA = StructType().add("queue", "string").add("value", "binary")
+Row = bytes | tuple[str, bytes]
+"""A value, or where no option names the queue: queue and value."""
 
 
 class SinkEngine(Protocol):
-    """One write: each task stages its rows, then the driver commits what they staged."""
+    """One write: each task stages its rows (or pushes them, at least once), then the driver commits what they staged."""
 
-    def stage(self, rows: Sequence[bytes]) -> None: ...
+    def stage(self, rows: Sequence[Row]) -> None: ...
     def commit(self) -> None: ...
 
 
 class PythonSink:
-    """The sink of ``format("busmq")``."""
+    """The sink of ``format("busmq")``, as a batch write."""
 
-    def __init__(self, options: dict[str, str]) -> None:
-        self._options = parse(WriteOptions, options)
-        self._outcomes: list[Any] = []
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = parse(WriteOptions, dict(options))
+        self._write = BatchWriter(given, SinkColumns.of(SCHEMA, given.queue), overwrite=False)
+        self._messages: list[Any] = []
 
-    def stage(self, rows: Sequence[bytes]) -> None:
-        batch = pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], ["value"])
-        self._outcomes.append(TaskWriter(self._options, SinkColumns("value", None, self._options.queue)).write(iter([batch])))
+    def stage(self, rows: Sequence[Row]) -> None:
+        queues, values = zip(*map(split, rows), strict=True)
+        batch = pa.RecordBatch.from_arrays([pa.array(queues, pa.string()), pa.array(values, pa.binary())], ["queue", "value"])
+        self._messages.append(self._write.write(iter([batch])))
 
     def commit(self) -> None:
-        store = open_store(self._options)
-        try:
-            Committer(self._options, store).commit("s", 0, [s for outcome in self._outcomes for s in outcome.staged], "q")
-        finally:
-            store.close()
+        self._write.commit(self._messages)
 
 
 class JavaSink:
     """The sink of ``format("busmq-realtime")``, as a batch write."""
 
-    def __init__(self, spark: SparkSession, options: dict[str, str]) -> None:
+    def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         jvm: Any = spark._jvm
         self._gateway: Any = spark._sc._gateway
         given = jvm.java.util.HashMap()
         for name, value in options.items():
             given.put(name, value)
         self._jvm = jvm
-        schema = jvm.org.apache.spark.sql.types.DataType.fromJson(SCHEMA)
+        schema = jvm.org.apache.spark.sql.types.DataType.fromJson(SCHEMA.json())
         empty = jvm.java.util.Optional.empty()
         info = jvm.org.apache.spark.sql.connector.write.LogicalWriteInfoImpl(
             "", schema, jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given), empty, empty
@@ -63,14 +63,18 @@ class JavaSink:
         self._factory = asked(lambda: self._write.createBatchWriterFactory(jvm.org.apache.spark.sql.connector.write.PhysicalWriteInfoImpl(1)))
         self._messages: list[Any] = []
 
-    def stage(self, rows: Sequence[bytes]) -> None:
+    def stage(self, rows: Sequence[Row]) -> None:
         writer = self._factory.createWriter(len(self._messages), len(self._messages))
         try:
             for row in rows:
-                cells = self._gateway.new_array(self._jvm.java.lang.Object, 1)
-                cells[0] = row
+                queue, value = split(row)
+                cells = self._gateway.new_array(self._jvm.java.lang.Object, 2)
+                cells[0], cells[1] = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(queue), value
                 asked(lambda cells=cells: writer.write(self._jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(cells)))  # type: ignore[misc]
             self._messages.append(asked(writer.commit))
+        except BusError:
+            writer.abort()  # as Spark does
+            raise
         finally:
             writer.close()
 
@@ -81,11 +85,5 @@ class JavaSink:
         asked(lambda: self._write.commit(messages))
 
 
-def asked(call: Any) -> Any:
-    """What Java answers; an error of ours as the Python error with its code."""
-    try:
-        return call()
-    except IllegalArgumentException as error:
-        failed = error
-    [kind] = [cls for cls in vars(errors).values() if isinstance(cls, type) and vars(cls).get("code") == failed.getCondition()]
-    raise kind(**(failed.getMessageParameters() or {}))
+def split(row: Row) -> tuple[str, bytes]:
+    return row if isinstance(row, tuple) else ("", row)

@@ -145,6 +145,7 @@ def test_a_start_above_the_last_id_says_what_to_do(bus: Bus, engine: MakeEngine,
         query.step()
 
 
+@pytest.mark.only("python", reason="no Spark hides it from Java")
 def test_a_spark_that_hides_the_checkpoint_refuses_before_the_first_batch_is_read(
     bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str
 ) -> None:

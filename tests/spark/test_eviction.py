@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from busmq_spark.bus.bus import Bus as AsyncBus
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import WriteOptions, parse
-from busmq_spark.spark.stores import sink_store
 from tests.spark.conftest import MakeBus
 from tests.spark.engine import Engine
+from tests.spark.sink_engines import SinkEngine
 
 MakeEngine = Callable[..., Engine]
+MakeSink = Callable[[Mapping[str, str]], SinkEngine]
 
 
 @pytest.fixture(params=["allkeys-lru", "noeviction"])
@@ -66,10 +66,15 @@ async def test_a_bus_warns_of_it_or_refuses_it_too(policed: RedisServer, policy:
         await AsyncBus(policed.url, require_no_eviction=True).__aenter__()
 
 
-def test_a_sink_is_refused_it_where_that_is_asked_for(policed: RedisServer, policy: str) -> None:
-    options = parse(WriteOptions, {"redis.url": policed.url, "queue": "q", "requireNoEviction": "true"})
+def test_a_sink_is_refused_it_where_that_is_asked_for(policed: RedisServer, policy: str, bus_of: MakeBus, sink_engine: MakeSink) -> None:
+    def write() -> None:
+        sink = sink_engine({"redis.url": policed.url, "queue": "q", "requireNoEviction": "true"})
+        sink.stage([b"1"])
+        sink.commit()
+
     if policy == "noeviction":
-        sink_store(options)
+        write()
+        assert bus_of(policed).stored("q") == [b"1"]
         return
     with pytest.raises(ConfigError, match="requireNoEviction=true refuses"):
-        sink_store(options, task=True)
+        write()

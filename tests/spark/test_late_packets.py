@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,21 +13,12 @@ from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import RedisServer
 from tests.faults.proxy import Command, Held, Proxy
 from tests.spark.conftest import Bus, MakeBus
-from tests.spark.sink_engines import JavaSink, PythonSink, SinkEngine
-from tests.support import PATIENCE_S, just_given
+from tests.spark.sink_engines import SinkEngine
+from tests.support import PATIENCE_S, Life
 
 CHUNKS = [b"%d:" % i + b"x" * 300_000 for i in range(6)]
 """So large that each row is a chunk."""
-Make = Callable[[str, str], SinkEngine]
-
-
-@pytest.fixture(params=["python", pytest.param("java", marks=pytest.mark.jvm)])
-def make(request: pytest.FixtureRequest) -> Make:
-    if request.param == "python":
-        return lambda url, queue: PythonSink({"redis.url": url, "queue": queue})
-    spark = request.getfixturevalue("spark")
-    request.getfixturevalue("shim_jar")
-    return lambda url, queue: JavaSink(spark, {"redis.url": url, "queue": queue})
+MakeSink = Callable[[Mapping[str, str]], SinkEngine]
 
 
 @pytest.fixture
@@ -54,9 +45,9 @@ def staged_in_spite_of(proxy: Proxy, sink: SinkEngine, chunk: int, pool: ThreadP
 
 @pytest.mark.parametrize("moment", ["repeated", "half-committed", "committed"])
 @pytest.mark.parametrize("chunk", [0, 1, 3, 5])
-def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(lone: tuple[Bus, Proxy], make: Make, chunk: int, moment: str) -> None:
+def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(lone: tuple[Bus, Proxy], sink_engine: MakeSink, chunk: int, moment: str) -> None:
     bus, proxy = lone
-    sink = make(proxy.url, "q")
+    sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     with ThreadPoolExecutor() as pool:
         late = staged_in_spite_of(proxy, sink, chunk, pool)
         if moment == "repeated":
@@ -77,24 +68,24 @@ def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(lone: tuple[
     assert [key for key in bus("KEYS", "*") if bus("TTL", key) < 0] == []
 
 
-def test_staged_rows_live_for_days_before_anything_is_recorded(lone: tuple[Bus, Proxy], make: Make) -> None:
+def test_staged_rows_live_for_days_before_anything_is_recorded(lone: tuple[Bus, Proxy], sink_engine: MakeSink) -> None:
     bus, proxy = lone
-    sink = make(proxy.url, "q")
+    sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     sink.stage(CHUNKS[:2])
-    gate = proxy.hold(lambda command: command.name == "record")
+    gate, life = proxy.hold(lambda command: command.name == "record"), Life(bus, LONG_TTL_S)
     with ThreadPoolExecutor() as pool:
         committing = pool.submit(sink.commit)
         held = gate.wait()
         [key] = bus("KEYS", QueueKeys("q").stage("*"))
-        assert just_given(bus("TTL", key), LONG_TTL_S), "a driver that dies right behind the record has the time that is promised"
+        assert life.given_to(key), "a driver that dies right behind the record has the time that is promised"
         gate.open()
         held.release()
         committing.result(PATIENCE_S)
 
 
-def test_a_queue_that_is_closed_in_the_middle_of_a_commit_gets_the_rest_in_its_next_life(lone: tuple[Bus, Proxy], make: Make) -> None:
+def test_a_queue_that_is_closed_in_the_middle_of_a_commit_gets_the_rest_in_its_next_life(lone: tuple[Bus, Proxy], sink_engine: MakeSink) -> None:
     bus, proxy = lone
-    sink = make(proxy.url, "q")
+    sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     sink.stage(CHUNKS)
     gate = proxy.hold(lambda command: command.name == "commit", skip=2)
     with ThreadPoolExecutor() as pool:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from busmq_spark.core import queue as core
 from busmq_spark.errors import QueueBusy, QueueFlushed
-from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
+from busmq_spark.options import ReadOptions, RedisOptions
 from busmq_spark.spark.batch_reader import BatchReader
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.writer import Committer, TaskWriter
 from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.spark.engine import SCHEMA, Engine, rows_of
+from tests.spark.sink_engines import SinkEngine
 from tests.support import wait_until
 
+MakeEngine = Callable[..., Engine]
+MakeSink = Callable[[Mapping[str, str]], SinkEngine]
 pytestmark = pytest.mark.redis
 
 
@@ -61,29 +62,26 @@ def expected(queues: list[str]) -> set[tuple[str, int, bytes]]:
     return {(queue, n, b"%s %d" % (queue.encode(), n)) for queue in queues for n in range(1, 6)}
 
 
-def test_a_pattern_finds_queues_on_every_server_and_everything_read_is_acked(servers: Servers, queues: list[str]) -> None:
-    engine = Engine({**servers.where, "subscribePattern": queues[0].removesuffix("-0") + "-.*", "maxMessagesPerTrigger": "25"})
-    batches = engine.drain()
+def test_a_pattern_finds_queues_on_every_server_and_everything_read_is_acked(servers: Servers, queues: list[str], engine: MakeEngine) -> None:
+    query = engine({**servers.where, "subscribePattern": queues[0].removesuffix("-0") + "-.*", "maxMessagesPerTrigger": "25"})
+    batches = query.drain()
     assert [len(batch) for batch in batches] == [25, 25, 10]
     assert {row for batch in batches for row in batch} == expected(queues)
-    engine.reader.commit(engine.planned[-1])
+    query.reader.commit(query.planned[-1])
     assert [servers.stored(queue) for queue in queues] == [[]] * 12
-    engine.kill()
 
 
-def test_a_queue_that_is_read_is_not_given_to_another_reader(servers: Servers, queues: list[str]) -> None:
-    engine = Engine({**servers.where, "subscribe": queues[0]})
-    engine.step()
-    other = Engine({**servers.where, "subscribe": queues[0], "subscription": "other"})
+def test_a_queue_that_is_read_is_not_given_to_another_reader(servers: Servers, queues: list[str], engine: MakeEngine) -> None:
+    query = engine({**servers.where, "subscribe": queues[0]})
+    query.step()
+    other = engine({**servers.where, "subscribe": queues[0], "subscription": "other"})
     with pytest.raises(QueueBusy, match="is read by a query without a subscription"):
         other.step()
-    other.reader.stop()
-    engine.kill()
 
 
-def test_subscriptions_keep_messages_until_each_has_acked(servers: Servers, queues: list[str]) -> None:
+def test_subscriptions_keep_messages_until_each_has_acked(servers: Servers, queues: list[str], engine: MakeEngine) -> None:
     names = ",".join(queues)
-    one, two = (Engine({**servers.where, "subscribe": names, "subscription": name, "maxBytesPerTrigger": "400"}) for name in ("one", "two"))
+    one, two = (engine({**servers.where, "subscribe": names, "subscription": name, "maxBytesPerTrigger": "400"}) for name in ("one", "two"))
     two.step()
     assert {row for batch in one.drain() for row in batch} == expected(queues)
     one.reader.commit(one.planned[-1])
@@ -91,8 +89,6 @@ def test_subscriptions_keep_messages_until_each_has_acked(servers: Servers, queu
     two.drain()
     two.reader.commit(two.planned[-1])
     assert [servers.stored(queue) for queue in queues] == [[]] * 12
-    one.kill()
-    two.kill()
 
 
 def test_a_batch_read_sees_all_and_removes_nothing(servers: Servers, queues: list[str]) -> None:
@@ -102,26 +98,21 @@ def test_a_batch_read_sees_all_and_removes_nothing(servers: Servers, queues: lis
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_rows_of_a_task_reach_queues_on_every_server_once(servers: Servers, queues: list[str], delivery: str) -> None:
-    options = WriteOptions(**servers.options, delivery=delivery)  # type: ignore[arg-type]
-    task = TaskWriter(options, SinkColumns("value", "queue", None))
-    rows = [(queue, b"new %d" % n) for n in range(3) for queue in queues]
-    batch = pa.RecordBatch.from_arrays([pa.array([q for q, _ in rows]), pa.array([v for _, v in rows], pa.binary())], ["queue", "value"])
-    outcomes = [task.write(iter([batch])) for _ in range(2)]
-    if delivery == "exactly-once":
-        committer = Committer(options, servers.store)
-        for outcome in outcomes:  # the second as after a restart, which computes the batch again
-            committer.commit(f"sink-{queues[0]}", 0, outcome.staged)
-    times = 1 if delivery == "exactly-once" else 2
+def test_rows_of_a_task_reach_queues_on_every_server_once(servers: Servers, queues: list[str], sink_engine: MakeSink, delivery: str) -> None:
+    """The second time as after a restart, which computes the batch again."""
+    once = {"sinkId": f"sink-{queues[0]}", "batchId": "0"} if delivery == "exactly-once" else {}
+    for _ in range(2):
+        write = sink_engine({**servers.where, "delivery": delivery, **once})
+        write.stage([(queue, b"new %d" % n) for n in range(3) for queue in queues])
+        write.commit()
     for queue in queues:
-        assert servers.stored(queue)[5:] == [b"new 0", b"new 1", b"new 2"] * times
+        assert servers.stored(queue)[5:] == [b"new 0", b"new 1", b"new 2"] * (1 if once else 2)
 
 
-def test_messages_that_are_gone_are_told_apart(servers: Servers, queues: list[str]) -> None:
-    engine = Engine({**servers.where, "subscribe": queues[0]})
-    engine.drain()
+def test_messages_that_are_gone_are_told_apart(servers: Servers, queues: list[str], engine: MakeEngine) -> None:
+    query = engine({**servers.where, "subscribe": queues[0]})
+    query.drain()
     servers.push(queues[0], b"6")
     servers.store.truncate([queues[0]])
     with pytest.raises(QueueFlushed):
-        wait_until(lambda: engine.drain() is None, what="the next poll sees it")
-    engine.kill()
+        wait_until(lambda: query.drain() is None, what="the next poll sees it")

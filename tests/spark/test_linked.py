@@ -25,6 +25,8 @@ from tests.spark.links import LINKED, LINKS, SOURCES, Centre, gather, ids
 from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
+pytestmark = pytest.mark.only("python", reason="only the Python source reads over links of federation")
+
 # Everything there
 
 

@@ -28,7 +28,11 @@ from tests.spark.engine import Engine
 from tests.spark.links import LINKED, gather, ids
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.redis, pytest.mark.fault]
+pytestmark = [
+    pytest.mark.redis,
+    pytest.mark.fault,
+    pytest.mark.only("python", reason="only the Python source reads over links of federation"),
+]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from tests.spark.engine import Engine
 from tests.spark.links import SOURCES, Centre, ids
 from tests.support import wait_until
 
+pytestmark = pytest.mark.only("python", reason="only the Python source reads over links of federation")
 pushes = st.tuples(st.just("push"), st.sampled_from(SOURCES), st.integers(1, 20))
 steps = st.tuples(st.just("step"), st.sampled_from(["", "", "", "planned", "read"]))
 falls = st.tuples(st.sampled_from(["down", "up"]), st.sampled_from(["eu", "us"]))

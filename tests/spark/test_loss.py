@@ -36,6 +36,16 @@ def recreated(bus: Bus, queue: str) -> None:
     bus.push(queue, "new 1", "new 2")
 
 
+def recreated_as_long(bus: Bus, queue: str) -> None:
+    bus.close_queue(queue)
+    bus.push(queue, *(f"new {i}" for i in range(1, 6)))
+
+
+def recreated_longer(bus: Bus, queue: str) -> None:
+    bus.close_queue(queue)
+    bus.push(queue, *(f"new {i}" for i in range(1, 31)))
+
+
 def recreated_by_a_peer(bus: Bus, queue: str) -> None:
     bus.close_queue(queue)
     bus("HSET", QueueKeys(queue).metadata, "ttl", 60, "source", "local", "discover", "false", "maxsize", 0)
@@ -46,6 +56,16 @@ def rolled_back(bus: Bus, queue: str) -> None:
     keys = QueueKeys(queue)
     bus("SET", keys.msgid, 2)
     bus("LTRIM", keys.messages, 0, 3)
+
+
+def reissued_below_what_is_read(bus: Bus, queue: str) -> None:
+    rolled_back(bus, queue)
+    bus.push(queue, "other 3")
+
+
+def reissued_as_far_as_it_is_read(bus: Bus, queue: str) -> None:
+    rolled_back(bus, queue)
+    bus.push(queue, *(f"other {i}" for i in range(3, 6)))
 
 
 def reissued(bus: Bus, queue: str) -> None:
@@ -83,8 +103,12 @@ KINDS = [
     (flushed, QueueFlushed, "its messages were deleted before they were read"),
     (consumed, ConsumedElsewhere, "another consumer took messages before they were read"),
     (recreated, QueueRecreated, "removed and created again, so its ids began again at 1"),
+    (recreated_as_long, QueueRecreated, "removed and created again, so its ids began again at 1"),
+    (recreated_longer, QueueRecreated, "removed and created again, so its ids began again at 1"),
     (recreated_by_a_peer, QueueRecreated, "removed and created again, so its ids began again at 1"),
     (rolled_back, RedisRolledBack, "Redis is older than the checkpoint"),
+    (reissued_below_what_is_read, RedisRolledBack, "Redis is older than the checkpoint"),
+    (reissued_as_far_as_it_is_read, IdsReissued, "now belong to other messages"),
     (reissued, IdsReissued, "now belong to other messages"),
 ]
 kinds = pytest.mark.parametrize("kind", [Kind(*kind) for kind in KINDS], ids=[harm.__name__ for harm, _, _ in KINDS])
