@@ -31,7 +31,7 @@ def test_one_of_two_data_centres_goes_away_and_comes_back_and_every_order_is_the
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("said", ["centres", "both"])
-def test_ctrl_c_ends_everything(tmp_path: Path, said: str) -> None:
-    with interrupted(tmp_path, "demo", "federation") as (_, has_said):
-        wait_until(lambda: has_said(said), 2 * PATIENCE_S, what=f"the demo says {said!r}")
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    with interrupted(tmp_path, "demo", "federation") as demo:
+        # What becomes of Spark is the matter of test_demo.py.
+        wait_until(lambda: demo.has_said("centres"), 2 * PATIENCE_S, what="both centres are up")
