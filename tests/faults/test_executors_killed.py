@@ -38,21 +38,20 @@ def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are
         run.start(driver, proxy.url)
         run.feed(BATCH)
         run.check_whole(driver)
-        for matches in (stages, reads):
-            for victim_of in (lambda worker: worker, executor_of):
-                gate = proxy.hold(matches)
-                run.feed(BATCH)
-                held = run.wait_at(gate, driver)
-                batch = run.checkpoint.planned_with_rows
-                assert run.checkpoint.committed == batch - 1
-                victim = victim_of(driver.worker_at(held.port))
-                victim.kill()
-                held.drop()
-                gate.open()
-                run.check_whole(driver)
-                assert run.checkpoint.planned_with_rows == batch
-                if matches is stages and victim_of is not executor_of:  # a worker whose executor is gone may take back its rows
-                    assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"
+        for matches, executor in ((stages, False), (stages, True), (reads, False)):
+            gate = proxy.hold(matches)
+            run.feed(BATCH)
+            held = run.wait_at(gate, driver)
+            batch = run.checkpoint.planned_with_rows
+            assert run.checkpoint.committed == batch - 1
+            worker = driver.worker_at(held.port)
+            (executor_of(worker) if executor else worker).kill()
+            held.drop()
+            gate.open()
+            run.check_whole(driver)
+            assert run.checkpoint.planned_with_rows == batch
+            if matches is stages and not executor:  # a worker whose executor is gone may take back its rows
+                assert sum(bus.staged("out", batch).values()) > 0, "the first attempt has left what it had staged, with a ttl"
         assert run.attempts == 1
         if not module.missing():
             an_executor_dies_with_the_sink_of_the_java_module(run, bus, proxy, driver)
