@@ -301,6 +301,7 @@ class BusOptions(RedisOptions):
         "federation.secretInUrl", flag_or_names, False, doc="for npm servers, which take the secret from the URL only: True, or their URLs"
     )
     federate_tls_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, not the system's")
+    federate_compression: bool = option("federation.compression", flag, False, doc="whether messages may be compressed: for slow links")
     federate_sockets: int = option("federation.sockets", whole(1), 2, doc="web sockets kept open to each federation server")
 
     def __post_init__(self) -> None:

@@ -59,6 +59,7 @@ class _Place:
     secrets: Path | None
     files: tuple[Path | None, Path | None, Path | None]
     """Of TLS: certificate, key, authorities of clients."""
+    compression: bool
 
     @property
     def loopback(self) -> bool:
@@ -80,6 +81,7 @@ def serve(  # noqa: PLR0913  the options of a command
     ] = None,
     client_ca: ClientCaOption = None,
     trust_proxy: ProxyOption = None,
+    compression: Annotated[bool, typer.Option("--compression", help="Compress messages for peers that ask for it: for slow links.")] = False,
     limit: Annotated[
         list[str] | None, typer.Option(metavar="NAME=NUMBER", help=f"Change a limit of what a peer may cost; may be repeated. They are: {LIMITS}.")
     ] = None,
@@ -112,7 +114,7 @@ def serve(  # noqa: PLR0913  the options of a command
     out = Output(as_json)
     host, port = address(listen)
     files = (certificate_file, key_file, client_ca)
-    place = _Place(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files)
+    place = _Place(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files, compression)
     tls = certificate(*files)
     limits = limits_with(limit or [])
     secret = None if secrets else randomness.token_urlsafe(24)
@@ -146,7 +148,16 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
     settings = {row.name: getattr(redis, row.name) for row in fields(BusOptions) if hasattr(redis, row.name)}
     async with Bus(**settings) as bus:
         server = FederationServer(
-            bus, keyring, host=place.host, port=place.port, path=place.path, limits=limits, origins=place.origins, tls=tls, proxies=place.proxies
+            bus,
+            keyring,
+            host=place.host,
+            port=place.port,
+            path=place.path,
+            limits=limits,
+            origins=place.origins,
+            tls=tls,
+            proxies=place.proxies,
+            compression=place.compression,
         )
         async with server:
             loop.add_signal_handler(signal.SIGINT, leave, True)

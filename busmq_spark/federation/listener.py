@@ -12,6 +12,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
+from busmq_spark.federation.deflate import PIECE
 from busmq_spark.federation.progress import Progress, unsent
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Socket(ServerConnection):
         super().__init__(*args, **keywords)
         self._listener, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
+        self._held = b""
         self._progress, self._heard = Progress(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
@@ -135,6 +137,7 @@ class Socket(ServerConnection):
         self._made = True
         self._listener.sockets.add(self)
         super().connection_made(transport)
+        self.recv_messages.resume = self._go_on
 
     def stalled_s(self, now: float) -> float:
         """How long the peer has taken nothing although something waits for it."""
@@ -178,7 +181,26 @@ class Socket(ServerConnection):
             if self._head < 0:
                 self.transport.abort()
                 return
-        super().data_received(data)
+        if not self.protocol.extensions:
+            super().data_received(data)
+            return
+        self._held += data
+        self._inflate()
+
+    def _inflate(self) -> None:
+        """Piece by piece, until as many messages wait as may: what one look at the network brings could stand for hundreds of megabytes."""
+        while self._held and not self.recv_messages.paused:
+            piece, self._held = self._held[:PIECE], self._held[PIECE:]
+            super().data_received(piece)
+        if not self.recv_messages.paused:
+            self.transport.resume_reading()
+
+    def _go_on(self) -> None:
+        """There is room for more messages."""
+        if self._held:
+            self.loop.call_soon(self._inflate)
+        else:
+            self.transport.resume_reading()
 
     def eof_received(self) -> None:
         """The peer sends no more."""

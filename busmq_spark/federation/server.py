@@ -28,6 +28,7 @@ from websockets.typing import Subprotocol
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.connection import Connection
+from busmq_spark.federation.deflate import accepted
 from busmq_spark.federation.handshake import BULK, LIVE, METRICS, OURS, REASONS, Door, Refuse, client_address, decide, is_loopback, networks, page
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
@@ -49,6 +50,7 @@ class FederationServer:
     """Serves the objects of an open bus, from entering to leaving ``async with``; leaving closes every socket and detaches every object.
 
     Without a keyring it listens on loopback only, and refuses web pages unless ``origins`` names them. ``path`` must match exactly.
+    ``compression``: peers of busmq's own protocol that ask for it send and get compressed messages, up to 71 KiB more for each connection.
     """
 
     def __init__(  # noqa: PLR0913  # each is a setting of its own, with a default
@@ -64,6 +66,7 @@ class FederationServer:
         tls: ssl.SSLContext | None = None,
         metrics: Metrics | None = None,
         proxies: Sequence[str] = (),
+        compression: bool = False,
     ) -> None:
         if keyring is None and not is_loopback(host):
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
@@ -72,7 +75,7 @@ class FederationServer:
         self._door = Door(keyring, path, tuple(origins))
         self._counts = Counts(self._metrics)
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
-        self._proxies = networks(proxies)
+        self._proxies, self._compression = networks(proxies), compression
         self._draining = False
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +100,7 @@ class FederationServer:
                 process_response=_signed,
                 select_subprotocol=_subprotocol,
                 compression=None,
+                extensions=[accepted()] if self._compression else None,
                 server_header=None,
                 open_timeout=limits.handshake_s,
                 ping_interval=limits.idle_s / 2,

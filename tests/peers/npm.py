@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from busmq_spark.bus.bus import Bus
 from tests.peers.node import Peer
@@ -31,10 +32,10 @@ class Npm:
         self.start()
 
     @asynccontextmanager
-    async def bus(self, secret: str = SECRET) -> AsyncIterator[tuple[Bus, Bus]]:
+    async def bus(self, secret: str = SECRET, **settings: Any) -> AsyncIterator[tuple[Bus, Bus]]:
         """A client's bus without Redis, and one on the server's Redis."""
         far = {"federate": f"http://127.0.0.1:{self.port}/bus", "federate_secret": secret, "federate_secret_in_url": True}
-        async with Bus(**far) as bus, Bus(self.redis_url) as home:
+        async with Bus(**{**far, **settings}) as bus, Bus(self.redis_url) as home:
             yield bus, home
         assert self.peer.call("federateSockets") is not None, "it lives"
         assert self.peer.errors == []

@@ -201,3 +201,16 @@ async def test_redis_going_away_over_there_neither_ends_the_server_nor_us(npm: N
                     assert await pushed == 2
         finally:
             server.peer.kill()
+
+
+async def test_messages_to_and_from_a_server_of_node_are_compressed(server: Npm, fresh: Fresh) -> None:
+    text = "a line that comes again and again\n" * 20_000
+    async with server.bus(federate_compression=True, federate_sockets=1) as (bus, home), home.queue(fresh()) as queue:
+        async with bus.federate(bus.queue(queue.name)) as far:
+            assert await far.push(text) == 1
+            assert [message.text async for message in queue.consume(max=1)] == [text]
+            await queue.push(text + "2")
+            assert [message.text async for message in far.consume(max=1)] == [text + "2"]
+        [pool] = bus._links._pools.values()
+        socket = pool.sockets[0]._socket
+        assert max(socket.written, socket.came) < len(text) / 4

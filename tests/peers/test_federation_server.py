@@ -269,3 +269,17 @@ async def test_after_its_sockets_broke_node_goes_on_with_the_same_server(npm: No
             assert await node.ask("q", "push", f"m{round_}") == [None, round_]
             while (await node.event("q", "message"))[1] < round_:
                 pass  # those before come again
+
+
+async def test_messages_of_node_and_for_node_are_compressed(npm: None, redis_url: str, fresh: Fresh) -> None:
+    text = "a line that comes again and again\n" * 20_000
+    async with serving(redis_url, compression=True) as (bus, server), dial(server.url) as node:
+        name = fresh()
+        await node.queue("q", name, ttl=40)
+        assert all(socket.protocol.extensions for socket in server._listener.sockets), "Node asks for it"
+        assert await node.ask("q", "push", text) == [None, 1]
+        async with bus.queue(name) as queue:
+            assert [message.text async for message in queue.consume(max=1)] == [text]
+            await queue.push(text + "2")
+        await node.call("q", "consume", {})
+        assert (await node.event("q", "message"))[0] == text + "2"

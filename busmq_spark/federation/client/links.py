@@ -77,7 +77,8 @@ class Links:
         if secret_in_url is None:
             named = options.federate_secret_in_url
             secret_in_url = named if isinstance(named, bool) else url in named
-        found = target(url, secret or _of(options.federate_secret, url), options.federate_tls_ca, secret_in_url=secret_in_url)
+        shown = secret or _of(options.federate_secret, url)
+        found = target(url, shown, options.federate_tls_ca, secret_in_url=secret_in_url, compression=options.federate_compression)
         if found not in self._pools:
             self._pools[found] = Pool(found, options.federate_sockets, self._bus.spawn)
         return self._pools[found]

@@ -23,6 +23,7 @@ from websockets.protocol import State
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_KNOWN
 from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, Counted, Proofs, Room
+from busmq_spark.federation.deflate import offered
 from busmq_spark.federation.handshake import OURS
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.quiet import WIRE_LOG
@@ -142,6 +143,7 @@ class Socket:
                 additional_headers=self.target.headers,
                 create_connection=Counted,
                 compression=None,
+                extensions=[offered()] if self.target.compression else None,
                 open_timeout=OPEN_S,
                 ping_interval=None,
                 close_timeout=1,

@@ -22,6 +22,7 @@ class Target:
     tls_ca: str | None = None
     secret_in_url: bool = False
     """For npm servers, which look for it there only: URLs are logged on the way."""
+    compression: bool = False
 
     @property
     def dial(self) -> str:
@@ -43,7 +44,7 @@ class Target:
         return ssl.create_default_context(cafile=self.tls_ca)
 
 
-def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False) -> Target:
+def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False) -> Target:
     """Raises ConfigError before anything is connected. The URL is shown in errors only when it can hold no secret."""
     parts = urlsplit(url.strip())
     if parts.scheme not in SCHEMES or not parts.hostname:
@@ -56,4 +57,4 @@ def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in
         raise ConfigError(reason=f"the secret for {url.strip()} has characters that no HTTP header can carry; expected visible ASCII ones")
     if tls_ca and not Path(tls_ca).is_file():
         raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")
-    return Target(url.strip(), secret, tls_ca, secret_in_url)
+    return Target(url.strip(), secret, tls_ca, secret_in_url, compression)

@@ -65,7 +65,7 @@ class PlainStore(AtLeastOnce):
         self._thread = threading.Thread(target=self._loop.run_forever, name="busmq-plain-link", daemon=True)
         self._thread.start()
         secure = address.parsed().secure
-        target = _Target(address.url, address.secret, None, address.secret_in_url, address.context() if secure else None)
+        target = _Target(address.url, address.secret, None, address.secret_in_url, context=address.context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = Pool(target, 1, self._spawn)
         self._queues: dict[str, PlainQueue] = {}
