@@ -7,6 +7,7 @@ First id, last id and number of rows prove a reply whole, since every writer app
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,17 @@ window. Redis 6.2 always starts at the head, also for windows near the tail and 
 MOST_ROWS = 30_000
 """Most rows in one reply: about 4 ms of Redis at 100 B, so that others need not wait for long; the walk into 10 million (1.5 ms) is a part of it."""
 TARGET_BYTES = 4 * 1024 * 1024
-"""Bytes of values aimed at in one reply; half of what a reply may ever be, so that messages may grow meanwhile. At 10 KB 1 MB costs Redis half as
-much again, for the walks."""
+"""Bytes of values aimed at in one reply. At 10 KB 1 MB costs Redis half as much again, for the walks."""
+MOST_BYTES = 15 * 1024 * 1024
+"""Bytes of values that one reply may come to, whatever the order of messages of up to 1 MB."""
+UNKNOWN_ROWS = 15
+"""So many are asked for of which nothing is noted: each is taken to be of 1 MB at most."""
+FEW_ROWS = 250
+"""A LRANGE of so many rows costs no more than the script that counts bytes while it reads, and takes Redis two to five times as long for each row."""
+COUNTED_ROWS = 2500
+"""Most rows of a reply of that script: about 2 ms of Redis."""
+WIDE, WIDE_DEEP = 64, 256
+"""Messages that it looks at in one LRANGE, whose values Redis then holds twice; more where the walk there costs more than they."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +43,52 @@ class Slice:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What writers have noted of the values of ids ``since..upto`` (include/sizes.lua): bytes of the longest; those over 64 KB are giants, counted
+    apart, and ``giant`` is the newest of them."""
+
+    since: int = 1
+    upto: int = 0
+    longest: int = 0
+    giant: int = 0
+    giants: int = 0
+
+    @classmethod
+    def of(cls, noted: bytes) -> Sizes:
+        """What the field says; nothing where it is missing or no peer of ours wrote it."""
+        return cls(*map(int, noted.split(b":"))) if re.fullmatch(rb"\d{1,16}(:\d{1,16}){4}", noted) else cls()
+
+    def rows(self, first: int) -> int:
+        """How many messages from ``first`` on fit MOST_BYTES for certain; at least 1."""
+        longest = self.longest_of(first, first)
+        return UNKNOWN_ROWS if longest is None else max(1, min(MOST_BYTES // max(1, longest), max(UNKNOWN_ROWS, self.upto - first + 1)))
+
+    def longest_of(self, first: int, last: int) -> int | None:
+        """No value of ``first..last`` is longer; None where that is not known."""
+        if not self.since <= first <= last <= self.upto:
+            return None
+        return max(self.longest, self.giants) if first <= self.giant else self.longest
+
+
+UNNOTED = Sizes()
+
+
 class RangeCursor:
     """Walks first..last (inclusive) through list windows. Pure: it is told what came and says what to ask.
 
-    Several windows may be under way at once: ``ask`` may run ahead of ``take``. After ``take`` returned None the windows under way are of no
-    use: look where the head is now, and go on with a new cursor.
+    A window is a LRANGE where its values cannot come to more than MOST_BYTES, else a script that stops in time. After ``take`` returned None look
+    where the head is now, and go on with a new cursor.
     """
 
-    def __init__(self, keys: QueueKeys, first: int, last: int, head: int, value_bytes: int = 0, target_bytes: int = TARGET_BYTES) -> None:
+    def __init__(  # noqa: PLR0913  what a probe found
+        self, keys: QueueKeys, first: int, last: int, head: int, value_bytes: int = 0, *, sizes: Sizes = UNNOTED, target_bytes: int = TARGET_BYTES
+    ) -> None:
         """``head`` is the oldest stored id, ``value_bytes`` about how long values are (0: unknown), ``target_bytes`` what a reply aims at."""
         self._target = target_bytes
+        self._sizes = sizes
         self._keys = keys
         self._need, self._last = first, last
-        self._asked = first
         self._head = head
         rows = 4 * FIRST_ROWS if first - head >= DEEP else FIRST_ROWS
         self._rows = max(1, min(rows, target_bytes // max(1, value_bytes)))
@@ -56,14 +99,15 @@ class RangeCursor:
         return self._need > self._last
 
     def ask(self) -> Call | None:
-        """The next window to read; None when everything has been asked for."""
-        if self._asked > self._last:
+        """The next window to read; None when everything was taken."""
+        if self.done:
             return None
-        stop = min(self._asked + self._rows - 1, self._last)
-        index = max(0, self._asked - self._head)
-        call = command("LRANGE", self._keys.messages, 2 * index, 2 * (index + stop - self._asked) + 1)
-        self._asked = stop + 1
-        return call
+        index = max(0, self._need - self._head)
+        wanted = min(self._rows, self._last - self._need + 1)
+        rows = min(wanted, self._sizes.rows(self._need))
+        if rows < min(wanted, FEW_ROWS):
+            return script("window", (self._keys.messages,), (index, min(wanted, COUNTED_ROWS), self._target, WIDE if index < DEEP else WIDE_DEEP))
+        return command("LRANGE", self._keys.messages, 2 * index, 2 * (index + rows) - 1)
 
     def take(self, first: int, last: int, rows: int, size_bytes: int) -> Slice | None:
         """Account for a reply: ids ``first..last`` in ``rows`` rows (rows 0: an empty reply) of ``size_bytes`` bytes.
@@ -83,10 +127,13 @@ class RangeCursor:
         return max(1, min(fitting, 4 * rows, MOST_ROWS))
 
 
-def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int]]:
-    """The incarnation of the queue ('' when it is missing), its oldest stored id (0 when it is empty), and how long values at ``first`` are."""
-    born, oldest, longest = yield script("probe", (keys.metadata, keys.messages), (first, DEEP))
-    return born.decode(), int(oldest or 0), longest
+def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, Sizes]]:
+    """The incarnation of the queue ('' when it is missing), its oldest stored id (0 when it is empty), and how long values at ``first`` are.
+
+    At last what is noted of the sizes of all of them.
+    """
+    born, oldest, longest, noted = yield script("probe", (keys.metadata, keys.messages), (first, DEEP))
+    return born.decode(), int(oldest or 0), longest, Sizes.of(noted)
 
 
 def seek(keys: QueueKeys, id: int) -> Flow[tuple[int, bool, int]]:

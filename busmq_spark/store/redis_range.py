@@ -80,7 +80,7 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
     keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
-        born, oldest, value_bytes = links.single.run(probe(keys, need))
+        born, oldest, value_bytes, sizes = links.single.run(probe(keys, need))
         check_life(part, born, need)
         found = oldest
         if misses > 2 and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
@@ -93,7 +93,7 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
             need = found
             continue
         misses += 1
-        cursor = RangeCursor(keys, need, part.last, oldest, value_bytes, target_bytes=links.reply_bytes)
+        cursor = RangeCursor(keys, need, part.last, oldest, value_bytes, sizes=sizes, target_bytes=links.reply_bytes)
         for rows in _windows(links, part, cursor, need, strict):
             yield rows
             need, misses = rows.first + len(rows.values), 0

@@ -113,6 +113,7 @@ def holds(link: SyncLink, mark: str) -> dict[str, Any]:
             keys = QueueKeys(channel_queue(role, mark + name))
             metadata = link.run(flows.metadata(keys))
             metadata.pop("born", None)
+            metadata.pop("sizes", None)
             lists = {kind: link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
             lives = [link.execute(command("TTL", key)) > 0 for key in keys.shared]
             held[f"channel:{role}:{name}"] = {"metadata": metadata, **lists, "msgid": link.execute(command("GET", keys.msgid)), "lives": lives}

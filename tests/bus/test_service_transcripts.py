@@ -116,6 +116,7 @@ def holds(link: SyncLink, name: str) -> dict[str, Any]:
     keys = QueueKeys(name)
     metadata = link.run(flows.metadata(keys))
     metadata.pop("born", None)
+    metadata.pop("sizes", None)
     values = {kind: link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
     lives = [link.execute(command("TTL", key)) for key in keys.shared]
     return {

@@ -8,39 +8,97 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, ranges, state
-from busmq_spark.core.flow import command
+from busmq_spark.core import queue, ranges, sink, state
+from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.ranges import Sizes
+from busmq_spark.core.sink import Staged, encode_runs
 from busmq_spark.topology.link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 
 
 def test_a_queue_that_does_not_exist_is_probed_as_nothing(run: Run, fresh_keys: FreshKeys) -> None:
-    assert run(ranges.probe(fresh_keys(), 1)) == ("", 0, 0)
+    assert run(ranges.probe(fresh_keys(), 1)) == ("", 0, 0, Sizes())
 
 
 def test_a_probe_tells_the_incarnation_the_oldest_id_and_how_long_values_are_there(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (9000, 1, 2, 3, 40, 5)]))
     run(queue.pop(keys))
-    assert run(ranges.probe(keys, 2)) == (there.born, 2, 40)
-    assert run(ranges.probe(keys, 6)) == (there.born, 2, 5)
-    assert run(ranges.probe(keys, 99)) == (there.born, 2, 0)
+    assert run(ranges.probe(keys, 2)) == (there.born, 2, 40, Sizes(1, 6, 9000))
+    assert run(ranges.probe(keys, 6)) == (there.born, 2, 5, Sizes(1, 6, 9000))
+    assert run(ranges.probe(keys, 99)) == (there.born, 2, 0, Sizes(1, 6, 9000))
 
 
 def test_a_probe_far_from_the_head_looks_at_a_few_values_only(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "DEEP", 2)
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (1, 2, 3, 4, 5, 6, 70)]))
-    assert run(ranges.probe(keys, 2)) == (there.born, 1, 70)
-    assert run(ranges.probe(keys, 3)) == (there.born, 1, 6)
+    assert run(ranges.probe(keys, 2)) == (there.born, 1, 70, Sizes(1, 7, 70))
+    assert run(ranges.probe(keys, 3)) == (there.born, 1, 6, Sizes(1, 7, 70))
 
 
 def test_a_probe_of_a_queue_that_nobody_named_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
     keys = fresh_keys()
     redis("HSET", keys.metadata, "ttl", 30)
     redis("RPUSH", keys.messages, 5, "x")
-    assert run(ranges.probe(keys, 5)) == ("", 5, 1)
+    assert run(ranges.probe(keys, 5)) == ("", 5, 1, Sizes())
+
+
+def noted(run: Run, keys: QueueKeys) -> Sizes:
+    return run(ranges.probe(keys, 1))[3]
+
+
+def test_every_writer_of_ours_notes_how_long_its_values_are(run: Run, born: Born, redis: Redis) -> None:
+    keys, _ = born()
+    run(queue.push(keys, b"x" * 5))
+    run(queue.push_many(keys, [b"x" * n for n in (3, 0, 7, 65_536)]))
+    assert noted(run, keys) == Sizes(1, 5, 65_536)
+    run(queue.push_many(keys, [b"x" * n for n in (1, 65_537, 2, 70_000, 4)]))
+    run(queue.push(keys, b"x" * 65_537))
+    assert noted(run, keys) == Sizes(1, 11, 65_536, 11, 70_000)
+    staged = keys.stage("one")
+    redis("RPUSH", staged, "a", "b" * 80_000)
+    run(sink.commit(keys, "s", 1, [Staged(keys.name, 0, staged, encode_runs([2]))]))
+    assert noted(run, keys) == Sizes(1, 13, 65_536, 13, 80_000)
+
+
+def test_what_a_peer_pushes_begins_a_new_note(run: Run, born: Born, redis: Redis) -> None:
+    keys, _ = born()
+    run(queue.push(keys, b"x" * 9))
+    redis("RPUSH", keys.messages, redis("INCR", keys.msgid), "x" * 10)  # as npm busmq: no note
+    assert noted(run, keys) == Sizes(1, 1, 9)
+    run(queue.push_many(keys, [b"x", b"xx"]))
+    assert noted(run, keys) == Sizes(3, 4, 2)
+    redis("HSET", keys.metadata, "sizes", "1:nonsense")
+    run(queue.push(keys, b"xyz"))
+    assert noted(run, keys) == Sizes(5, 5, 3)
+
+
+@pytest.mark.parametrize("widest", [1, 3, 64])
+def test_a_window_that_counts_ends_with_the_message_that_reaches_the_bytes(run: Run, born: Born, widest: int) -> None:
+    keys, _ = born()
+    lengths = [5, 0, 100, 7, 7, 7, 7, 7, 7, 7, 7, 90]
+    run(queue.push_many(keys, [b"x" * n for n in lengths]))
+
+    def window(index: int, most: int, room: int) -> list[int]:
+        call = script("window", (keys.messages,), (index, most, room, widest))
+
+        def flow() -> Flow[list[bytes]]:
+            reply: list[bytes] = yield call
+            return reply
+
+        reply = run(flow())
+        assert [int(id) for id in reply[0::2]] == list(range(index + 1, index + 1 + len(reply) // 2))
+        return [len(value) for value in reply[1::2]]
+
+    assert window(0, 100, 10**6) == lengths
+    assert window(1, 4, 10**6) == lengths[1:5]
+    assert window(0, 100, 105) == lengths[:3]
+    assert window(3, 100, 8) == [7, 7]
+    assert window(2, 100, 1) == [100]
+    assert window(12, 5, 10) == []
 
 
 @settings(max_examples=100)

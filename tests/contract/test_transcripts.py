@@ -1,6 +1,6 @@
 """What Redis holds after each operation of npm busmq 3.1.0, as captured, and after ours: the same keys, types, values and lives.
 
-The captured commands are replayed word by word on one queue, our flows on another. Beside each other they may differ by the field ``born`` only.
+The captured commands are replayed word by word on one queue, our flows on another. They may differ by the fields ``born`` and ``sizes`` only.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Side:
             keys = QueueKeys(f"{self.mark}-{name}")
             metadata = self.link.run(queue.metadata(keys))
             metadata.pop("born", None)
+            metadata.pop("sizes", None)
             lists = {kind: self.link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
             lives = [self.link.execute(command("TTL", key)) for key in keys.shared]
             held[name] = {"metadata": metadata, **lists, "msgid": self.link.execute(command("GET", keys.msgid)), "lives": lives}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,10 +11,22 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.flow import Call, run_sync
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.ranges import DEEP, FIRST_ROWS, MOST_ROWS, TARGET_BYTES, RangeCursor, Slice, probe
+from busmq_spark.core.ranges import (
+    COUNTED_ROWS,
+    DEEP,
+    FEW_ROWS,
+    FIRST_ROWS,
+    MOST_BYTES,
+    MOST_ROWS,
+    TARGET_BYTES,
+    UNKNOWN_ROWS,
+    RangeCursor,
+    Sizes,
+    Slice,
+    probe,
+)
 
 KEYS = QueueKeys("q")
-DEPTH = 3
 VALUE_BYTES = 200_000  # so large that windows shrink to about 15 rows: short ranges then need many of them
 
 
@@ -33,13 +43,8 @@ class SimulatedList:
         self.given = self.ids[-1]
 
     def lrange(self, call: Call) -> list[int]:
-        name, key, start, stop = call.words
-        assert (name, key) == ("LRANGE", KEYS.messages)
-        assert isinstance(start, int)
-        assert isinstance(stop, int)
-        assert start % 2 == 0
-        assert stop % 2 == 1
-        reply = self.ids[start // 2 : stop // 2 + 1]
+        start, rows = asked(call)
+        reply = self.ids[start : start + rows]
         self.change()
         return reply
 
@@ -62,8 +67,26 @@ class SimulatedList:
             self.ids[:0] = range(max(1, self.ids[0] - size), self.ids[0])
 
 
+def asked(call: Call | None) -> tuple[int, int]:
+    """Where a window begins, and of how many messages it is at most."""
+    assert call is not None
+    if call.script:
+        key, start, rows, room, _ = call.words
+        assert (call.script.name, key, room) == ("window", KEYS.messages, TARGET_BYTES)
+        assert isinstance(start, int)
+        assert isinstance(rows, int)
+        return start, rows
+    name, key, start, stop = call.words
+    assert (name, key) == ("LRANGE", KEYS.messages)
+    assert isinstance(start, int)
+    assert isinstance(stop, int)
+    assert start % 2 == 0
+    assert stop % 2 == 1
+    return start // 2, (stop - start + 1) // 2
+
+
 def read(stored: SimulatedList, first: int, last: int) -> tuple[list[int], bool]:
-    """As the source reads: a cursor with several windows under way; after a miss, or a last reply cut short, a new cursor starts at the head."""
+    """As the source reads: window by window; after a miss, or a last reply cut short, a new cursor starts at the head."""
     taken: list[int] = []
     for _ in range(200):
         need = first + len(taken)
@@ -71,15 +94,10 @@ def read(stored: SimulatedList, first: int, last: int) -> tuple[list[int], bool]
         if need > last or oldest == 0 or oldest > need:
             break
         cursor = RangeCursor(KEYS, need, last, oldest)
-        replies: deque[list[int]] = deque()
         while True:
-            while len(replies) < DEPTH and (call := cursor.ask()) is not None:
-                replies.append(stored.lrange(call))
-            if not replies:
-                if cursor.done:
-                    return taken, True
-                break  # the head moved back under the last window, which was cut short for it
-            ids = replies.popleft()
+            if (call := cursor.ask()) is None:
+                return taken, True
+            ids = stored.lrange(call)
             piece = cursor.take(ids[0] if ids else 0, ids[-1] if ids else 0, len(ids), VALUE_BYTES * len(ids))
             if piece is None:
                 break
@@ -145,13 +163,14 @@ def test_the_overlap_of_a_reply_that_starts_earlier_is_used() -> None:
 
 
 def test_windows_cover_the_range_once_and_then_there_is_nothing_to_ask() -> None:
-    cursor = RangeCursor(KEYS, 11, 11 + 2 * FIRST_ROWS, 1)
-    windows = []
-    while (call := cursor.ask()) is not None:
-        windows.append(call.words[2:])
-    assert windows[0][0] == 2 * 10
-    assert all(left[1] == int(right[0]) - 1 for left, right in itertools.pairwise(windows))
-    assert windows[-1][1] == 2 * (10 + 2 * FIRST_ROWS) + 1
+    cursor, need = RangeCursor(KEYS, 11, 11 + 2 * FIRST_ROWS, 1), 11
+    while not cursor.done:
+        start, rows = asked(cursor.ask())
+        assert start == need - 1
+        assert cursor.take(need, need + rows - 1, rows, rows) == Slice(0, rows)
+        need += rows
+    assert need == 12 + 2 * FIRST_ROWS
+    assert cursor.ask() is None
 
 
 @given(st.lists(st.integers(0, 50_000_000), min_size=1, max_size=20))
@@ -159,15 +178,11 @@ def test_a_window_aims_at_the_bytes_of_a_reply_and_grows_fourfold_at_most(value_
     cursor = RangeCursor(KEYS, 1, 10**9, 1)
     need, rows_before = 1, FIRST_ROWS
     for value_size in value_sizes:
-        call = cursor.ask()
-        assert call is not None
-        rows = (int(call.words[3]) - int(call.words[2]) + 1) // 2
+        _, rows = asked(cursor.ask())
         assert 1 <= rows <= min(4 * rows_before, MOST_ROWS)
         cursor.take(need, need + rows - 1, rows, rows * value_size)
         need, rows_before = need + rows, rows
-        following = RangeCursor.ask(cursor)
-        assert following is not None
-        next_rows = (int(following.words[3]) - int(following.words[2]) + 1) // 2
+        _, next_rows = asked(cursor.ask())
         assert next_rows == 1 or next_rows * value_size <= TARGET_BYTES
         cursor.take(need, need + next_rows - 1, next_rows, next_rows * value_size)
         need, rows_before = need + next_rows, next_rows
@@ -175,18 +190,55 @@ def test_a_window_aims_at_the_bytes_of_a_reply_and_grows_fourfold_at_most(value_
 
 def test_the_first_window_follows_the_length_of_values_there() -> None:
     for value_bytes, rows in ((0, FIRST_ROWS), (10, FIRST_ROWS), (TARGET_BYTES // 7, 7), (10 * TARGET_BYTES, 1)):
-        call = RangeCursor(KEYS, 1, 10**6, 1, value_bytes).ask()
-        assert call is not None
-        assert call.words[3] == 2 * rows - 1
+        assert asked(RangeCursor(KEYS, 1, 10**6, 1, value_bytes).ask()) == (0, rows)
 
 
 @pytest.mark.parametrize(("before", "rows"), [(DEEP - 1, FIRST_ROWS), (DEEP, 4 * FIRST_ROWS)])
 def test_a_range_far_from_the_head_starts_with_a_larger_window(before: int, rows: int) -> None:
-    call = RangeCursor(KEYS, 7 + before, 10**9, 7).ask()
+    cursor = RangeCursor(KEYS, 7 + before, 10**9, 7, sizes=Sizes(1, 10**10, 100))
+    assert asked(cursor.ask()) == (before, rows)
+
+
+def window(sizes: Sizes, first: int = 1, rows: int = MOST_ROWS) -> tuple[bool, int]:
+    """Whether a LRANGE asks for the window from ``first`` on, when values were so short that ``rows`` fit; and for how many it asks."""
+    cursor = RangeCursor(KEYS, first, 10**9, 1, sizes=sizes)
+    cursor._rows = rows
+    call = cursor.ask()
     assert call is not None
-    assert call.words[2:] == (2 * before, 2 * (before + rows) - 1)
+    return call.script is None, asked(call)[1]
+
+
+def test_what_is_noted_of_values_says_how_many_come_in_one_reply() -> None:
+    assert window(Sizes(1, 10**6, 100)) == (True, MOST_ROWS)
+    assert window(Sizes(1, 10**6, 5000)) == (True, MOST_BYTES // 5000)
+    assert window(Sizes(1, 10**6, 100, 40, 2**20), first=41) == (True, MOST_ROWS)
+    assert window(Sizes(1, 10**6, 100, 40, 2**20), first=40) == (False, COUNTED_ROWS)  # one of 1 MB is ahead
+    assert window(Sizes(1, 10**6, 100, 40, 60_000), first=40) == (True, MOST_BYTES // 60_000)
+    assert window(Sizes(1, 10**6, 100, 10**6, 2**20), rows=4) == (True, 4)
+    assert window(Sizes(1, 10**6, 0, 10**6, 2**40), rows=1) == (True, 1)
+
+
+def test_where_nothing_is_noted_more_than_a_few_come_by_a_script_that_counts_their_bytes() -> None:
+    assert window(Sizes()) == window(Sizes(50, 10**6, 100), first=49) == window(Sizes(1, 50, 100), first=51) == (False, COUNTED_ROWS)
+    assert window(Sizes(), rows=UNKNOWN_ROWS) == (True, UNKNOWN_ROWS)
+    assert window(Sizes(1, 2000, 100), first=1001) == (True, 1000)
+    assert window(Sizes(1, 2000, 100), first=2000) == (False, COUNTED_ROWS)
+    assert window(Sizes(), rows=FEW_ROWS - 1) == (False, FEW_ROWS - 1)
+
+
+@pytest.mark.parametrize("noted", [b"", b"1:2", b"1:2:3:4:", b"1:2:3:4:5:6", b"1:2:x:4:5", b"1:2:-3:4:5"])
+def test_a_note_of_sizes_that_no_writer_of_ours_made_says_nothing(noted: bytes) -> None:
+    assert Sizes.of(noted) == Sizes()
+    assert Sizes.of(b"1:2:3:4:5") == Sizes(1, 2, 3, 4, 5)
+
+
+def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() -> None:
+    cursor = RangeCursor(KEYS, 1, 10**6, 1)
+    assert asked(cursor.ask()) == (0, FIRST_ROWS)
+    assert cursor.take(1, 7, 7, 7 * 2**20) == Slice(0, 7)
+    assert asked(cursor.ask()) == (7, 4)
 
 
 def test_the_head_of_a_queue_without_a_name_or_messages_is_empty() -> None:
-    assert run_sync(probe(KEYS, 1), lambda step: [b"", b"", 0]) == ("", 0, 0)
-    assert run_sync(probe(KEYS, 1), lambda step: [b"b1", b"12", 100]) == ("b1", 12, 100)
+    assert run_sync(probe(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, Sizes())
+    assert run_sync(probe(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, Sizes(9, 20, 100))

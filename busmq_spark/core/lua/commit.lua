@@ -6,6 +6,7 @@
 --        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. What lies in the list behind the total came late,
 -- from a connection that was given up: it is never read, and goes with the list.
+-- @include sizes
 local slot, moved, count, total = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local batch = tonumber(ARGV[3])
 local progress = redis.call('HGET', KEYS[5], ARGV[2])
@@ -19,7 +20,7 @@ if progress then
   end
 end
 if at_slot ~= slot or at_moved ~= moved then return {'at', at_slot, at_moved} end
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
 local left = redis.call('LLEN', KEYS[6])
@@ -45,6 +46,7 @@ if count > 0 then
     pairs[2 * i] = values[i]
   end
   redis.call('RPUSH', KEYS[2], unpack(pairs))
+  sizes(KEYS[1], stored[3], last - count + 1, last, values, 1)
   redis.call('LTRIM', KEYS[6], count, -1)
   redis.call('EXPIRE', KEYS[6], ARGV[9])
   redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))

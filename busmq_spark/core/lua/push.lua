@@ -2,7 +2,8 @@
 -- KEYS metadata messages msgid toack
 -- ARGV available message...
 -- Result {first id, how many were stored}; fewer than offered when maxsize is reached; {0, -1} when the queue does not exist.
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize')
+-- @include sizes
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
 local count = #ARGV - 1
@@ -16,6 +17,7 @@ for i = 1, count do
   pairs[2 * i] = argv[i + 1]
 end
 redis.call('RPUSH', KEYS[2], unpack(pairs))
+sizes(KEYS[1], stored[3], first, last, argv, 2)
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
 return {first, count}

@@ -83,12 +83,14 @@ public final class LiveQueue {
             // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
             boolean overlap = misses == 0 && last != null && last.length <= SHORT && need > head;
             long from = overlap ? need - 1 : need;
-            long rows = Math.min(windows.rows(), most()) + need - from;
-            List<Object> replies = store.linkOf(queue).runAll(calls(from, rows));
+            long rows = windows.noted(from, Math.min(windows.rows(), most()) + need - from);
+            Call ask = windows.call(from, from - head, rows);
+            List<Object> replies = store.linkOf(queue).runAll(calls(ask));
             List<Object> all = ReadStore.list(replies.get(0));
             List<Object> pairs = misses > MISSES ? run(all) : all;
             if (sound(replies, pairs, from)) {
-                return taken(pairs, (int) (need - from), pairs.size() < all.size() ? 0 : rows);
+                windows.learn(Sizes.of(ReadStore.list(replies.get(1)).get(1)));
+                return taken(pairs, (int) (need - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
             }
             misses++;
             checked = false;
@@ -120,7 +122,8 @@ public final class LiveQueue {
             passOver(loss);
         }
         if (windows == null) {
-            windows = new Windows((Long) ReadStore.list(replies.get(1)).get(2), need - head >= Windows.DEEP);
+            List<Object> found = ReadStore.list(replies.get(1));
+            windows = new Windows(keys, (Long) found.get(2), Sizes.of(found.get(3)), need - head >= Windows.DEEP);
         }
         checked = true;
         return !over && now.given() >= need;
@@ -130,17 +133,16 @@ public final class LiveQueue {
         return System.nanoTime() - cameAt > PAUSE_NS ? FEW : Math.max(FEW, Windows.GROWTH * came);
     }
 
-    private List<Call> calls(long from, long rows) {
-        long index = from - head;
-        Call window = Call.command("LRANGE", keys.messages(), 2 * index, 2 * (index + rows) - 1);
-        Call life = Call.command("HGET", keys.metadata(), "born");
+    private List<Call> calls(Call window) {
+        Call life = Call.command("HMGET", keys.metadata(), "born", "sizes");
         return last == null || last.length <= SHORT ? List.of(window, life) : List.of(window, life, Call.script("marks", List.of(keys.messages()), need - 1));
     }
 
     /** Whether the window is of the life and the history we know, begins where it was asked to, and has no hole. */
     private boolean sound(List<Object> replies, List<Object> pairs, long from) {
         int count = pairs.size() / 2;
-        if (replies.get(1) == null || !ReadStore.text(replies.get(1)).equals(entry.born())) {
+        Object born = ReadStore.list(replies.get(1)).get(0);
+        if (born == null || !ReadStore.text(born).equals(entry.born())) {
             return false;
         }
         if (count == 0) {

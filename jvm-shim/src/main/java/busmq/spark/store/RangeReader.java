@@ -88,17 +88,15 @@ public final class RangeReader {
         }
         misses++;
         head = oldest;
-        windows = new Windows((Long) reply.get(2), need - head >= Windows.DEEP);
+        windows = new Windows(keys, (Long) reply.get(2), Sizes.of(reply.get(3)), need - head >= Windows.DEEP);
         return true;
     }
 
     /** One reply; null when the place has to be found anew. */
     private Chunk window() {
-        long rows = Math.min(windows.rows(), part.last() - need + 1);
-        long index = Math.max(0, need - head);
+        Call ask = windows.call(need, Math.max(0, need - head), Math.min(windows.rows(), part.last() - need + 1));
         // The incarnation travels behind the window: if it still holds there, the window was of the same life.
-        List<Object> replies = link.runAll(List.of(Call.command("LRANGE", keys.messages(), 2 * index, 2 * (index + rows) - 1),
-                Call.command("HGET", keys.metadata(), "born")));
+        List<Object> replies = link.runAll(List.of(ask, Call.command("HGET", keys.metadata(), "born")));
         List<Object> pairs = ReadStore.list(replies.get(0));
         checkLife(replies.get(1));
         int count = pairs.size() / 2;

@@ -1,0 +1,21 @@
+-- sizes(metadata, noted, first, last, values, from): notes in the metadata how long the values of the ids first..last are, which are appended now and
+-- begin at values[from]. So a reader knows how many messages it may ask for in one reply before it has seen one of them. noted: what the field holds.
+-- sizes = since:upto:longest:giant:giants. All of since..upto came this way, so what peers push, who note nothing, is never taken for known: after it
+-- since begins anew. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
+local function sizes(metadata, noted, first, last, values, from)
+  local since, upto, longest, giant, giants = string.match(noted or '', '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
+  if tonumber(upto) == first - 1 then
+    longest, giant, giants = tonumber(longest), tonumber(giant), tonumber(giants)
+  else
+    since, longest, giant, giants = first, 0, 0, 0
+  end
+  for i = 0, last - first do
+    local size = #values[from + i]
+    if size > 65536 then
+      giant, giants = first + i, math.max(giants, size)
+    elseif size > longest then
+      longest = size
+    end
+  end
+  redis.call('HSET', metadata, 'sizes', string.format('%.0f:%.0f:%d:%.0f:%d', since, last, longest, giant, giants))
+end
