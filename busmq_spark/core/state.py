@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
+from busmq_spark.core.ranges import Sizes
 from busmq_spark.errors import QueueDamaged
 
 T = TypeVar("T")
@@ -23,6 +24,8 @@ SAMPLED = 16
 RUN, LARGE_BYTES = 4, 16 * 1024
 """Messages measured at one place; only one where they are larger than that."""
 LEAST_PLACES, MOST_PLACES, PLACES_PER_CALL = 16, 256, 32
+LONGER = 1.25
+"""Where the longest value is that many times as long as the mean at most, counting all as the longest keeps to a budget and uses most of it."""
 _STATE_ITEMS = 9
 OWNER_TTL_S = 90 * 24 * 3600
 """How long it is remembered whose a subscription is that nothing is asked about: longer than its position is."""
@@ -208,16 +211,24 @@ def _parts(items: Sequence[T], queues: Sequence[QueueKeys]) -> list[Sequence[T]]
 def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tuple[int, int]]:
     """The last id of ``first..last`` such that the values up to it come to ``budget`` bytes (``first - 1`` when none fits), and their bytes.
 
-    Exact for the first 1,000 messages or 1 MB. Beyond that one message in SAMPLED is looked at, in many places, since a value must be copied to be
-    measured: both numbers are estimates then, and close ones unless large messages stand together where none is looked at.
+    Exact for the first 1,000 messages or 1 MB. Beyond that, since a value must be copied to be measured, each counts as the longest where writers
+    have noted that none is much longer than those were. Else one message in SAMPLED is looked at, in many places: both numbers are estimates then,
+    and close ones unless large messages stand together where none is looked at.
     """
     at, used = first - 1, 0
     while at < last:
-        reached, size, done = yield script("measure", (keys.messages,), (at + 1, last, budget - used))
+        (reached, size, done), noted = yield [
+            script("measure", (keys.messages,), (at + 1, last, budget - used)),
+            command("HGET", keys.metadata, "sizes"),
+        ]
         at, used = reached, used + size
         if done:
             break
         mean = max(1, used // (at - first + 1))
+        longest = Sizes.of(noted or b"").longest_of(at + 1, last)
+        if longest is not None and longest <= mean * LONGER:
+            rows = min(last - at, (budget - used) // max(1, longest))
+            return at + rows, used + rows * longest
         likely = min(last - at, (budget - used) // mean)
         run = RUN if mean <= LARGE_BYTES else 1
         places = min(MOST_PLACES, likely // (SAMPLED * run))

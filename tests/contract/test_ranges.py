@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -176,6 +177,19 @@ def test_short_ranges_bring_nothing_from_deep_down(run: Run, born: Born, monkeyp
     keys, there = born()
     run(queue.push_many(keys, [b"1", b"2", b"3", b"4"]))
     assert run(ranges.shorts([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32), st.integers(200_000, 2_500_000))
+def test_a_budget_holds_where_no_message_is_much_longer_than_others(link: SyncLink, fresh_keys: FreshKeys, seed: int, budget: int) -> None:
+    random = Random(seed)
+    keys, lengths = fresh_keys(), [random.randint(80, 100) for _ in range(20_000)]
+    link.run(queue.attach(keys, "b", ttl_s=60))
+    link.run(queue.push_many(keys, [b"x" * n for n in lengths]))
+    at, used = link.run(state.bytes_until(keys, 1, 20_000, budget))
+    assert sum(lengths[:at]) <= used <= budget
+    assert at == 20_000 or sum(lengths[: at + 1]) > budget / state.LONGER
+    link.run(queue.close(keys))
 
 
 @pytest.mark.parametrize("sizes", [[100], [10, 190], [5] * 30 + [2855], [20, 40, 60, 80, 300]], ids=str)

@@ -1,13 +1,14 @@
 package busmq.spark.store;
 
+import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
 import java.util.ArrayList;
 import java.util.List;
 
 /**
- * How many messages fit a budget of bytes: exact for the first 1,000 messages or 1 MB, beyond that an estimate by one message in {@link #SAMPLED}
- * (as {@code bytes_until} of {@code core/state.py}).
+ * How many messages fit a budget of bytes: exact for the first 1,000 messages or 1 MB, beyond that each counts as the longest where writers have
+ * noted that none is much longer, else an estimate by one message in {@link #SAMPLED} (as {@code bytes_until} of {@code core/state.py}).
  */
 final class Measured {
     private static final int SAMPLED = 16;
@@ -16,26 +17,29 @@ final class Measured {
     private static final long LEAST_PLACES = 16;
     private static final long MOST_PLACES = 256;
     private static final long PLACES_PER_CALL = 32;
+    private static final double LONGER = 1.25;
 
     private final Link link;
+    private final QueueKeys keys;
     private final List<String> messages;
     private final long budget;
     private long at;
     private long used;
 
-    private Measured(Link link, String messages, long first, long budget) {
+    private Measured(Link link, QueueKeys keys, long first, long budget) {
         this.link = link;
-        this.messages = List.of(messages);
+        this.keys = keys;
+        messages = List.of(keys.messages());
         this.budget = budget;
         at = first - 1;
     }
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1 when none fits), and their bytes. */
-    static long[] until(Link link, String messages, long first, long last, long budget) {
-        Measured found = new Measured(link, messages, first, budget);
+    static long[] until(Link link, QueueKeys keys, long first, long last, long budget) {
+        Measured found = new Measured(link, keys, first, budget);
         boolean done = false;
         while (found.at < last && !done) {
-            done = found.exactly(last);
+            done = found.exactly(first, last);
             if (!done) {
                 found.roughly(first, last);
             }
@@ -43,11 +47,24 @@ final class Measured {
         return new long[] {found.at, found.used};
     }
 
-    private boolean exactly(long last) {
-        List<Object> reply = ReadStore.list(link.run(Call.script("measure", messages, at + 1, last, budget - used)));
+    private boolean exactly(long first, long last) {
+        List<Object> replies = link.runAll(List.of(Call.script("measure", messages, at + 1, last, budget - used),
+                Call.command("HGET", keys.metadata(), "sizes")));
+        List<Object> reply = ReadStore.list(replies.get(0));
         at = (Long) reply.get(0);
         used += (Long) reply.get(1);
-        return (Long) reply.get(2) == 1;
+        return (Long) reply.get(2) == 1 || asTheLongest(first, last, Sizes.of(replies.get(1)).longestOf(at + 1, last));
+    }
+
+    /** Whether all that is left could be counted that way. */
+    private boolean asTheLongest(long first, long last, long longest) {
+        if (longest < 0 || longest > LONGER * Math.max(1, used / (at - first + 1))) {
+            return false;
+        }
+        long rows = Math.min(last - at, (budget - used) / Math.max(1, longest));
+        at += rows;
+        used += rows * longest;
+        return true;
     }
 
     private void roughly(long first, long last) {
