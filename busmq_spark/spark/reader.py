@@ -195,9 +195,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         ):  # where the checkpoint was not known when this was planned; else it was checked then
             entered = {queue: position for queue, position in goal.items() if queue not in begin and split(queue)[0] not in known}
             attachment.check_backlog({queue: Position(p.born, p.start) for queue, p in entered.items() if p.start})
+        held = self._held if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._blind = end, False
         servers = attachment.store.locate(list(goal))
-        held = self._held if end == self._planned else {}  # before a restart it was another process that held them
         ranges = []
         for queue, position in goal.items():
             if done[queue] < position.last:

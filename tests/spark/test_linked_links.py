@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
-from tests.spark.engine import Engine
+from tests.spark.engine import Engine, through_json
 from tests.spark.links import LINKED, gather, ids
 from tests.support import wait_until
 
@@ -107,6 +108,18 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
     assert all(value == f"{queue}:{id}".encode() for _, id, value, _ in found)
     bus.fill(queue, 10, first=101)
     assert ids(gather(query, {"": 10}), "far") == []
+
+
+def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linked, "FETCH_S", PATIENCE_S)
+    monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)
+    far.bus.fill(queue, 10)
+    query.step("planned")
+    assert query.reader._held
+    start, planned = through_json(query.reader.initialOffset()), query.planned[-1]
+    other = copy.deepcopy(planned)
+    other["sources"]["far"]["queues"][queue]["last"] = 5
+    assert [part.held for part in query.reader.partitions(start, other)] == [{}]  # a batch of the log, as the process before had planned it
 
 
 def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
