@@ -219,6 +219,8 @@ class Consumption(Buffered):
         self._doubt = self._out = self._options.remove
         try:
             batch = await queue.bus.servers.takes[queue.server].run(self._flow(most))
+            if batch and self._token and batch[0].id <= queue.handed:
+                await queue.check_life()
         except LinkLost as error:
             queue.not_touched(error)
             self._failures += 1

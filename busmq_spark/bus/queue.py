@@ -49,6 +49,7 @@ class Queue(AnyQueue):
         self.server = 0
         """Index of the server that has the queue; known once attached."""
         self._wanted = (flows.LONG_TTL_S, 0)
+        self._born = ""
         self._servers: Servers | None = None
         self._away = False
         self._pump = Pump(self)
@@ -291,7 +292,16 @@ class Queue(AnyQueue):
         flow = flows.attach(self.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize, discover=discoverable)
         found = await self.bus.servers.commands[self.server].run(flow)
         self.ttl_s = found.ttl_s
+        self._lives(found.born)
         return found.existed
+
+    async def check_life(self) -> None:
+        """An id came that was handed over before: again, or in another life of the queue, in which nothing was handed over yet."""
+        self._lives((await self.metadata()).get("born", ""))
+
+    def _lives(self, born: str) -> None:
+        if born != self._born:
+            self._born, self.handed = born, 0
 
     async def _place(self) -> int:
         return self.server if self.attached else await self.bus.servers.locate(self.keys.metadata)

@@ -87,6 +87,24 @@ async def test_an_ack_reaches_no_further_than_what_was_handed_over(open_bus: Ope
         assert await queue.count() == 0
 
 
+@pytest.mark.parametrize("again", ["by its push", "by another"])
+async def test_an_ack_of_an_id_of_an_earlier_life_acks_nothing_of_this_one(open_bus: OpenBus, fresh: Fresh, again: str) -> None:
+    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue:
+        await queue.push_many(range(5))
+        consumption = queue.consume(reliable=True)
+        assert ids([await anext(consumption) for _ in range(5)]) == [1, 2, 3, 4, 5]
+        there = other.queue(queue.name)
+        await there.close()
+        if again == "by another":
+            await there.attach()
+        await (there if again == "by another" else queue).push_many(range(10))
+        assert (await anext(consumption)).id == 1
+        await queue.ack(5)  # of the earlier life
+        await consumption.stop()
+        assert await stored(queue) == list(range(2, 11))
+        await there.detach()
+
+
 async def test_nobody_acks_what_another_consumer_holds(open_bus: OpenBus, fresh: Fresh) -> None:
     name = fresh()
     async with open_bus() as bus, bus.queue(name) as holder, bus.queue(name) as other:
