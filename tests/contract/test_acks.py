@@ -257,3 +257,17 @@ def test_positions_outlive_a_queue_with_a_short_ttl(run: Run, born: Born, redis:
     redis("EXPIRE", keys.acks, 60)
     ack(run, keys, 1, there.born, subscription="s")
     assert life.given_to(keys.acks)
+
+
+@settings(max_examples=200)
+@given(st.sets(st.integers(1, 60)), st.sets(st.integers(1, 60)), st.integers(1, 5))
+def test_what_is_given_back_comes_in_its_place_among_what_others_gave_back(
+    link: Link, fresh_keys: FreshKeys, monkeypatch: pytest.MonkeyPatch, stored: set[int], taken: set[int], most: int
+) -> None:
+    monkeypatch.setattr(queue, "ACK_MOST", most)
+    keys = fresh_keys()
+    record = keys.hand("h")
+    for name, ids in ((keys.messages, stored - taken), (record, taken)):
+        link.execute([command("RPUSH", name, id, f"v{id}") for id in sorted(ids)])
+    assert link.run(queue.give_back(keys, record, 0, ttl_s=60)) == len(taken)
+    assert link.execute(command("LRANGE", keys.messages, 0, -1)) == [word for id in sorted(stored | taken) for word in (b"%d" % id, b"v%d" % id)]

@@ -162,6 +162,17 @@ def test_giving_back_everything_of_a_long_record(own: Watched, filled: Callable[
     assert own.link.run(queue.take(keys, keys.toack, 0, most=5, ttl_s=600, token="me"))
 
 
+@pytest.mark.parametrize("behind", [0, 300])
+def test_giving_back_behind_many_that_another_has_given_back(own: Watched, filled: Callable[[int], QueueKeys], behind: int) -> None:
+    keys = filled(50_000 + 100 + behind)
+    own.link.run(state.lease([keys], "", "me", 600_000, [""]))
+    taken(own, keys, 50_000)
+    own.link.run(queue.take(keys, keys.hand("h"), 0, most=100, ttl_s=600))
+    own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
+    bounded(own, queue.give_back(keys, keys.hand("h"), 0, ttl_s=600))
+    assert [message.id for message in own.link.run(queue.index(keys, 0, 60_000))] == list(range(1, 50_101 + behind))
+
+
 @pytest.mark.parametrize("most", [1, CHUNK_MESSAGES])
 def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], QueueKeys], most: int) -> None:
     keys = filled(MANY)

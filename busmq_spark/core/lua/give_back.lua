@@ -3,7 +3,8 @@
 -- ARGV handed available ttl_s token most
 -- handed: the id handed over last (0: none). Lease: see take. A record of the taker's own ends here and is marked for late packets.
 -- Result how many messages went back; -1 when the lease is not the taker's: then whoever has it restores them.
--- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again.
+-- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again. What others gave back before moves
+-- with them, since a list takes messages at its ends only: those up to our newest, or where these are many and fewer, those from our oldest on.
 -- @include even_if_full
 -- @include find
 -- @include behind
@@ -30,28 +31,37 @@ if count == 0 then
   return 0
 end
 -- Others may have given back messages that are older than some of ours.
-local newest, older = tonumber(all[#all - 1]), 0
+local stored, older, newer = redis.call('LLEN', KEYS[1]), 0, 0
 local head = redis.call('LINDEX', KEYS[1], 0)
-if head and tonumber(head) < newest then older = 2 * (find(KEYS[1], newest) + 1) end
-local heads = older > 0 and redis.call('LRANGE', KEYS[1], 0, older - 1) or {}
+if head and tonumber(head) < tonumber(all[#all - 1]) then older = 2 * (find(KEYS[1], tonumber(all[#all - 1])) + 1) end
+if older > 2 * most then newer = stored - 2 * (find(KEYS[1], tonumber(all[1])) + 1) end
+local at_tail = older > 2 * most and newer < older
+local moved = at_tail and newer or older
+local start = at_tail and stored - moved or 0
+local others = moved > 0 and redis.call('LRANGE', KEYS[1], start, start + moved - 1) or {}
 local merged, at, from = {}, 1, 1
-while at < older or from < #all do
+while at < moved or from < #all do
   local source, i = all, from
-  if from > #all or (at < older and tonumber(heads[at]) < tonumber(all[from])) then source, i = heads, at end
+  if from > #all or (at < moved and tonumber(others[at]) < tonumber(all[from])) then source, i = others, at end
   if source == all then from = from + 2 else at = at + 2 end
   merged[#merged + 1], merged[#merged + 2] = source[i], source[i + 1]
 end
-local whole = older > 0 and older == redis.call('LLEN', KEYS[1])
-if older > 0 and not whole then redis.call('LTRIM', KEYS[1], older, -1) end
-local turned = {}
-for i = #merged, 1, -1 do
-  turned[#turned + 1] = merged[i]
-  if #turned == 4000 or i == 1 then
-    redis.call('LPUSH', KEYS[1], unpack(turned))
-    turned = {}
+local whole = moved > 0 and moved == stored
+if at_tail then
+  if moved > 0 then redis.call('LTRIM', KEYS[1], 0, start - 1) end
+  for i = 1, #merged, 4000 do redis.call('RPUSH', KEYS[1], unpack(merged, i, math.min(i + 3999, #merged))) end
+else
+  if moved > 0 and not whole then redis.call('LTRIM', KEYS[1], moved, -1) end
+  local turned = {}
+  for i = #merged, 1, -1 do
+    turned[#turned + 1] = merged[i]
+    if #turned == 4000 or i == 1 then
+      redis.call('LPUSH', KEYS[1], unpack(turned))
+      turned = {}
+    end
   end
+  if whole then redis.call('LTRIM', KEYS[1], 0, #merged - 1) end
 end
-if whole then redis.call('LTRIM', KEYS[1], 0, #merged - 1) end
 redis.call('EXPIRE', KEYS[1], ttl)
 end_record()
 redis.call('PUBLISH', ARGV[2], '0') -- no id that a consumer could take for one it has
