@@ -109,6 +109,7 @@ def soak(arguments: argparse.Namespace, console: Console, results: list[Result])
     with tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder, Site(Path(folder)) as site, bars as progress:
         if java.VARIABLE not in os.environ:  # what started this may have made it
             java.share_classes(Path(folder))
+        os.environ["SPARK_SUBMIT_OPTS"] += f" -Djava.io.tmpdir={folder}"  # a Spark that is killed leaves its folders behind
         drivers, began = Drivers(Path(folder), site.machines["spark"]), time.monotonic()
         bar, number = progress.add_task("soak", total=arguments.seconds, round=0, bad=0), arguments.round or 1
         try:
