@@ -46,6 +46,7 @@ class BusmqDataSource(DataSource):
     def schema(self) -> str:
         """The columns. Spark asks for them at ``load()``, so that what is wrong with the options is said there. A table has no options yet."""
         if self.options:
+            _refuse_a_table(self.options)
             _checked(parse(ReadOptions, self.options))
         return LINKED_SCHEMA if "federation.url" in map(str.lower, self.options) else SOURCE_SCHEMA
 
@@ -59,6 +60,7 @@ class BusmqDataSource(DataSource):
             return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        _refuse_a_table(self.options)
         options = _checked(parse(WriteOptions, self.options))
         return BatchWriter(options, SinkColumns.of(schema, options.queue), overwrite=overwrite)
 
@@ -68,9 +70,20 @@ class BusmqDataSource(DataSource):
         return stream_writer(options, SinkColumns.of(schema, options.queue), _given(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
+        _refuse_a_table(self.options)
         options = _checked(parse(ReadOptions, self.options))
         check_source_schema(schema, LINKED_SCHEMA if options.links else SOURCE_SCHEMA)
         return options
+
+
+def _refuse_a_table(given: Mapping[str, str]) -> None:
+    """Spark shows the OPTIONS of a table, with a prefix, to the ``schema`` of a source in Python at CREATE TABLE, and none to a reader or writer."""
+    if not given or any(name.lower().startswith("option.") for name in given):
+        found = "no option is given; if they are OPTIONS of a table: " if not given else ""
+        raise ConfigError(
+            reason=f"{found}Spark hands the OPTIONS of a table to no reader or writer in Python. Leave them out and give them in each statement, "
+            "as in FROM t WITH (subscribe = …), or use CREATE TEMPORARY VIEW"
+        )
 
 
 def _refuse_unlogged_batches(given: Mapping[str, str]) -> None:

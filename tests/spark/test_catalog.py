@@ -66,6 +66,31 @@ def test_select_is_a_snapshot_that_removes_nothing(sql: Sql, bus: Bus, queue: st
     assert bus.ids(queue) == [1, 2, 3]
 
 
+@pytest.fixture
+def table(spark: SparkSession, fresh: Fresh) -> Iterator[str]:
+    """The name of a table of Spark's own catalog."""
+    name = fresh("t").replace("-", "_")
+    yield name
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_a_table_of_the_source_in_python_takes_its_options_from_the_statement_and_says_so(
+    spark: SparkSession, bus: Bus, queue: str, table: str
+) -> None:
+    bus.push(queue, "a")
+    options = f"subscribe '{queue}', `redis.url` '{bus.url}'"
+    said = r"\[BUSMQ_CONFIG\] .*Spark hands the OPTIONS of a table to no reader or writer in Python.*WITH \(subscribe"
+    with pytest.raises(AnalysisException, match=said):
+        spark.sql(f"CREATE TABLE {table} USING busmq OPTIONS ({options})")
+    spark.sql(f"CREATE TABLE {table} (value BINARY) USING busmq OPTIONS ({options})")
+    with pytest.raises(AnalysisException, match=said):
+        spark.sql(f"SELECT * FROM {table}").collect()
+    with pytest.raises(AnalysisException, match=said):
+        spark.sql(f"INSERT INTO {table} VALUES (X'61')")
+    given = f"subscribe = '{queue}', `redis.url` = '{bus.url}'"
+    assert [bytes(row["value"]) for row in spark.sql(f"SELECT value FROM {table} WITH ({given})").collect()] == [b"a"]
+
+
 def test_an_empty_queue_is_an_empty_table(sql: Sql, bus: Bus, queue: str) -> None:
     bus.attach(queue)
     assert sql("SELECT * FROM bus.orders") == []
