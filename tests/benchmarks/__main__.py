@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import bulk, bus, drain, federation, flat, idle, latency, realtime, reply, sink
+from tests.benchmarks import bulk, bus, drain, federation, flat, idle, latency, realtime, reply, sink, slow
 from tests.benchmarks.harness import RUNS, Row
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     "bus": bus.run,
     "federation": federation.run,
     "bulk": bulk.run,
+    "slow": slow.run,
 }
 START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
