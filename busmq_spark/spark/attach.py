@@ -12,6 +12,7 @@ from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBackl
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
+from busmq_spark.spark.partners import Partners
 from busmq_spark.spark.plan import dropped, lost
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.linked import LinkedStore
@@ -42,6 +43,10 @@ class Attachment:
         self._bells = bells
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
+        self.partners = Partners(options, self._token)
+        self.partners.join()
+        self._shared: set[str] = set()
+        """Queues whose lease another reader of this query holds."""
 
     def hold(
         self,
@@ -75,7 +80,7 @@ class Attachment:
             found = self._unmixed(found)
             if not blind:  # before the leases, which a query that is refused would keep as long as its process lives
                 self._enter_at({queue: self._first_start(queue, fresh(queue)) for queue in found if queue not in known})
-            found = lease.acquire(self.store, found, self._options.subscription, self._token)
+            found = lease.acquire(self.store, found, self._options.subscription, self._token, self.partners.others)
         if self._options.subscription and found:
             starts = {q: done.get(q, known[q].last) if q in known and not losses[q] else self._subscribe_at(q) for q in found}
             subscribed = self.store.subscribe(starts, self._options.subscription)
@@ -83,8 +88,16 @@ class Attachment:
         self.paused |= set(ttls) - set(found)
         if found:
             self.queues = sorted({*self.queues, *found})
-            self._keep_alive.watch({queue: ttls[queue] for queue in found}, self.store.sites(found))
+            if self.partners.others:
+                holders = self.store.holders(found, self._options.subscription)
+                self._shared.update(queue for queue, holder in holders.items() if holder in self.partners.others)
+            self._watch({queue: ttls[queue] for queue in found})
             self._bells.listen(self.queues)
+
+    def _watch(self, ttls: Mapping[str, int]) -> None:
+        """Keep these alive; also those whose lease another reader renews."""
+        own = {queue: ttl_s for queue, ttl_s in ttls.items() if queue not in self._shared}
+        self._keep_alive.watch(own, self.store.sites(own))
 
     def _check_eviction(self) -> None:
         own = self.store.own if isinstance(self.store, LinkedStore) else self.store
@@ -130,6 +143,7 @@ class Attachment:
 
     def stop(self) -> None:
         """End threads and connections."""
+        self.partners.leave()
         self._keep_alive.stop()
         self._bells.stop()
         self.store.close()
@@ -259,7 +273,7 @@ class Attachment:
         ttls = self._open([queue], {})
         if not ttls:
             return None
-        self._keep_alive.watch(ttls, self.store.sites(ttls))
+        self._watch(ttls)
         if self._options.subscription:
             self.store.subscribe({queue: "earliest"}, self._options.subscription)  # positions of an ended life went with it
         state = self.store.states({queue: -1}).get(queue)
@@ -273,7 +287,7 @@ class Attachment:
             return ""
         with suppress(ConfigError):  # npm's federation does not show it
             holder = self.store.holders([queue], self._options.subscription).get(queue, "")
-            return "" if holder == self._token or is_dead(holder) else holder
+            return "" if holder in {self._token, *self.partners.others} or is_dead(holder) else holder
         return ""
 
     def _error(self, queue: str, loss: Loss) -> Exception:

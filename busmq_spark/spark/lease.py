@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from busmq_spark.errors import QueueBusy
 from busmq_spark.store.protocol import ReadStore
@@ -14,8 +14,9 @@ GRACE_S = 3.0
 """A reader of this machine that is just being stopped may take so long to end."""
 
 
-def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str) -> list[str]:
+def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str, partners: Collection[str] = ()) -> list[str]:
     """Become the reader of all ``queues``. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere).
+    ``partners``: the tokens of the other readers of the same query, which share theirs.
 
     The result is all of them but those whose source is away. Raises QueueBusy when somebody else goes on reading.
     """
@@ -23,7 +24,7 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
     dead: dict[str, str] = {}
     while True:
         holders = store.lease(queues, subscription, token, dead)
-        others = {queue: holder for queue, holder in holders.items() if holder != token}
+        others = {queue: holder for queue, holder in holders.items() if holder != token and holder not in partners}
         if not others:
             return [queue for queue in queues if queue in holders]
         dead = {queue: holder for queue, holder in others.items() if is_dead(holder)}

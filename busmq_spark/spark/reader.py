@@ -24,6 +24,7 @@ from busmq_spark.core.state import UNTOLD, QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
+from busmq_spark.spark.acks import Acks
 from busmq_spark.spark.attach import Attachment
 from busmq_spark.spark.brief import brief
 from busmq_spark.spark.discovery import Discovery
@@ -49,9 +50,6 @@ TAIL_S = 5.0
 """How long a query is idle before it plans a batch without rows, so that Spark commits the one before."""
 TAILS = 3
 """So many of them in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow."""
-SYNCHRONOUS = 3
-"""Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and
-commits when its logs are written: a single batch may look the same by chance, and the first that does not settles it."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -93,11 +91,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._counters: Sequence[object] = ()
         self._offsets = offsets.Memory()
         self._planned: dict[str, Any] | None = None
-        self._acked: dict[str, Position] = {}
-        self._committed: dict[str, Any] | None = None
-        self._judged: dict[str, Any] | None = None
-        self._synchronous: int | None = 0  # batches that Spark committed while it planned the next; None once one was not
-        self._durable = True  # whether the next start comes from the checkpoint itself: the first one of this process does
+        self._acks = Acks(options)
+        self._put_off = False  # it is too early for acks
         self._idle_since: float | None = None
         self._ceiling: dict[str, int] | None = None
         self._held: Mapping[str, Sequence[Rows]] = {}
@@ -139,14 +134,13 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         new = at is None or at == offsets.INITIAL
         known = frozenset() if at is None or new else {"", *offsets.links_of(at)}
         attachment = self._attach(begin, lambda queue: split(queue)[0] not in known)
-        if start is not None and (self._durable or (self._synchronous or 0) >= SYNCHRONOUS):
-            self._acknowledge(begin)
-        self._durable = False
+        self._put_off = not self._acks.from_start(start, begin, attachment)
         if at is not None and not new and at == self._planned and not self._news(begin):
             return self._idle(at, begin)
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
         positions = self._plan(begin, attachment, known, unlimited=unlimited)
         if self._blind and attachment.store.away:
+            self._acks = Acks(self._options)  # this is tried again within the same call of Spark
             return None  # a checkpoint that is not known may have positions of what is away, and they must not be missing in the next
         listed = {*attachment.store.listed, *self._listed, *(split(queue)[0] for queue in self._untold)}
         planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *listed} - {""})
@@ -158,12 +152,13 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def _idle(self, at: dict[str, Any], begin: Mapping[str, Position]) -> dict[str, Any]:
         """Nothing is new: the same offset again; or one that differs, while messages of the last batch wait for Spark's commit."""
         self._planned = at
-        if not self._unacked(begin):
+        if self._attachment is None or not self._acks.waiting(begin, self._attachment):
             return at
         now, tail = time.monotonic(), at.get("idle", 0)
         self._idle_since = now if self._idle_since is None else self._idle_since
         available_now = self._ceiling is not None  # then the query ends once nothing is new
-        if tail >= (1 if available_now else TAILS) or (now - self._idle_since < TAIL_S and not available_now):
+        soon = (self._put_off or now - self._idle_since < TAIL_S) and not available_now
+        if soon or tail >= (1 if available_now else TAILS):
             return at
         self._idle_since = None
         self._planned = {**at, "idle": tail + 1}
@@ -183,11 +178,10 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         freeze()
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
         self._check_sources(goal)
-        self._durable = False  # the first start was that of a batch which is done again: what follows it is as durable as any
-        self._judge(start, end)
         known = frozenset() if start == offsets.INITIAL else {"", *offsets.links_of(start)}
         done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
         attachment = self._attach({**begin, **goal}, lambda queue: split(queue)[0] not in known, done)
+        self._acks.read(start, end, attachment, planned_here=end == self._planned)
         if self._blind:
             attachment.compare([queue for queue in begin if self._wanted(queue)], begin)
         if (
@@ -206,8 +200,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return [Partition(part, {r: rows for r in part if (rows := within(held.get(r.queue, ()), r))}, goal) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._committed = end
-        self._acknowledge(self._offsets.decode(end))
+        done = self._offsets.decode(end)
+        self._acks.commit(end, done, self._attach(done))
 
     def stop(self) -> None:
         """Spark rarely calls this (spark-facts A), so nothing depends on it: leases and threads end by themselves."""
@@ -360,30 +354,6 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         inner = {queue: goal for queue, goal in goals.items() if goal != states[queue].newest}
         asked = attachment.store.marks(inner) if inner else {}
         return {**{queue: states[queue].newest_mark for queue in goals if queue not in inner}, **asked}
-
-    def _acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """Acknowledge what is in the commit log, unless that was done before. Refused positions are a loss that planning will report."""
-        if self._options.ack == "none" or not positions:
-            return
-        attachment = self._attach(positions)
-        fresh = self._unacked(positions)
-        if not fresh:
-            return
-        results = attachment.store.ack(fresh, self._options.subscription)
-        for queue, result in results.items():
-            if result.status != "ok":
-                attachment.refused(queue, fresh[queue], result)
-            self._acked[queue] = fresh[queue]
-
-    def _judge(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Whether Spark has committed the batch before, now that it asks for the tasks of one that was planned here."""
-        if end == self._planned != self._judged and start != offsets.INITIAL and self._synchronous is not None:
-            self._synchronous = self._synchronous + 1 if self._committed == start else None
-        self._judged = end  # a batch that is read several times asks for its tasks each time
-
-    def _unacked(self, positions: Mapping[str, Position]) -> dict[str, Position]:
-        held = set(self._attachment.queues) if self._attachment and self._options.ack == "commit" else ()
-        return {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}
 
 
 def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str | None) -> Position:

@@ -25,7 +25,7 @@ def is_dead(token: str) -> bool:
     """Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone."""
     _, _, rest = token.partition("|")
     where, *processes = rest.split("|")
-    return where == machine() and any(not _alive(process) for process in processes)
+    return where == machine() and any(not is_alive(process) for process in processes)
 
 
 def described(token: str) -> str:
@@ -35,7 +35,8 @@ def described(token: str) -> str:
     return f"process {process} of {'this machine' if where == machine() else f'machine {where}'}"
 
 
-def _alive(process: str) -> bool:
+def is_alive(process: str) -> bool:
+    """Whether the process that ``process_name`` named so still runs."""
     pid = process.partition(".")[0]
     return pid.isdigit() and process_name(int(pid)) == process
 

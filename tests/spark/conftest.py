@@ -315,7 +315,7 @@ def engine(java_spark: SparkSession | None) -> Iterator[Callable[..., Engine]]:
     made: list[Engine] = []
 
     def make(options: dict[str, Any], **more: Any) -> Engine:
-        made.append(JvmEngine(java_spark, options) if java_spark else Engine(options, **more))
+        made.append(JvmEngine(java_spark, options, more.get("folder", "")) if java_spark else Engine(options, **more))
         return made[-1]
 
     yield make

@@ -35,9 +35,15 @@ class Engine:
     """One query with its checkpoint. ``reader`` is the process on the driver; ``restart`` gives it a new one, as after a crash."""
 
     def __init__(
-        self, options: dict[str, str], *, spark40: bool = False, schema: StructType = SCHEMA, homes: Mapping[str, str] = MappingProxyType({})
+        self,
+        options: dict[str, str],
+        *,
+        spark40: bool = False,
+        schema: StructType = SCHEMA,
+        homes: Mapping[str, str] = MappingProxyType({}),
+        folder: str = "",
     ) -> None:
-        """``homes``: the addresses of the Redis behind links that are real ones."""
+        """``homes``: the addresses of the Redis behind links that are real ones. ``folder``: that of the source in the checkpoint of its query."""
         self.options = {name: str(value) for name, value in options.items()}
         self.asynchronous = False
         """As with async progress tracking: nothing that is planned is in a log yet, and Spark commits nothing."""
@@ -45,7 +51,7 @@ class Engine:
         self.committed = 0
         self.tasks: list[int] = []
         """Rows of each task of the last batch."""
-        self._spark40, self._schema, self._homes = spark40, schema, homes
+        self._spark40, self._schema, self._homes, self._folder = spark40, schema, homes, folder
         self._ceiling: dict[str, Any] | None = None
         self.reader = self._new_reader()
 

@@ -17,7 +17,7 @@ from tests.spark.engine import SCHEMA, Engine, Row
 class JvmReader:
     """A Java stream as a Python reader; its errors are those of the Python source."""
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, spark: SparkSession, options: Mapping[str, str], schema: StructType, folder: str = "") -> None:
         self._spark = spark
         self._jvm: Any = spark._jvm
         tail = self._jvm.java.lang.Class.forName("busmq.spark.source.BusmqStream").getDeclaredField("tailNs")
@@ -31,7 +31,7 @@ class JvmReader:
             given.put(name, value)
         columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
         text = self._jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)
-        self._stream = asked(lambda: self._jvm.busmq.spark.source.BusmqScan(columns, text).toMicroBatchStream(""))
+        self._stream = asked(lambda: self._jvm.busmq.spark.source.BusmqScan(columns, text).toMicroBatchStream(folder))
 
     def initialOffset(self) -> dict[str, Any]:
         return decoded(self._stream.initialOffset().json())
@@ -77,12 +77,12 @@ class JvmReader:
 class JvmEngine(Engine):
     """An engine with the Java source. A new reader follows one that was stopped, which gives its leases up."""
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, Any]) -> None:
+    def __init__(self, spark: SparkSession, options: Mapping[str, Any], folder: str = "") -> None:
         self._spark = spark
-        super().__init__(dict(options))
+        super().__init__(dict(options), folder=folder)
 
     def _new_reader(self) -> Any:
-        return JvmReader(self._spark, self.options, SCHEMA)
+        return JvmReader(self._spark, self.options, SCHEMA, self._folder)
 
     def kill(self) -> None:
         """The driver is gone, and its leases with it."""

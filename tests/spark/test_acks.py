@@ -81,7 +81,7 @@ def test_the_start_after_a_restart_is_in_the_logs(capped: Engine, bus: Bus, queu
     bus.fill(queue, 2)
     capped.step()
     capped.restart()
-    assert capped.step() is None
+    assert [capped.step() for _ in range(2)] == [None] * 2  # Python acks with the second: another reader of the query may begin before the first
     assert bus.ids(queue) == []
 
 

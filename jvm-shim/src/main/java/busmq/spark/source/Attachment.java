@@ -16,8 +16,10 @@ import busmq.spark.store.Holder;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.SortedSet;
 import java.util.TreeSet;
 import org.slf4j.Logger;
@@ -30,6 +32,9 @@ final class Attachment implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
 
     final ReadStore store;
+    final Partners partners;
+    /** Queues whose lease another stream of this query holds, which renews it. */
+    private final Set<String> shared = new HashSet<>();
     /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
     private final Map<String, Position> entering = new HashMap<>();
     private final SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
@@ -37,10 +42,11 @@ final class Attachment implements AutoCloseable {
     private final String token;
     private final KeepAlive keepAlive;
 
-    Attachment(ReadOptions options) {
+    Attachment(ReadOptions options, Partners partners) {
         this.options = options;
+        this.partners = partners;
         store = new ReadStore(options.redis());
-        token = options.ack().equals("commit") ? Holder.token() : "";
+        token = partners.token();
         keepAlive = new KeepAlive(options, token);
     }
 
@@ -73,7 +79,7 @@ final class Attachment implements AutoCloseable {
         }
         try {
             if (!token.isEmpty()) {
-                Leases.acquire(store, ttls.keySet(), options.subscription(), token);
+                shared.addAll(Leases.acquire(store, ttls.keySet(), options.subscription(), token, partners));
             }
             if (!options.subscription().isEmpty()) {
                 Map<String, Long> starts = new HashMap<>();
@@ -89,8 +95,15 @@ final class Attachment implements AutoCloseable {
             throw error;
         }
         queues.addAll(ttls.keySet());
-        keepAlive.watch(ttls, store.sites(ttls.keySet()));
+        watch(ttls);
         return true;
+    }
+
+    /** Keep these alive; also those whose lease another stream renews. */
+    private void watch(Map<String, Long> ttls) {
+        Map<String, Long> own = new HashMap<>(ttls);
+        own.keySet().removeAll(shared);
+        keepAlive.watch(own, store.sites(own.keySet()));
     }
 
     /** Whether the queues lost something after their position in the checkpoint. Throws the loss of the first, unless that is allowed. */
@@ -289,7 +302,7 @@ final class Attachment implements AutoCloseable {
         if (ttls.isEmpty()) {
             return null;
         }
-        keepAlive.watch(ttls, store.sites(ttls.keySet()));
+        watch(ttls);
         if (!options.subscription().isEmpty()) {
             store.subscribe(Map.of(queue, Starting.EARLIEST), options.subscription()); // positions of an ended life went with it
         }
@@ -300,7 +313,7 @@ final class Attachment implements AutoCloseable {
     /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || Holder.isDead(holder) ? "" : holder;
+        return holder.equals(token) || partners.hold(holder) || Holder.isDead(holder) ? "" : holder;
     }
 
     private BusException error(String queue, Loss loss) {

@@ -35,6 +35,6 @@ public final class BusmqScan implements Scan {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
-        return new BusmqStream(options, schema);
+        return new BusmqStream(options, schema, checkpointLocation);
     }
 }

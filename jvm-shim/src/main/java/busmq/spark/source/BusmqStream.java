@@ -60,6 +60,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final ReadOptions options;
     private final StructType schema;
     private final Pattern pattern;
+    private final Partners partners;
     private Attachment attachment;
     private Planner planner;
     private LivePlan live;
@@ -79,10 +80,11 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private Discovery discovery;
     private boolean stopped;
 
-    BusmqStream(ReadOptions options, StructType schema) {
+    BusmqStream(ReadOptions options, StructType schema, String folder) {
         this.options = options;
         this.schema = schema;
         pattern = options.subscribePattern() == null ? null : Pattern.compile(options.subscribePattern());
+        partners = Partners.join(folder, options, this::wanted);
     }
 
     /** Constant: Spark asks several times. Where reading begins is in the first batch's end offset. */
@@ -260,6 +262,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     @Override
     public synchronized void stop() {
         stopped = true;
+        partners.close();
         if (discovery != null) {
             discovery.close();
         }
@@ -311,7 +314,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     private void begin(Set<String> known) {
-        attachment = new Attachment(options);
+        attachment = new Attachment(options, partners);
         planner = new Planner(options, attachment);
         live = new LivePlan(options);
         acks = new Acks(options, attachment);

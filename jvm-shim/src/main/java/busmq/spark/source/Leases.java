@@ -7,7 +7,9 @@ import busmq.spark.store.Holder;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -22,15 +24,20 @@ final class Leases {
 
     private Leases() {}
 
-    /** Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). */
-    static void acquire(ReadStore store, Collection<String> queues, String subscription, String token) {
+    /**
+     * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). The result is those whose
+     * lease another stream of the same query holds, and renews.
+     */
+    static Set<String> acquire(ReadStore store, Collection<String> queues, String subscription, String token, Partners partners) {
         long began = System.nanoTime();
         Map<String, String> dead = new HashMap<>();
         while (true) {
             Map<String, String> others = store.lease(queues, subscription, token, dead);
             others.values().removeIf(token::equals);
+            Set<String> shared = new HashSet<>(others.keySet());
+            others.values().removeIf(partners::hold);
             if (others.isEmpty()) {
-                return;
+                return shared;
             }
             dead = new HashMap<>(others);
             dead.values().removeIf(holder -> !Holder.isDead(holder));

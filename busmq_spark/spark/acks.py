@@ -1,0 +1,78 @@
+"""When a reader acknowledges what: positions that are in Spark's logs for certain, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from busmq_spark.options import ReadOptions
+from busmq_spark.spark import offsets
+from busmq_spark.spark.attach import Attachment
+from busmq_spark.store.position import Position
+
+SYNCHRONOUS = 3
+"""Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and
+commits when its logs are written: a single batch may look the same by chance, and the first that does not settles it."""
+
+
+class Acks:
+    """What was acknowledged, and how Spark logs."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._acked: dict[str, Position] = {}
+        self._committed: dict[str, Any] | None = None
+        self._judged: dict[str, Any] | None = None
+        self._synchronous: int | None = 0  # batches that Spark committed while it planned the next; None once one was not
+        self._first = True
+        self._replayed = False
+        self._durable: dict[str, Any] | None = None
+
+    def from_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], attachment: Attachment) -> bool:
+        """Acknowledge the start of a batch, where it is in the logs; false when that is put off to the next call.
+
+        The first start of a process comes from the checkpoint itself. With the first call it is too early for an ack: other readers of the same
+        query may not have been asked yet, and theirs may begin before it.
+        """
+        if self._first:
+            self._first, self._durable = False, None if self._replayed else start
+            return False
+        attachment.partners.close()
+        if start is not None and (start == self._durable or (self._synchronous or 0) >= SYNCHRONOUS):
+            self.now(positions, attachment)
+        if start != self._durable:
+            self._durable = None
+        return True
+
+    def read(self, start: dict[str, Any], end: dict[str, Any], attachment: Attachment, *, planned_here: bool) -> None:
+        """Spark asks for the tasks of a batch: whether it has committed the batch before, now that this one was planned here."""
+        if self._first:
+            self._replayed = True  # the first start was that of a batch which is done again: what follows it is as durable as any
+        else:
+            attachment.partners.close()
+        self._durable = None
+        if planned_here and end != self._judged and start != offsets.INITIAL and self._synchronous is not None:
+            self._synchronous = self._synchronous + 1 if self._committed == start else None
+        self._judged = end  # a batch that is read several times asks for its tasks each time
+
+    def commit(self, end: dict[str, Any], positions: Mapping[str, Position], attachment: Attachment) -> None:
+        """Acknowledge the end of a batch that is in the commit log."""
+        self._committed = end
+        attachment.partners.close()
+        self.now(positions, attachment)
+
+    def now(self, positions: Mapping[str, Position], attachment: Attachment) -> None:
+        """Acknowledge, unless that was done before. Refused positions are a loss that planning will report."""
+        fresh = self.waiting(positions, attachment)
+        lowest = attachment.partners.lowest(fresh) if fresh else {}
+        results = attachment.store.ack(lowest, self._options.subscription) if lowest else {}
+        for queue, position in fresh.items():
+            if queue in results and results[queue].status != "ok":
+                attachment.refused(queue, lowest[queue], results[queue])
+            if queue in results or queue not in lowest:  # else its source is away
+                self._acked[queue] = position
+
+    def waiting(self, positions: Mapping[str, Position], attachment: Attachment) -> dict[str, Position]:
+        """What of it has not been acknowledged."""
+        held = set(attachment.queues) if self._options.ack == "commit" else ()
+        return {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}

@@ -1,0 +1,152 @@
+"""The readers of one query, where several read the same queue (a self-join): they share its lease, and ack what all of them have done.
+
+Spark starts a process for each reader and says to none of them which query it is of. But it asks all readers of a query to plan once before it asks
+any of them again: readers of one driver that were first asked before one was asked again are of one query, or began at the same moment. They find
+each other by a file of this user, named after the driver. Where that is impossible each is on its own: the second is refused, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from busmq_spark.options import ReadOptions
+from busmq_spark.store.position import Position
+from busmq_spark.store.sources import split
+from busmq_spark.topology.holder import is_alive, is_dead, process_name
+
+log = logging.getLogger("busmq_spark")
+
+
+class Partners:
+    """One reader, ``token``, and those of the same query that read from the same place."""
+
+    def __init__(self, options: ReadOptions, token: str) -> None:
+        self.others: dict[str, dict[str, Any]] = {}
+        """The others by their tokens; the leases under these count as ours."""
+        self._token, self._file, self._open = token, _file(), True
+        self._me: dict[str, Any] = {
+            "where": sha256(repr((options.url, options.layout, options.links, options.subscription)).encode()).hexdigest(),
+            "subscribe": list(options.subscribe),
+            "pattern": options.subscribe_pattern,
+            "acked": {},
+        }
+
+    def join(self) -> None:
+        """Become one of the readers that are asked for the first time."""
+        if not self._token:
+            return
+        try:
+            self._forget_dead_drivers()
+            with _locked(self._file) as state:
+                readers = state["readers"]
+                for token in [token for token in readers if is_dead(token)]:
+                    del readers[token]
+                if not any(reader["group"] == state["open"] for reader in readers.values()):
+                    state["open"] = self._token
+                self._me["group"] = state["open"]
+                readers[self._token] = self._me
+                self.others = self._others(readers)
+        except (OSError, ImportError) as error:
+            log.debug("the readers of a query cannot find each other: %s", error)
+            self._open, self._token = False, ""
+
+    def close(self) -> None:
+        """This reader is asked again, so no other of its query will come."""
+        if not self._open or not self._token:
+            return
+        self._open = False
+        with _locked(self._file) as state:
+            if state["open"] == self._me["group"]:
+                state["open"] = ""
+            self.others = self._others(state["readers"])
+        if not self.others:
+            self.leave()
+
+    def leave(self) -> None:
+        """This reader ends, or has no others."""
+        if self._token:
+            with suppress(OSError), _locked(self._file) as state:
+                state["readers"].pop(self._token, None)
+            self._token = ""
+
+    def lowest(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        """What all of them have done once this one has done ``positions``: nothing of a queue that one has still to begin."""
+        if not self._token:
+            return dict(positions)
+        with _locked(self._file) as state:
+            readers = state["readers"]
+            readers[self._token] = self._me
+            self._me["acked"].update({queue: [p.born, p.last, p.mark] for queue, p in positions.items()})
+            acked = [(other, readers.get(token, other)["acked"]) for token, other in self.others.items()]
+            found = {queue: _lowest(queue, position, acked) for queue, position in positions.items()}
+        return {queue: position for queue, position in found.items() if position is not None}
+
+    def _others(self, readers: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Those that began with this one and may read what it reads."""
+        mine = (self._me["group"], self._me["where"])
+        found = {
+            token: other
+            for token, other in readers.items()
+            if (other["group"], other["where"]) == mine and token != self._token and not is_dead(token)
+        }
+        patterns = self._me["pattern"] is not None
+        return {token: other for token, other in found.items() if patterns or any(_reads(other, queue) for queue in self._me["subscribe"])}
+
+    def _forget_dead_drivers(self) -> None:
+        self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        owner = self._file.parent.lstat()
+        if owner.st_uid != os.getuid() or owner.st_mode & 0o022:
+            raise OSError(f"{self._file.parent} belongs to another user")
+        for file in self._file.parent.glob("*.json"):
+            if not is_alive(file.stem):
+                file.unlink(missing_ok=True)
+
+
+def _reads(reader: Mapping[str, Any], name: str) -> bool:
+    pattern = reader["pattern"]
+    return name in reader["subscribe"] if pattern is None else re.fullmatch(pattern, name) is not None
+
+
+def _lowest(queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Position | None:
+    """None where one of the others that read the queue has still to begin, or has ended and may go on at a restart."""
+    for other, acked in others:
+        if _reads(other, split(queue)[1]):
+            born, last, mark = acked.get(queue, ("", 0, ""))
+            if born != position.born:
+                return None
+            position = min(position, Position(born, last, mark), key=lambda each: each.last)
+    return position
+
+
+def _file() -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"busmq-{user}" / f"{process_name(os.getppid())}.json"
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[dict[str, Any]]:
+    """The state in the file, for one process at a time; it is written back, or removed once it names no reader."""
+    import fcntl  # not everywhere
+
+    handle = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        state: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"open": "", "readers": {}}
+        yield state
+        if state["readers"]:
+            new = file.with_suffix(".new")
+            new.write_text(json.dumps(state), "utf-8")
+            new.replace(file)
+        else:
+            file.unlink(missing_ok=True)
+    finally:
+        os.close(handle)

@@ -1,0 +1,109 @@
+package busmq.spark.source;
+
+import busmq.spark.core.Position;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.store.Holder;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Predicate;
+
+/**
+ * The streams of one query, where several read the same queue (a self-join): they share its lease, and acknowledge what all of them have done. Spark
+ * makes all streams of a query before it asks any of them, each with a folder of its own in the checkpoint of the query.
+ */
+final class Partners implements AutoCloseable {
+    private static final Map<String, Map<String, Partners>> QUERIES = new HashMap<>();
+
+    private final String query;
+    private final String folder;
+    private final ReadOptions options;
+    private final Predicate<String> wanted;
+    private final String token;
+    private final Map<String, Position> done = new HashMap<>();
+
+    private Partners(String folder, ReadOptions options, Predicate<String> wanted) {
+        this.folder = folder;
+        this.options = options;
+        this.wanted = wanted;
+        query = folder.substring(0, folder.lastIndexOf('/') + 1);
+        token = options.ack().equals("commit") ? Holder.token() : "";
+    }
+
+    /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were its partners. */
+    static Partners join(String folder, ReadOptions options, Predicate<String> wanted) {
+        Partners made = new Partners(folder, options, wanted);
+        synchronized (QUERIES) {
+            Map<String, Partners> others = QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
+            if (others.containsKey(folder)) {
+                others.clear();
+            }
+            others.put(folder, made);
+        }
+        return made;
+    }
+
+    /** What this stream holds leases by; empty when it acknowledges nothing. */
+    String token() {
+        return token;
+    }
+
+    /** Whether another stream of this query holds its leases by this token. */
+    boolean hold(String holder) {
+        return !holder.isEmpty() && others().stream().anyMatch(other -> other.token.equals(holder));
+    }
+
+    /** What all of them have done once this one has done {@code positions}: nothing of a queue that one has still to begin. */
+    Map<String, Position> lowest(Map<String, Position> positions) {
+        Set<Partners> others = others();
+        synchronized (QUERIES) {
+            done.putAll(positions);
+            Map<String, Position> found = new HashMap<>();
+            positions.forEach((queue, position) -> {
+                Position lowest = lowest(queue, position, others);
+                if (lowest != null) {
+                    found.put(queue, lowest);
+                }
+            });
+            return found;
+        }
+    }
+
+    private static Position lowest(String queue, Position own, Set<Partners> others) {
+        Position lowest = own;
+        for (Partners other : others) {
+            if (!other.wanted.test(queue)) {
+                continue;
+            }
+            Position position = other.done.get(queue);
+            if (position == null || !position.born().equals(own.born())) {
+                return null;
+            }
+            lowest = position.last() < lowest.last() ? position : lowest;
+        }
+        return lowest;
+    }
+
+    /** Those that read from the same place. */
+    private Set<Partners> others() {
+        synchronized (QUERIES) {
+            Set<Partners> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());
+            found.removeIf(other -> other == this || other.token.isEmpty() || !other.options.redis().equals(options.redis())
+                    || !other.options.subscription().equals(options.subscription()));
+            return found;
+        }
+    }
+
+    /** This stream ends. */
+    @Override
+    public void close() {
+        synchronized (QUERIES) {
+            Map<String, Partners> all = QUERIES.getOrDefault(query, new HashMap<>());
+            all.remove(folder, this);
+            if (all.isEmpty()) {
+                QUERIES.remove(query);
+            }
+        }
+    }
+}

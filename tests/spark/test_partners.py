@@ -1,0 +1,142 @@
+"""Several readers of one query on one queue, as in a self-join: each reads everything, and what one has still to read stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pytest
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.errors import QueueBusy
+from busmq_spark.spark import discovery, lease
+from tests.conftest import Fresh
+from tests.spark.conftest import PATIENCE_S, Bus
+from tests.spark.engine import Engine, through_json
+from tests.support import wait_until
+
+MakeEngine = Callable[..., Engine]
+
+
+class Pair:
+    """One query with two readers, which Spark asks in turn: offset log, commit, replay."""
+
+    def __init__(self, sides: list[Engine]) -> None:
+        self.sides = sides
+        self.log: list[list[dict[str, Any]]] = []
+        self.done = 0
+        self.ids: list[list[int]] = [[] for _ in sides]
+
+    def step(self, *, crash: bool = False) -> bool:
+        """One batch; whether there was one. ``crash``: it is planned only."""
+        starts = self.log[-1] if self.log else [through_json(side.reader.initialOffset()) for side in self.sides]
+        if self.done == len(self.log):
+            limits = [side.reader.getDefaultReadLimit() for side in self.sides]
+            pairs = zip(self.sides, starts, limits, strict=True)
+            ends = [through_json(side.reader.latestOffset(start, limit)) for side, start, limit in pairs]
+            if ends == starts:
+                return False
+            self.log.append(ends)
+            if len(self.log) > 1:
+                for side, start in zip(self.sides, starts, strict=True):
+                    side.reader.commit(start)
+        else:
+            starts = self.log[-2] if len(self.log) > 1 else [through_json(side.reader.initialOffset()) for side in self.sides]
+        if crash:
+            return True
+        parts = [side.reader.partitions(start, end) for side, start, end in zip(self.sides, starts, self.log[-1], strict=True)]
+        for side, found, part in zip(self.sides, self.ids, parts, strict=True):
+            found += [id for rows in side._read(part) for _, id, _ in rows]
+        self.done = len(self.log)
+        return True
+
+    def drain(self) -> None:
+        while self.step():
+            pass
+
+    def restart(self) -> None:
+        for side in self.sides:
+            side.restart()
+
+
+class MakePair(Protocol):
+    def __call__(self, *options: dict[str, str]) -> Pair: ...
+
+
+@pytest.fixture
+def pair(bus: Bus, engine: MakeEngine, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> MakePair:
+    monkeypatch.setattr(lease, "GRACE_S", 0.0)
+    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
+
+    def make(*options: dict[str, str]) -> Pair:
+        folder = f"/{fresh('checkpoint')}/sources"
+        common = {"redis.url": bus.url, "idlePollMs": "1"}
+        return Pair([engine({**common, **own}, folder=f"{folder}/{at}") for at, own in enumerate(options)])
+
+    return make
+
+
+def test_two_readers_of_one_query_both_read_everything_and_a_message_leaves_when_both_have_done_it(bus: Bus, pair: MakePair, queue: str) -> None:
+    bus.fill(queue, 6)
+    query = pair({"subscribe": queue}, {"subscribe": queue, "maxMessagesPerTrigger": "2"})
+    query.step()
+    assert bus.ids(queue) == [1, 2, 3, 4, 5, 6]
+    query.step()
+    assert (query.ids, bus.ids(queue)) == ([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4]], [3, 4, 5, 6])
+    query.drain()
+    assert query.ids == [[1, 2, 3, 4, 5, 6]] * 2
+    assert bus.ids(queue) == []
+    bus.fill(queue, 3, first=7)
+    query.drain()
+    assert query.ids == [[*range(1, 10)]] * 2
+    assert bus.ids(queue) == []
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_after_a_crash_between_two_batches_both_readers_go_on_where_they_were(bus: Bus, pair: MakePair, queue: str, planned: bool) -> None:
+    bus.fill(queue, 6)
+    query = pair({"subscribe": queue}, {"subscribe": queue, "maxMessagesPerTrigger": "2"})
+    query.step()
+    if planned:
+        query.step(crash=True)
+    for _ in range(2):
+        query.restart()
+        query.step()
+    query.drain()
+    assert query.ids == [[1, 2, 3, 4, 5, 6]] * 2
+    assert bus.ids(queue) == []
+
+
+def test_with_one_subscription_both_readers_share_its_position(bus: Bus, pair: MakePair, queue: str) -> None:
+    bus.fill(queue, 4)
+    own = {"subscribe": queue, "subscription": "s"}
+    query = pair({**own, "maxMessagesPerTrigger": "1"}, own)
+    query.step()
+    query.step()
+    assert bus("HGET", QueueKeys(queue).acks, "s") == b"1"
+    query.restart()
+    query.drain()
+    assert query.ids == [[1, 2, 3, 4]] * 2
+    assert bus.ids(queue) == []
+
+
+def test_a_new_queue_of_a_pattern_is_kept_until_both_readers_have_found_it(bus: Bus, pair: MakePair, fresh: Fresh) -> None:
+    base = fresh("p")
+    query = pair({"subscribePattern": f"{base}-."}, {"subscribe": f"{base}-0", "maxMessagesPerTrigger": "1"}, {"subscribePattern": f"{base}-1"})
+    query.drain()
+    bus.fill(f"{base}-1", 3)
+    wait_until(lambda: query.step() is not None and min(len(query.ids[0]), len(query.ids[2])) == 3, PATIENCE_S)
+    query.drain()
+    assert query.ids == [[1, 2, 3], [], [1, 2, 3]]
+    assert bus.ids(f"{base}-1") == []
+
+
+def test_another_query_is_refused_once_the_readers_of_the_first_have_planned(bus: Bus, pair: MakePair, queue: str) -> None:
+    bus.fill(queue, 2)
+    first = pair({"subscribe": queue}, {"subscribe": queue})
+    first.step()
+    with pytest.raises(QueueBusy, match="is read by another query"):
+        pair({"subscribe": queue}, {"subscribe": queue}).step()
+    first.drain()
+    assert first.ids == [[1, 2]] * 2
+    assert bus.ids(queue) == []
