@@ -218,7 +218,12 @@ class ReadOptions(StoreOptions):
     min_partitions: int | None = option("minPartitions", whole(1), None, doc="split queues by id ranges until there are so many tasks")
     max_per_partition: int | None = option("maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages")
     fail_on_data_loss: bool = option("failOnDataLoss", flag, True, doc="stop when planned messages are gone; false: go on from the oldest stored")
-    ack: str = option("ack", one_of("commit", "none"), "commit", doc="commit: messages leave when their batch is committed; none: nothing is removed")
+    ack: str = option(
+        "ack",
+        one_of("commit", "none"),
+        "commit",
+        doc="commit: messages leave when their batch is committed, also those of a query without checkpointLocation; none: nothing is removed",
+    )
     subscription: str = option("subscription", subscription, "", doc="a name; several queries then read one queue, each with its own acks")
     create: bool = option("createQueue", flag, True, doc="create a queue named in subscribe that does not exist")
     ttl_s: int = option("ttl", duration_s, WEEK_S, doc="lifetime without readers or writers of a queue that is created: seconds, or 30s, 12h, 7d")

@@ -29,6 +29,19 @@ SHORT_TTL_S = 3600
 log = logging.getLogger("busmq_spark")
 
 
+def mention_changes(checkpoint: Mapping[str, bool], named: Sequence[str]) -> None:
+    """A warning when the options name other queues than the checkpoint. ``checkpoint``: its queues, and whether the query still reads each."""
+    dropped = ", ".join(shown(queue) for queue, wanted in checkpoint.items() if not wanted)
+    added = ", ".join(shown(queue) for queue in named if queue not in checkpoint)
+    if dropped or added:
+        log.warning(
+            "the checkpoint is of other queues than the options name: dropped %s, added %s. This query neither reads nor acknowledges the former, "
+            "and reads the latter from their oldest stored message on. If the checkpoint is another query's, stop this one and give it its own",
+            dropped or "none",
+            added or "none",
+        )
+
+
 class Attachment:
     """The queues a streaming reader holds, and the checks between them and its checkpoint."""
 

@@ -25,7 +25,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
 from busmq_spark.spark.acks import Acks
-from busmq_spark.spark.attach import Attachment
+from busmq_spark.spark.attach import Attachment, mention_changes
 from busmq_spark.spark.brief import brief
 from busmq_spark.spark.discovery import Discovery
 from busmq_spark.spark.plan import share, tasks
@@ -36,7 +36,7 @@ from busmq_spark.spark.stores import bells, planning_store, task_store
 from busmq_spark.store.linked import LinkedStore, within
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import ReadStore, Rows, SourceStore
-from busmq_spark.store.sources import shown, spell, split
+from busmq_spark.store.sources import spell, split
 
 HELD_ROWS, HELD_BYTES = 20_000, 4 * 1024 * 1024
 """Rows of a queue, and bytes of a link, up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
@@ -100,6 +100,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._passed_over: frozenset[str] = frozenset()
         self._untold: frozenset[str] = frozenset()  # empty when planning looked, and only the next message tells the last id: they enter with it
         self._rung: threading.Event | None = None
+        self._compared = False  # the queues of the checkpoint with those of the options
         self._discovery: Discovery | None = None
         self._listed: set[str] = set()  # the links that have said to it which queues they have
         self._next_poll = 0.0
@@ -132,6 +133,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._blind = at is None
         begin = self._offsets.decode(at) if at is not None else {}
         new = at is None or at == offsets.INITIAL
+        self._compared |= new and at is not None
         known = frozenset() if at is None or new else {"", *offsets.links_of(at)}
         attachment = self._attach(begin, lambda queue: split(queue)[0] not in known)
         self._put_off = not self._acks.from_start(start, begin, attachment)
@@ -226,11 +228,12 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             self._rung = threading.Event()
             store = planning_store(self._options)
             self._attachment = Attachment(self._options, store, bells(self._options, store, self._rung))
-            if strange := [shown(queue) for queue in known if not self._wanted(queue)]:
-                log.warning("the checkpoint has positions of %s, which the options do not name any more; they are dropped", ", ".join(strange))
         attachment = self._attachment
         attachment.raise_if_taken()
         names = [spell(source, queue) for source in self._options.sources for queue in self._options.subscribe]
+        if known and not self._compared:
+            mention_changes({queue: self._wanted(queue) for queue in known}, names)
+        self._compared |= bool(known)
         if self._options.subscribe_pattern:
             # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
             held = set(attachment.queues)

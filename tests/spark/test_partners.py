@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import QueueBusy
 from busmq_spark.spark import discovery, lease
 from tests.conftest import Fresh
-from tests.spark.conftest import PATIENCE_S, Bus
+from tests.spark.conftest import PATIENCE_S, Bus, Query
 from tests.spark.engine import Engine, through_json
 from tests.support import wait_until
 
@@ -56,7 +59,7 @@ class Pair:
 
     def restart(self) -> None:
         for side in self.sides:
-            side.restart()
+            side.kill()
 
 
 class MakePair(Protocol):
@@ -140,3 +143,22 @@ def test_another_query_is_refused_once_the_readers_of_the_first_have_planned(bus
     first.drain()
     assert first.ids == [[1, 2]] * 2
     assert bus.ids(queue) == []
+
+
+@pytest.mark.parametrize("chosen", ["busmq", "busmq-realtime"])
+def test_spark_joins_a_stream_with_itself_and_goes_on_after_a_restart(
+    spark: SparkSession, bus: Bus, queue: str, tmp_path: Path, request: pytest.FixtureRequest, chosen: str
+) -> None:
+    if chosen == "busmq-realtime":
+        request.getfixturevalue("shim_jar")
+    options = {"redis.url": bus.url, "subscribe": queue}
+    frame = spark.readStream.format(chosen).options(**options).load()
+    joined = frame.alias("a").join(frame.alias("b"), expr("a.id = b.id")).select("a.id", "b.value")
+    found = Query()
+    for last in (20, 30):
+        bus.fill(queue, 20 if last == 20 else 10, first=1 if last == 20 else 21)
+        found.query = joined.writeStream.foreachBatch(found.take).option("checkpointLocation", str(tmp_path / "c")).start()
+        found.wait_for(lambda last=last: {row["id"] for row in found.rows} == set(range(1, last + 1)), f"{last} rows")  # type: ignore[misc]
+        found.wait_for(lambda: bus.ids(queue) == [], "acks")
+        found.query.stop()
+    assert len(found.rows) == 30

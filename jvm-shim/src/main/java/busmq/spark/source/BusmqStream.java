@@ -52,6 +52,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
      * when its logs are written: a single batch may look the same by chance, and the first that does not settles it.
      */
     private static final int SYNCHRONOUS = 3;
+    /** Where Spark puts the checkpoint of a query that was given no place for it. */
+    private static final Pattern TEMPORARY = Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStream.class);
 
     /** How long a query is idle before it plans a batch without rows, so that Spark commits the one before. Tests do not wait for it. */
@@ -61,6 +63,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final StructType schema;
     private final Pattern pattern;
     private final Partners partners;
+    private final boolean temporary;
     private Attachment attachment;
     private Planner planner;
     private LivePlan live;
@@ -85,6 +88,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         this.schema = schema;
         pattern = options.subscribePattern() == null ? null : Pattern.compile(options.subscribePattern());
         partners = Partners.join(folder, options, this::wanted);
+        temporary = TEMPORARY.matcher(folder).matches();
     }
 
     /** Constant: Spark asks several times. Where reading begins is in the first batch's end offset. */
@@ -321,9 +325,23 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (availableNow) {
             planner.seal();
         }
-        List<String> strange = known.stream().filter(queue -> !wanted(queue)).toList();
-        if (!strange.isEmpty()) {
-            LOG.warn("the checkpoint has positions of {}, which the options do not name any more; they are dropped", String.join(", ", strange));
+        if (!known.isEmpty()) {
+            mentionChanges(known);
+        }
+        if (temporary && options.ack().equals("commit")) {
+            LOG.warn("this query has no checkpointLocation, so it never goes on where it ends, but it acknowledges: what it has read leaves its queues. "
+                    + "Set ack=none to look without removing anything, or checkpointLocation to go on after a restart");
+        }
+    }
+
+    /** A warning when the options name other queues than the checkpoint. */
+    private void mentionChanges(Set<String> known) {
+        List<String> dropped = known.stream().filter(queue -> !wanted(queue)).toList();
+        List<String> added = options.subscribe().stream().filter(queue -> !known.contains(queue)).toList();
+        if (!dropped.isEmpty() || !added.isEmpty()) {
+            LOG.warn("the checkpoint is of other queues than the options name: dropped {}, added {}. This query neither reads nor acknowledges the former, "
+                    + "and reads the latter from their oldest stored message on. If the checkpoint is another query's, stop this one and give it its own",
+                    dropped.isEmpty() ? "none" : String.join(", ", dropped), added.isEmpty() ? "none" : String.join(", ", added));
         }
     }
 
