@@ -26,6 +26,7 @@
     ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
     │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
     │   ├── QueueFlushed           kind ``flushed``: somebody deleted its messages
+    │   ├── CheckpointOlder        kind ``acknowledged``: a query with a newer checkpoint acknowledged them
     │   ├── ConsumedElsewhere      kind ``consumed``: another consumer took them
     │   ├── QueueRecreated         kind ``recreated``: a new life of the queue, ids began again at 1
     │   ├── RedisRolledBack        kind ``rolled-back``: Redis is older than the checkpoint
@@ -269,6 +270,14 @@ class QueueFlushed(DataLoss):
     code = "BUSMQ_QUEUE_FLUSHED"
     kind = "flushed"
     cause = "its messages were deleted before they were read"
+
+
+class CheckpointOlder(DataLoss):
+    """Messages were acknowledged behind the position of this checkpoint: by this query with a newer one, or by another query."""
+
+    code = "BUSMQ_CHECKPOINT_OLDER"
+    kind = "acknowledged"
+    cause = "the checkpoint is older than what was acknowledged (restored from a backup, or a copy of one whose query has read on)"
 
 
 class ConsumedElsewhere(DataLoss):

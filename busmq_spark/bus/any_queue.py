@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
-OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes"})
+OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes", "acked"})
 """Metadata that belong to the bus."""
 
 

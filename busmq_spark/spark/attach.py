@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 
 from busmq_spark.core.state import UNTOLD, AckResult, QueueState
@@ -18,7 +19,7 @@ from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.loss import Loss, loss_error
 from busmq_spark.store.position import Position
-from busmq_spark.store.protocol import Bells, Creation, SourceStore
+from busmq_spark.store.protocol import Bells, Creation, SourceStore, Traces
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.sources import shown, split
 from busmq_spark.topology import eviction
@@ -126,7 +127,7 @@ class Attachment:
         losses = {queue: lost(known[queue], state) for queue, state in states.items()}
         for queue, loss in losses.items():
             if loss and self._options.fail_on_data_loss:
-                raise self._error(queue, loss)
+                raise self._error(queue, loss, known[queue])
         return {queue: loss is not None for queue, loss in losses.items()}
 
     def raise_if_taken(self) -> None:
@@ -144,7 +145,7 @@ class Attachment:
         if (loss := lost(at, state)) is None:
             return at
         if self._options.fail_on_data_loss:
-            raise self._error(queue, loss)
+            raise self._error(queue, loss, at)
         return self._go_on(queue, at, loss)
 
     def refused(self, queue: str, position: Position, result: AckResult) -> None:
@@ -282,7 +283,7 @@ class Attachment:
 
     def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""
-        log.warning("%s; going on from the oldest stored message", self._error(queue, loss))
+        log.warning("%s; going on from the oldest stored message", self._error(queue, loss, at))
         ttls = self._open([queue], {})
         if not ttls:
             return None
@@ -303,8 +304,17 @@ class Attachment:
             return "" if holder in {self._token, *self.partners.others} or is_dead(holder) else holder
         return ""
 
-    def _error(self, queue: str, loss: Loss) -> Exception:
+    def _error(self, queue: str, loss: Loss, at: Position | None = None) -> Exception:
         if holder := self._other_holder(queue):  # a second driver of this query: it has read on, and nothing is lost
             return lease.busy(queue, holder, self._options.subscription)
         listening = 1 if queue in self.queues else 0
-        return loss_error(shown(queue), loss, self.store.traces(queue), own_listeners=listening)
+        traces = self.store.traces(queue)
+        if loss.kind == "removed" and at is not None and self._acked(queue, traces) >= at.last + loss.ids:
+            loss = replace(loss, kind="acknowledged")
+        return loss_error(shown(queue), loss, traces, own_listeners=listening)
+
+    def _acked(self, queue: str, traces: Traces) -> int:
+        """Up to where a query that reads as this one does has acknowledged the queue; 0 when that is not known."""
+        if not self._options.subscription:
+            return traces.acked
+        return self.store.subscriptions([queue]).get(queue, {}).get(self._options.subscription, 0)

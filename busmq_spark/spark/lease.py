@@ -39,5 +39,5 @@ def busy(queue: str, holder: str, subscription: str) -> QueueBusy:
     """The error for a queue that another query reads; ``holder`` is its token, '' where it has gone meanwhile."""
     what = f"is read by another query as subscription {subscription!r}" if subscription else "is read by another query"
     what += f" ({described(holder)})" if holder else ""
-    remedy = "Stop that query, or give each reader, also two of one query, its own option 'subscription', or read with ack=none"
+    remedy = "Stop that query, or give each query its own option 'subscription', or read with ack=none"
     return QueueBusy(queue=shown(queue), found=what, remedy=remedy)

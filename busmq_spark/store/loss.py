@@ -7,12 +7,12 @@ from typing import NoReturn
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
+from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
 from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Traces
 from busmq_spark.topology.links import Link
 
-_ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
+_ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, CheckpointOlder, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
 _BY_KIND = {error.kind: error for error in _ERRORS}
 
 

@@ -48,6 +48,8 @@ class Traces:
     unacked: tuple[int, int] | None
     listeners: int
     empty: bool
+    acked: int = 0
+    """The last id that a query without a subscription has acknowledged; 0 also where that is not known, as behind a federation server."""
 
 
 class FullPolicy:

@@ -148,12 +148,13 @@ class RedisStore:
     def traces(self, queue: str) -> Traces:
         keys, link = self.keys(queue), self._link(queue)
         numsub = command("PUBSUB", "NUMSUB", keys.available)
-        first, last, (_, listeners), size = link.execute(
-            [command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), numsub, command("DBSIZE")]
+        acked = command("HGET", keys.metadata, "acked")
+        first, last, (_, listeners), size, done = link.execute(
+            [command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), numsub, command("DBSIZE"), acked]
         )
         if isinstance(link, ClusterLink):
             listeners = sum(int(count) for _, count in link.each(lambda node: node.execute(numsub)))
-        return Traces((int(first), int(last)) if first else None, int(listeners), size == 0)
+        return Traces((int(first), int(last)) if first else None, int(listeners), size == 0, int(done or 0))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))

@@ -152,6 +152,7 @@ KINDS: dict[str, type[BusError]] = {
     "DATA_LOSS": errors.DataLoss,
     "QUEUE_EXPIRED": errors.QueueExpired,
     "QUEUE_FLUSHED": errors.QueueFlushed,
+    "CHECKPOINT_OLDER": errors.CheckpointOlder,
     "CONSUMED_ELSEWHERE": errors.ConsumedElsewhere,
     "QUEUE_RECREATED": errors.QueueRecreated,
     "REDIS_ROLLED_BACK": errors.RedisRolledBack,

@@ -152,7 +152,7 @@ def test_a_second_query_on_a_queue_is_refused(bus: Bus, engine: MakeEngine, queu
     bus.fill(queue, 2)
     first = engine({"redis.url": bus.url, "subscribe": queue})
     first.step()
-    with pytest.raises(QueueBusy, match=r"is read by another query \(process \d+ of this machine\)\. Stop that query, or give each reader"):
+    with pytest.raises(QueueBusy, match=r"is read by another query \(process \d+ of this machine\)\. Stop that query, or give each query"):
         engine({"redis.url": bus.url, "subscribe": queue}).step()
     bus.fill(queue, 1, first=3)
     assert ids(first.drain()) == [3]

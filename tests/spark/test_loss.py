@@ -10,7 +10,17 @@ import pytest
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueMissing, QueueRecreated, RedisRolledBack
+from busmq_spark.errors import (
+    CheckpointOlder,
+    ConsumedElsewhere,
+    DataLoss,
+    IdsReissued,
+    QueueExpired,
+    QueueFlushed,
+    QueueMissing,
+    QueueRecreated,
+    RedisRolledBack,
+)
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.engine import Engine, Row
 from tests.support import PATIENCE_S, wait_until
@@ -274,3 +284,32 @@ def test_an_empty_database_is_told_from_an_expired_queue(bus_of: MakeBus, engine
         with pytest.raises(QueueFlushed):
             until_error(query)
         query.kill()
+
+
+@pytest.mark.parametrize("own", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
+def test_a_checkpoint_that_is_older_than_what_its_query_has_acknowledged_is_named(
+    bus: Bus, engine: MakeEngine, queue: str, own: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", **own})
+    bus.fill(queue, 5)
+    query.drain()
+    backup = query.planned[:1]
+    bus.fill(queue, 5, first=6)
+    query.drain()
+    assert bus.ids(queue) == []
+    query.planned, query.committed = list(backup), 1
+    query.kill()
+    query.silence(bus, queue)
+    bus.fill(queue, 2, first=11)
+    with pytest.raises(CheckpointOlder, match=r"older than what was acknowledged .*; expected ids from 6 on, found oldest stored id 11\."):
+        query.step()
+    query.restart(failOnDataLoss="false")
+    assert [id for batch in query.drain() for _, id, _ in batch] == [11, 12]
+    assert [text for text in caplog.messages if "older than what was acknowledged" in text]
+    bus.fill(queue, 2, first=13)
+    bus("LTRIM", QueueKeys(queue).messages, 2, -1)
+    query.kill()
+    query.silence(bus, queue)
+    query.restart(failOnDataLoss="true")
+    with pytest.raises(QueueFlushed, match="expected ids from 13 on, found oldest stored id 14"):
+        query.step()

@@ -20,7 +20,7 @@ end
 
 local function ack(metadata, messages, msgid, acks, id_text, born, expected)
   local id = tonumber(id_text)
-  local stored = redis.call('HMGET', metadata, 'ttl', 'born')
+  local stored = redis.call('HMGET', metadata, 'ttl', 'born', 'acked')
   if not stored[1] then return {'missing', ''} end
   if stored[2] ~= born then return {'recreated', stored[2] or ''} end
   local last = redis.call('GET', msgid) or '0'
@@ -38,6 +38,9 @@ local function ack(metadata, messages, msgid, acks, id_text, born, expected)
       seen(acks, sub)
     end
     redis.call('EXPIRE', acks, lasting) -- it may be new
+  elseif (tonumber(stored[3] or nil) or 0) < id then
+    even_if_full(metadata, tonumber(stored[1]))
+    redis.call('HSET', metadata, 'acked', id_text) -- names the cause when an older checkpoint comes back
   end
   local low = lowest(acks, id)
   if low < id then index = find(messages, low) end

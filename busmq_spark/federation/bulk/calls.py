@@ -139,7 +139,7 @@ CREATION = record(Creation, FLAG, WHOLE, WHOLE)
 ATTACHED = record(Attached, FLAG, WHOLE, WHOLE, TEXT)
 STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 ACK_RESULT = record(AckResult, TEXT, TEXT)
-TRACES = record(Traces, maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
+TRACES = of_fields(Traces, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
 STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE))
 FULL = record(Full, TEXT, WHOLE, WHOLE)
 

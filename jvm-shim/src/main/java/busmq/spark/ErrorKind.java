@@ -39,6 +39,8 @@ public enum ErrorKind {
     DATA_LOSS("BUSMQ_DATA_LOSS", "messages are gone"),
     QUEUE_EXPIRED("BUSMQ_QUEUE_EXPIRED", "it expired or was closed, with every message that was still in it"),
     QUEUE_FLUSHED("BUSMQ_QUEUE_FLUSHED", "its messages were deleted before they were read"),
+    CHECKPOINT_OLDER("BUSMQ_CHECKPOINT_OLDER",
+            "the checkpoint is older than what was acknowledged (restored from a backup, or a copy of one whose query has read on)"),
     CONSUMED_ELSEWHERE("BUSMQ_CONSUMED_ELSEWHERE", "another consumer took messages before they were read"),
     QUEUE_RECREATED("BUSMQ_QUEUE_RECREATED", "it was removed and created again, so its ids began again at 1"),
     REDIS_ROLLED_BACK("BUSMQ_REDIS_ROLLED_BACK",

@@ -114,7 +114,7 @@ final class Attachment implements AutoCloseable {
         store.states(wanted).forEach((queue, state) -> {
             Loss loss = Loss.between(known.get(queue), state);
             if (loss != null && options.failOnDataLoss()) {
-                throw error(queue, loss);
+                throw error(queue, loss, known.get(queue));
             }
             losses.put(queue, loss != null);
         });
@@ -139,7 +139,7 @@ final class Attachment implements AutoCloseable {
             return at;
         }
         if (options.failOnDataLoss()) {
-            throw error(queue, loss);
+            throw error(queue, loss, at);
         }
         return goOn(queue, at, loss);
     }
@@ -153,7 +153,7 @@ final class Attachment implements AutoCloseable {
         };
         if (options.failOnDataLoss()) {
             String expected = "message " + position.last() + " of incarnation " + position.born() + " (fingerprint " + position.mark() + ")";
-            throw error(queue, new Loss(kind, expected, result.detail().isEmpty() ? "no such queue" : result.detail()));
+            throw error(queue, new Loss(kind, expected, result.detail().isEmpty() ? "no such queue" : result.detail()), null);
         }
     }
 
@@ -289,7 +289,7 @@ final class Attachment implements AutoCloseable {
         long last = lastOf(queue, decided ? entered.last() : firstStart(queue, fresh), state);
         long skipped = Math.max(0, state.floor() - last);
         if (skipped > 0 && options.failOnDataLoss()) {
-            throw error(queue, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
+            throw error(queue, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped), null);
         }
         last = Math.max(last, state.floor());
         return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
@@ -297,7 +297,7 @@ final class Attachment implements AutoCloseable {
 
     /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */
     private Position goOn(String queue, Position at, Loss loss) {
-        LOG.warn("{}; going on from the oldest stored message", error(queue, loss).getMessage());
+        LOG.warn("{}; going on from the oldest stored message", error(queue, loss, at).getMessage());
         Map<String, Long> ttls = open(List.of(queue), Map.of());
         if (ttls.isEmpty()) {
             return null;
@@ -316,11 +316,12 @@ final class Attachment implements AutoCloseable {
         return holder.equals(token) || partners.hold(holder) || Holder.isDead(holder) ? "" : holder;
     }
 
-    private BusException error(String queue, Loss loss) {
+    private BusException error(String queue, Loss loss, Position at) {
         String holder = otherHolder(queue);
         if (!holder.isEmpty()) { // a second driver of this query: it has read on, and nothing is lost
             return Leases.busy(queue, holder, options.subscription());
         }
-        return store.lossError(queue, loss);
+        boolean acked = at != null && loss.kind().equals("removed") && store.acked(queue, options.subscription()) >= at.last() + loss.ids();
+        return store.lossError(queue, acked ? new Loss("acknowledged", loss.expected(), loss.found(), loss.ids()) : loss);
     }
 }

@@ -69,7 +69,7 @@ final class Leases {
         String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
                 + (holder.isEmpty() ? "" : " (" + Holder.described(holder) + ")");
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
-                "remedy", "Stop that query, or give each reader, also two of one query, its own option 'subscription', or read with ack=none");
+                "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
     }
 
     private static void pause() {

@@ -252,6 +252,12 @@ public final class ReadStore implements AutoCloseable {
                 .error(queue, loss, Math.max(Doorbells.hears(options, queue) ? 1 : 0, listening.getOrDefault(queue, 0)));
     }
 
+    /** Up to where a query that reads with this subscription, or without one, has acknowledged a queue; 0 when that is not known. */
+    public long acked(String queue, String subscription) {
+        Object found = subscription.isEmpty() ? linkOf(queue).run(Call.command("HGET", keys(queue).metadata(), "acked")) : null;
+        return subscription.isEmpty() ? number(found) : subscriptions(List.of(queue)).get(queue).getOrDefault(subscription, 0L);
+    }
+
     private long listeners(String queue) {
         return links.listeners(queue, locate(List.of(queue)).get(queue));
     }

@@ -17,6 +17,7 @@ record Traces(boolean unacked, long listeners, boolean empty) {
         }
         ErrorKind found = switch (kind) {
             case "expired" -> ErrorKind.QUEUE_EXPIRED;
+            case "acknowledged" -> ErrorKind.CHECKPOINT_OLDER;
             case "consumed" -> ErrorKind.CONSUMED_ELSEWHERE;
             case "recreated" -> ErrorKind.QUEUE_RECREATED;
             case "rolled-back" -> ErrorKind.REDIS_ROLLED_BACK;
