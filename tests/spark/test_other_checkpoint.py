@@ -40,14 +40,14 @@ def test_queues_that_are_dropped_and_added_are_named_once(
 
 def test_the_same_queues_are_not_mentioned(bus: Bus, engine: MakeEngine, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     base = fresh("q")
-    bus.fill(f"{base}1", 2)
-    query = engine({"redis.url": bus.url, "subscribe": f"{base}1,{base}2", "idlePollMs": "1"})
+    bus.fill(f"{base}-1", 2)
+    query = engine({"redis.url": bus.url, "subscribe": f"{base}-1,{base}-2", "idlePollMs": "1"})
     query.drain()
     query.restart()
     query.drain()
-    other = engine({"redis.url": bus.url, "subscribePattern": f"{base}.", "ack": "none"})
+    other = engine({"redis.url": bus.url, "subscribePattern": f"{base}-.", "ack": "none"})
     other.drain()
-    bus.fill(f"{base}3", 2)
+    bus.fill(f"{base}-3", 2)
     other.restart()
     other.drain()
     assert said(caplog) == []
