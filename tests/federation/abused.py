@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import socket
 import statistics
-import time
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -94,22 +95,18 @@ async def honest(port: int, name: str) -> Object:
     return await Object(raw).create("queue", list(METHODS["queue"]), name)
 
 
-async def times_slower(peer: Object, calm: Object, below: float, windows: int = 20) -> float:
-    """How many times longer a call of ``peer`` takes than one of ``calm``: medians of calls by turns, so that whatever else the machine does slows
-    both. The best of several windows; of fewer, once one is ``below``."""
-    found: list[float] = []
-    for _ in range(windows):
-        taken: dict[Object, list[float]] = {peer: [], calm: []}
-        for _ in range(50):
-            for each, times in taken.items():
-                begun = time.perf_counter()
-                assert await each.call("exists") == [None, False]
-                times.append(time.perf_counter() - begun)
-        found.append(statistics.median(taken[peer]) / statistics.median(taken[calm]))
-        if found[-1] < below:
-            break
-        await asyncio.sleep(0.1)  # what else the machine does comes and goes
-    return min(found)
+async def work(peer: Object) -> float:
+    """How many functions this thread runs for a call of ``peer``: the median of many, since what runs now and then is for all calls together."""
+    found: list[int] = []
+    for _ in range(101):
+        calls = itertools.count()
+        sys.setprofile(lambda *_, calls=calls: next(calls))
+        try:
+            assert await peer.call("exists") == [None, False]
+        finally:
+            sys.setprofile(None)
+        found.append(next(calls))
+    return statistics.median(found)
 
 
 async def works(served: Served, fresh: Fresh) -> None:

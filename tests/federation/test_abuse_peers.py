@@ -1,8 +1,4 @@
-"""Peers that cling to a live server: it stays up, others hardly notice, and its memory comes back.
-
-What is compared is measured at the same time: calls of an honest peer of this server, and by turns those of another at a server that nobody besets,
-so that a busy machine fails nobody.
-"""
+"""Peers that cling to a live server: it stays up, a call of another peer takes no more work, and its memory comes back."""
 
 from __future__ import annotations
 
@@ -17,8 +13,9 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.server import FederationServer
+from tests.bus.tools import until
 from tests.conftest import Fresh
-from tests.federation.abused import MIB, ROOM, SECRET, Served, honest, ignorant, loris, serve_process, times_slower
+from tests.federation.abused import MIB, ROOM, SECRET, Served, honest, ignorant, loris, serve_process, work
 from tests.federation.raw import CHANNEL, Raw, all_closed, frame
 from tests.support import wait_until
 from tests.tls import Authority
@@ -35,33 +32,42 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
-@pytest.fixture
-def undisturbed(redis_url: str, tmp_path: Path) -> Iterator[Served]:
-    with serve_process(redis_url, tmp_path) as made:
-        yield made
+async def test_a_call_takes_no_more_work_while_others_dawdle_or_never_read(fresh: Fresh, redis_url: str) -> None:
+    many, full = 100, fresh("full")
+    limits = Limits(connections_per_address=1000, handshake_s=600, send_s=600, kernel_bytes=32_768, in_flight_bytes=131_072)
+    keyring = Keyring.single(SECRET)
+    async with Bus(redis_url) as bus, FederationServer(bus, keyring, limits=limits) as server, bus.queue(full) as queue, all_closed():
+        await queue.push_many(["x" * 16_000] * 500)
+        peer = await honest(server.port, fresh())
+        alone = await work(peer)
+        await asyncio.gather(*(loris(server.port) for _ in range(many)))
+        await asyncio.gather(*(ignorant(server.port, full) for _ in range(many)))
+        await until(lambda: sum(connection.outbox.waiting for connection in server._connections) >= many * 120_000)
+        beset = await work(peer)
+    print(f"a call takes {alone:.0f} functions alone and {beset:.0f} beset")
+    assert beset < alone * 1.2
 
 
-async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served: Served, undisturbed: Served, fresh: Fresh, redis_url: str) -> None:
+async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served: Served, fresh: Fresh, redis_url: str) -> None:
     full = fresh("full")
     async with all_closed(), Bus(redis_url) as bus, bus.queue(full) as queue:
-        peer, calm = await honest(served.port, fresh()), await honest(undisturbed.port, fresh())
+        peer = await honest(served.port, fresh())
         await queue.push_many(["x" * 16_000] * 500)
-        alone, before, cut_before = await times_slower(peer, calm, 1.2), served.memory, await served.metric(CUT_OFF)
+        before, cut_before = served.memory, await served.metric(CUT_OFF)
         await asyncio.gather(*(loris(served.port) for _ in range(LORISES)))
         await asyncio.gather(*(ignorant(served.port, full) for _ in range(IGNORANT)))
         filled = await served.steady("busmq_federation_waiting_bytes", IGNORANT * 120_000)
-        beset, peak = await times_slower(peer, calm, 1.5), served.memory
+        peak = served.memory
+        assert await peer.call("exists") == [None, False]
         assert await served.metric("busmq_federation_sockets") >= IGNORANT
         await queue.flush()
         async with asyncio.timeout(120):
             while await served.metric("busmq_federation_sockets") > 2:  # noqa: ASYNC110  # it is another process's
                 await asyncio.sleep(0.1)
         cut_off = await served.metric(CUT_OFF) - cut_before
-    print(f"a call took {alone:.2f} times as long as at the undisturbed server before, {beset:.2f} times beset; {cut_off:.0f} cut off")
     wait_until(lambda: served.memory < before + 2 * ROOM, what="memory comes back")
     print(f"memory {before / MIB:.0f} MiB before, {peak / MIB:.0f} beset, {served.memory / MIB:.0f} after; {filled / MIB:.0f} waited")
     assert cut_off == IGNORANT
-    assert beset < 2
     assert peak < before + IGNORANT * 2 * MIB
 
 
@@ -86,12 +92,11 @@ async def test_what_is_not_worked_off_is_not_read_either(served: Served, fresh: 
     assert peak < before + 10 * 10 * MIB
 
 
-async def test_whoever_never_begins_to_speak_tls_is_cut_off(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncio.constants, "SSL_HANDSHAKE_TIMEOUT", 3600.0)  # asyncio's own limit, where a server sets none
+async def test_whoever_never_begins_to_speak_tls_is_cut_off(redis_url: str, tmp_path: Path) -> None:
     tls, limits = Authority.in_(tmp_path).server_context("localhost"), Limits(handshake_s=0.3)
     async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
         silent = [await Raw.dial(server.port) for _ in range(20)]
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(45):  # a minute by default
             assert [await raw.drained() for raw in silent] == [b""] * 20
         for raw in silent:
             await raw.close()
