@@ -306,7 +306,7 @@ def test_a_redis_that_is_full_can_be_drained_and_then_takes_messages_again(bus_o
     with RedisServer(maxmemory="6mb") as server:
         bus = bus_of(server)
         with pytest.raises(ServerFull, match="drain"):
-            bus.push("q", *[b"x" * 10_000] * 2000)
+            bus.push("q", *[b"x" * 100_000] * 200)
         stored = bus.ids("q")
         query = engine({"redis.url": bus.url, "subscribe": "q", "maxMessagesPerTrigger": len(stored) // 3, **options})
         assert ids(query.drain()) == stored
