@@ -19,7 +19,15 @@ O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable 
 WEEK_S = 7 * 24 * 3600
 _LINK_SECRETS = "federation.<name>.secret"
 _SECRET_OF = re.compile(r"federation\.([a-z][a-z0-9_-]*)\.secret")
-ENGINE_OPTIONS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"})
+ENGINE_OPTIONS = frozenset(
+    {
+        "checkpointlocation",
+        "queryname",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+        "_asyncprogresstrackingoverridesinksupportcheck",
+    }
+)
 """What Spark itself takes from the same option map; not ours, so not an error."""
 
 
@@ -242,8 +250,9 @@ class ReadOptions(StoreOptions):
         if not isinstance(self.starting, dict):
             return
         nested = {source: starts for source, starts in self.starting.items() if isinstance(starts, dict)}
-        if strange := set(nested) - {source or LOCAL for source in self.sources}:
-            raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is none of the sources {', '.join(self.sources)}")
+        places = [source or LOCAL for source in self.sources]
+        if strange := set(nested) - set(places):
+            raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is none of the sources {', '.join(places)}")
         queues = {*(set(self.starting) - set(nested)), *(queue for starts in nested.values() for queue in starts)}
         if self.subscribe and (strange := queues - set(self.subscribe)):
             raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is not in subscribe")

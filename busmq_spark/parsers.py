@@ -21,7 +21,7 @@ def whole(least: int) -> Callable[[str], int]:
     """Parser of a whole number of at least ``least``."""
 
     def parse_whole(text: str) -> int:
-        if not re.fullmatch(r"\s*\d+\s*", text) or int(text) < least:
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text) or int(text) < least:
             raise ValueError(f"a whole number of at least {least}")
         return int(text)
 
@@ -58,7 +58,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 def duration_s(text: str) -> int:
     """Parser of a time: seconds, or a number with s, m, h or d, from 1 s up."""
-    found = re.fullmatch(r"\s*(\d+)\s*([smhd]?)\s*", text.lower())
+    found = re.fullmatch(r"\s*([0-9]{1,12})\s*([smhd]?)\s*", text.lower())
     if not found or int(found[1]) < 1:
         raise ValueError("seconds, or a number with s, m, h or d: 30s, 12h, 7d")
     return int(found[1]) * _SECONDS[found[2]]
@@ -66,7 +66,7 @@ def duration_s(text: str) -> int:
 
 def size(text: str) -> int:
     """Parser of a number of bytes, from 1 up: plain, or with k, m or g, which are powers of 1024."""
-    found = re.fullmatch(r"\s*(\d{1,15})\s*([kmg]?)b?\s*", text.lower())
+    found = re.fullmatch(r"\s*([0-9]{1,15})\s*([kmg]?)b?\s*", text.lower())
     if not found or int(found[1]) < 1:
         raise ValueError("bytes, or a number with k, m or g: 64k, 10m, 1g")
     return int(found[1]) * _BYTES[found[2]]

@@ -15,7 +15,9 @@ from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 
 FIRST_ROWS = 1000
-"""Most rows of the first reply, for which only a few values have been looked at. It grows fourfold from reply to reply."""
+"""Most rows of the first reply, for which only a few values have been looked at."""
+GROWTH = 4
+"""How many times as many rows as the reply before it the next one may have; the first reply deep in a list has so many times FIRST_ROWS."""
 DEEP = 1_000_000
 """Messages before a window from which on it is deep: Redis walks the list to it from the head, 0.14 ms for so many of 100 B, and so it does for every
 window. Redis 6.2 always starts at the head, also for windows near the tail and for negative indices (measured)."""
@@ -90,7 +92,7 @@ class RangeCursor:
         self._keys = keys
         self._need, self._last = first, last
         self._head = head
-        rows = 4 * FIRST_ROWS if first - head >= DEEP else FIRST_ROWS
+        rows = GROWTH * FIRST_ROWS if first - head >= DEEP else FIRST_ROWS
         self._rows = max(1, min(rows, target_bytes // max(1, value_bytes)))
 
     @property
@@ -124,7 +126,7 @@ class RangeCursor:
 
     def _sized(self, rows: int, size_bytes: int) -> int:
         fitting = self._target * rows // max(1, size_bytes)
-        return max(1, min(fitting, 4 * rows, MOST_ROWS))
+        return max(1, min(fitting, GROWTH * rows, MOST_ROWS))
 
 
 def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, Sizes]]:

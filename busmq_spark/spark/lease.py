@@ -12,6 +12,7 @@ from busmq_spark.topology.holder import LEASE_MS, described, is_dead, machine
 
 GRACE_S = 3.0
 """A reader of this machine that is just being stopped may take so long to end."""
+PAUSE_S = 0.2
 
 
 def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str, partners: Collection[str] = ()) -> list[str]:
@@ -32,7 +33,7 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
             here = any(f"|{machine()}|" in holder for holder in others.values())
             if time.monotonic() - started > (GRACE_S if here else LEASE_MS / 1000 + GRACE_S):
                 raise busy(*next(iter(others.items())), subscription)
-            time.sleep(0.2)
+            time.sleep(PAUSE_S)
 
 
 def busy(queue: str, holder: str, subscription: str) -> QueueBusy:

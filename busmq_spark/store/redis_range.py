@@ -27,6 +27,8 @@ from busmq_spark.topology.links import Link
 from busmq_spark.topology.range_link import RangeLink
 
 _MOST_NARROW = 2**31 - 1
+MISSES = 2
+"""Looks at the head in a row that find the expected id nowhere, until the list counts as one with a hole."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -83,7 +85,7 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
         born, oldest, value_bytes, sizes = links.single.run(probe(keys, need))
         check_life(part, born, need)
         found = oldest
-        if misses > 2 and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
+        if misses > MISSES and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
             position, exact, following = links.single.run(seek(keys, need))
             found, oldest = (need if exact else following), need - position if exact else following - position - 1
         if found == 0 or found > need:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from busmq_spark import errors
 from busmq_spark.core import scripts
-from busmq_spark.errors import BusError, ConfigError
-from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions, parse
+from busmq_spark.errors import ConfigError, UnreadBacklog
+from busmq_spark.options import ReadOptions, RedisOptions, parse
 from busmq_spark.topology.address import address
+from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
+from tests.spark.conftest import ROOT
 from tests.spark.test_options import BAD, GOOD, READ, required
 
 pytestmark = pytest.mark.jvm
@@ -48,6 +51,10 @@ SPECIAL = [
     {"subscribe": "a", "ack": "none", "discardBacklog": "true"},
     {"subscribe": "a", "startingOffsets": '{"b": 1}'},
     {"subscribe": "a", "startingOffsets": '{"local": {"it\'s": 1}}'},
+    {"subscribe": "a", "startingOffsets": '{"eu": {"a": 1}}'},
+    {"subscribe": "a", "ttl": "1234567890123"},
+    {"subscribe": "a", "minPartitions": "1" * 19},
+    {"subscribe": "a", "minPartitions": "\u0663"},
 ]
 
 
@@ -72,14 +79,6 @@ def test_an_option_means_the_same(probe: Probe, cls: type[Any], name: str, text:
         value = value["q"] if isinstance(value, dict) else value
         value = STARTS.get(value, value)
     assert found == (list(value) if isinstance(value, tuple) else value)
-
-
-@pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
-def test_what_is_not_given_is_the_same(probe: Probe, cls: type[Any]) -> None:
-    given = {"redis.url": "redis://h", **required(cls)}
-    ours, theirs = parse(cls, given), probe(way(cls), "", options=given)
-    for field in (row for row in NAMES if hasattr(ours, row)):
-        assert theirs[NAMES[field]] == getattr(ours, field)
 
 
 @pytest.mark.parametrize(("cls", "name", "text", "expected"), [row for row in BAD if row[1] != "subscribePattern"])
@@ -134,63 +133,22 @@ def test_a_unix_socket_is_told_to_be_at_home_in_the_other_format(probe: Probe) -
         probe("open", "", options={"redis.url": "unix:///tmp/s"})
 
 
-KINDS: dict[str, type[BusError]] = {
-    "CONFIG": errors.ConfigError,
-    "LINK_LOST": errors.LinkLost,
-    "UNAUTHORIZED": errors.Unauthorized,
-    "TLS_FAILED": errors.TlsFailed,
-    "SERVER_REFUSED": errors.ServerRefused,
-    "SERVER_FULL": errors.ServerFull,
-    "SERVER_READ_ONLY": errors.ServerReadOnly,
-    "QUEUE_MISSING": errors.QueueMissing,
-    "QUEUE_BUSY": errors.QueueBusy,
-    "QUEUE_DAMAGED": errors.QueueDamaged,
-    "UNREAD_BACKLOG": errors.UnreadBacklog,
-    "QUEUE_FULL": errors.QueueFull,
-    "STATE": errors.StateError,
-    "MESSAGE_REFUSED": errors.MessageRefused,
-    "DATA_LOSS": errors.DataLoss,
-    "QUEUE_EXPIRED": errors.QueueExpired,
-    "QUEUE_FLUSHED": errors.QueueFlushed,
-    "CHECKPOINT_OLDER": errors.CheckpointOlder,
-    "CONSUMED_ELSEWHERE": errors.ConsumedElsewhere,
-    "QUEUE_RECREATED": errors.QueueRecreated,
-    "REDIS_ROLLED_BACK": errors.RedisRolledBack,
-    "IDS_REISSUED": errors.IdsReissued,
-    "STAGING_LOST": errors.StagingLost,
-    "STALE_BATCH": errors.StaleBatch,
-    "BATCH_CHANGED": errors.BatchChanged,
-    "TOOL_MISSING": errors.LocalToolMissing,
-}
-FOUND = [
-    "url",
-    "reason",
-    "queue",
-    "found",
-    "remedy",
-    "maxsize",
-    "waited",
-    "left",
-    "count",
-    "last",
-    "start",
-    "event",
-    "what",
-    "state",
-    "expected",
-    "sink",
-    "batch",
-    "key",
-    "by",
-    "tool",
-]
+def test_the_contract_in_the_jar_is_what_python_says() -> None:
+    """In a process of its own: tests shorten some of the times."""
+    made = subprocess.run([sys.executable, "-m", "tests.jvm.contract", "-"], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
+    assert FILE.read_text() == made, "run: python -m tests.jvm.contract"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_options_that_source_and_sink_share_are_the_same_in_both() -> None:
+    read, write = contract()["options"].values()
+    assert {name: read[name] for name in read.keys() & write.keys()} == {name: write[name] for name in read.keys() & write.keys()}
+
+
 @pytest.mark.parametrize("queue", ["orders", "it's", "a\"b'", "a\nb\\\u200b\U0001f600\x07é"])
-def test_an_error_has_the_same_words(probe: Probe, kind: str, queue: str) -> None:
-    details = {**{name: f"<{name}>" for name in FOUND}, "queue": queue}
-    assert probe("error", "", kind=kind, details=details) == str(KINDS[kind](**details))
+def test_details_are_put_into_a_template_in_the_same_way(probe: Probe, queue: str) -> None:
+    """The templates are those of the contract."""
+    details = {"queue": queue, "count": "3", "last": "7", "start": "latest"}
+    assert probe("error", "", kind="UNREAD_BACKLOG", details=details) == str(UnreadBacklog(**details))
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")))

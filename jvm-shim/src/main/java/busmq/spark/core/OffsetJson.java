@@ -1,6 +1,7 @@
 package busmq.spark.core;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -24,7 +25,7 @@ public final class OffsetJson {
     /** The order of names in the text: Python's, by code point. */
     public static final Comparator<String> BY_CODE_POINT = OffsetJson::compare;
 
-    private static final int VERSION = 1;
+    private static final int VERSION = Contract.whole("offsetVersion");
     private static final int SHOWN = 200;
     private static final ObjectMapper JSON = new ObjectMapper();
 

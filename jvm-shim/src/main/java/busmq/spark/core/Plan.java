@@ -1,5 +1,6 @@
 package busmq.spark.core;
 
+import busmq.spark.Contract;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
@@ -10,10 +11,10 @@ import java.util.Map;
 /** Decisions of the source, without a socket: how much to read, and how to cut it. Ranges are first..last, inclusive. */
 public final class Plan {
     /** With more ranges than this, small ones share a task. */
-    static final int PACK_OVER = 32;
+    static final int PACK_OVER = Contract.whole("packOver");
 
     /** A shared task is full when it reads so many messages. */
-    static final int PACK_ROWS = 1000;
+    static final int PACK_ROWS = Contract.whole("packRows");
 
     private Plan() {}
 

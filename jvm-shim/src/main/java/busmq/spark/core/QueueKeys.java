@@ -1,5 +1,6 @@
 package busmq.spark.core;
 
+import busmq.spark.Contract;
 import java.util.List;
 
 /**
@@ -8,8 +9,8 @@ import java.util.List;
  * <p>{@code cluster} puts the base in braces, so that all keys of a queue share a slot.
  */
 public record QueueKeys(String name, boolean cluster) {
-    private static final String PREFIX = "bus:queue:";
-    private static final String METADATA = ":metadata";
+    private static final String PREFIX = Contract.text("queuePrefix");
+    private static final String METADATA = Contract.text("metadataSuffix");
 
     /** {@code bus:queue:<name>}, in braces for a cluster. */
     public String base() {

@@ -1,6 +1,7 @@
 package busmq.spark.core;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import java.nio.charset.StandardCharsets;
@@ -17,7 +18,7 @@ import java.util.List;
 public record QueueState(
         long ttlS, String born, long maxsize, long given, long oldest, long newest, long count, String mark, String newestMark) {
     /** Items of one queue in the flat reply of {@code lua/state.lua}. */
-    public static final int ITEMS = 9;
+    public static final int ITEMS = Contract.whole("stateItems");
 
     /** The queue whose items begin at {@code at}. */
     public static QueueState of(String queue, List<Object> reply, int at) {

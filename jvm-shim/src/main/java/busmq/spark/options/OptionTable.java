@@ -1,6 +1,7 @@
 package busmq.spark.options;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.PyText;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -9,16 +10,21 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Collectors;
 
 /** The options of one use, parsed once at the border; look-up is case-blind, as everywhere in Spark. Errors are worded as in {@code options.py}. */
 final class OptionTable {
     /** What Spark itself takes from the same option map; not ours, so not an error. */
-    private static final Set<String> ENGINE = Set.of("checkpointlocation", "queryname", "asyncprogresstrackingenabled",
-            "asyncprogresstrackingcheckpointintervalms", "_asyncprogresstrackingoverridesinksupportcheck");
+    private static final Set<String> ENGINE = Contract.engineOptions();
 
     private final Map<String, Row<?>> rows = new LinkedHashMap<>();
 
-    OptionTable(List<Row<?>> rows) {
+    /** {@code use} is that of the contract: read or write. */
+    OptionTable(String use, List<Row<?>> rows) {
+        Set<String> names = rows.stream().map(Row::name).collect(Collectors.toSet());
+        if (!names.equals(Contract.options(use))) {
+            throw new IllegalStateException("the options of a " + use + " are " + names + ", those of contract.json " + Contract.options(use));
+        }
         for (Row<?> row : rows) {
             row.names().forEach(name -> this.rows.put(name.toLowerCase(Locale.ROOT), row));
         }

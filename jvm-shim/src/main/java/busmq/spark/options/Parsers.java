@@ -1,5 +1,6 @@
 package busmq.spark.options;
 
+import busmq.spark.Contract;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -18,9 +19,9 @@ import java.util.stream.Stream;
 /** Texts to values, as {@code options.py} parses them. */
 final class Parsers {
     private static final Pattern DURATION = Pattern.compile("\\s*(\\d+)\\s*([smhd]?)\\s*");
-    private static final Map<String, Long> UNITS = Map.of("", 1L, "s", 1L, "m", 60L, "h", 3600L, "d", 86400L);
+    private static final Map<String, Long> UNITS = Contract.units("seconds");
     private static final Pattern SIZE = Pattern.compile("\\s*(\\d{1,15})\\s*([kmg]?)b?\\s*");
-    private static final Map<String, Long> BYTES = Map.of("", 1L, "k", 1L << 10, "m", 1L << 20, "g", 1L << 30);
+    private static final Map<String, Long> BYTES = Contract.units("bytes");
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
     private Parsers() {

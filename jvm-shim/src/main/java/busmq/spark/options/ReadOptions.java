@@ -19,22 +19,21 @@ import java.util.stream.Stream;
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Long maxMessages, Long maxBytes,
         boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS,
         long idlePollMs, boolean requireNoEviction) implements Serializable {
-    private static final long WEEK_S = 7 * 24 * 3600;
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
-    private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern, null);
+    private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern);
     private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.FIRST);
-    private static final Row<Long> MAX_MESSAGES = new Row<>("maxMessagesPerTrigger", "maxOffsetsPerTrigger", Parsers.whole(1), null);
-    private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers::size, null);
-    private static final Row<Boolean> DISCARD = Row.of("discardBacklog", Parsers::flag, false);
-    private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1), null);
-    private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1), null);
-    private static final Row<Boolean> FAIL_ON_DATA_LOSS = Row.of("failOnDataLoss", Parsers::flag, true);
-    private static final Row<String> ACK = Row.of("ack", Parsers.oneOf("commit", "none"), "commit");
+    private static final Row<Long> MAX_MESSAGES = Row.of("maxMessagesPerTrigger", Parsers.whole(1));
+    private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers::size);
+    private static final Row<Boolean> DISCARD = Row.of("discardBacklog", Parsers::flag);
+    private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1));
+    private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1));
+    private static final Row<Boolean> FAIL_ON_DATA_LOSS = Row.of("failOnDataLoss", Parsers::flag);
+    private static final Row<String> ACK = Row.of("ack", Parsers.oneOf("commit", "none"));
     private static final Row<String> SUBSCRIPTION = Row.of("subscription", Parsers::subscription, "");
-    private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag, true);
-    private static final Row<Long> TTL = Row.of("ttl", Parsers::duration, WEEK_S);
-    private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1), 50L);
-    private static final OptionTable TABLE = new OptionTable(Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, STARTING,
+    private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag);
+    private static final Row<Long> TTL = Row.of("ttl", Parsers::duration);
+    private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1));
+    private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, STARTING,
             MAX_MESSAGES, MAX_BYTES, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
             IDLE_POLL_MS)).toList());
 
@@ -66,7 +65,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         Set<String> sources = new TreeSet<>(starting.sources().keySet());
         sources.remove("local");
         if (!sources.isEmpty()) {
-            throw BusException.config("startingOffsets names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources ");
+            throw BusException.config("startingOffsets names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources local");
         }
         List<String> strange = new ArrayList<>(new TreeSet<>(starting.named()));
         strange.removeAll(subscribe);

@@ -11,18 +11,18 @@ import java.util.List;
  */
 public record RedisOptions(String url, String user, String password, String layout, String master, String tlsCa, String tlsCertificate,
         String tlsKey, boolean tlsCheckHostname) implements Serializable {
-    private static final Row<String> URL = Row.of("redis.url", text -> text, null);
-    private static final Row<String> USER = Row.of("redis.username", Parsers::name, null);
-    private static final Row<String> PASSWORD = Row.of("redis.password", text -> text, null);
-    private static final Row<String> LAYOUT = Row.of("redis.layout", Parsers.oneOf("direct", "sentinel", "cluster"), "direct");
-    private static final Row<String> MASTER = Row.of("redis.sentinelMaster", Parsers::name, "mymaster");
-    private static final Row<String> TLS_CA = Row.of("redis.tls.ca", Parsers::name, null);
-    private static final Row<String> TLS_CERTIFICATE = Row.of("redis.tls.certificate", Parsers::name, null);
-    private static final Row<String> TLS_KEY = Row.of("redis.tls.key", Parsers::name, null);
-    private static final Row<Boolean> TLS_CHECK_HOSTNAME = Row.of("redis.tls.checkHostname", Parsers::flag, true);
-    static final Row<Boolean> REQUIRE_NO_EVICTION = Row.of("requireNoEviction", Parsers::flag, false);
+    private static final Row<String> URL = Row.of("redis.url", text -> text);
+    private static final Row<String> USER = Row.of("redis.username", Parsers::name);
+    private static final Row<String> PASSWORD = Row.of("redis.password", text -> text);
+    private static final Row<String> LAYOUT = Row.of("redis.layout", Parsers.oneOf("direct", "sentinel", "cluster"));
+    private static final Row<String> MASTER = Row.of("redis.sentinelMaster", Parsers::name);
+    private static final Row<String> TLS_CA = Row.of("redis.tls.ca", Parsers::name);
+    private static final Row<String> TLS_CERTIFICATE = Row.of("redis.tls.certificate", Parsers::name);
+    private static final Row<String> TLS_KEY = Row.of("redis.tls.key", Parsers::name);
+    private static final Row<Boolean> TLS_CHECK_HOSTNAME = Row.of("redis.tls.checkHostname", Parsers::flag);
+    static final Row<Boolean> REQUIRE_NO_EVICTION = Row.of("requireNoEviction", Parsers::flag);
     /** The option has no meaning without federation, and is taken for the sake of one option map for both formats. */
-    private static final Row<String> ON_UNAVAILABLE = Row.of("onUnavailable", Parsers.oneOf("wait", "fail"), "wait");
+    private static final Row<String> ON_UNAVAILABLE = Row.of("onUnavailable", Parsers.oneOf("wait", "fail"));
     static final List<Row<?>> ROWS = List.of(URL, USER, PASSWORD, LAYOUT, MASTER, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_CHECK_HOSTNAME,
             REQUIRE_NO_EVICTION, ON_UNAVAILABLE);
 

@@ -1,13 +1,21 @@
 package busmq.spark.options;
 
+import busmq.spark.Contract;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.Function;
 
 /** One row of an option table. A parser throws {@link IllegalArgumentException} whose message says what was expected. */
 record Row<T>(String name, String alias, Function<String, T> parse, T fallback) {
-    static <T> Row<T> of(String name, Function<String, T> parse, T fallback) {
-        return new Row<>(name, "", parse, fallback);
+    /** With the alias and the default of the contract. */
+    static <T> Row<T> of(String name, Function<String, T> parse) {
+        return of(name, parse, null);
+    }
+
+    /** The same; {@code absent} is the value where the contract has no default. */
+    static <T> Row<T> of(String name, Function<String, T> parse, T absent) {
+        Contract.Option option = Contract.option(name);
+        return new Row<>(name, option.alias(), parse, option.fallback() == null ? absent : parse.apply(option.fallback()));
     }
 
     List<String> names() {

@@ -1,5 +1,6 @@
 package busmq.spark.options;
 
+import busmq.spark.Contract;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -22,7 +23,7 @@ public record Starting(long all, boolean given, Map<String, Long> queues, Map<St
     /** See {@link #EARLIEST}. */
     public static final long LATEST = -2;
     static final Starting FIRST = new Starting(EARLIEST, false, Map.of(), Map.of());
-    private static final long IDS = 1L << 53;
+    private static final long IDS = Contract.number("maxId") + 1;
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
     private static final String WANTED =
             "earliest, latest, or JSON such as {\"orders\": 41, \"audit\": \"latest\"} (an id is the last one that counts as read)";

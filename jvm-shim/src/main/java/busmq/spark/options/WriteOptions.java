@@ -17,19 +17,18 @@ import java.util.stream.Stream;
  */
 public record WriteOptions(RedisOptions redis, String queue, String delivery, String sink, Long batch, String onChangedBatch, String onFull,
         long fullTimeoutMs, boolean create, long ttlS, long maxsize, boolean truncate, boolean requireNoEviction) implements Serializable {
-    private static final long WEEK_S = 7 * 24 * 3600;
-    private static final Row<String> QUEUE = Row.of("queue", Parsers::name, null);
-    private static final Row<String> DELIVERY = Row.of("delivery", Parsers.oneOf("exactly-once", "at-least-once"), "exactly-once");
+    private static final Row<String> QUEUE = Row.of("queue", Parsers::name);
+    private static final Row<String> DELIVERY = Row.of("delivery", Parsers.oneOf("exactly-once", "at-least-once"));
     private static final Row<String> SINK = Row.of("sinkId", Parsers::name, "");
-    private static final Row<Long> BATCH = Row.of("batchId", Parsers.whole(0), null);
-    private static final Row<String> ON_CHANGED_BATCH = Row.of("onChangedBatch", Parsers.oneOf("fail", "keep"), "fail");
-    private static final Row<String> ON_FULL = Row.of("onFull", Parsers.oneOf("block", "fail"), "block");
-    private static final Row<Long> FULL_TIMEOUT_MS = Row.of("fullTimeoutMs", Parsers.whole(0), 60_000L);
-    private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag, true);
-    private static final Row<Long> TTL = Row.of("ttl", Parsers::duration, WEEK_S);
-    private static final Row<Long> MAXSIZE = Row.of("maxsize", Parsers.whole(0), 0L);
-    private static final Row<Boolean> TRUNCATE = Row.of("truncate", Parsers::flag, false);
-    private static final OptionTable TABLE = new OptionTable(Stream.concat(RedisOptions.ROWS.stream(),
+    private static final Row<Long> BATCH = Row.of("batchId", Parsers.whole(0));
+    private static final Row<String> ON_CHANGED_BATCH = Row.of("onChangedBatch", Parsers.oneOf("fail", "keep"));
+    private static final Row<String> ON_FULL = Row.of("onFull", Parsers.oneOf("block", "fail"));
+    private static final Row<Long> FULL_TIMEOUT_MS = Row.of("fullTimeoutMs", Parsers.whole(0));
+    private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag);
+    private static final Row<Long> TTL = Row.of("ttl", Parsers::duration);
+    private static final Row<Long> MAXSIZE = Row.of("maxsize", Parsers.whole(0));
+    private static final Row<Boolean> TRUNCATE = Row.of("truncate", Parsers::flag);
+    private static final OptionTable TABLE = new OptionTable("write", Stream.concat(RedisOptions.ROWS.stream(),
             Stream.of(QUEUE, DELIVERY, SINK, BATCH, ON_CHANGED_BATCH, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
 
     /** The options a user gave. Throws {@link busmq.spark.BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */

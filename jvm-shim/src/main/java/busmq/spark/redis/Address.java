@@ -1,6 +1,7 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.PyText;
 import busmq.spark.options.RedisOptions;
 import java.nio.file.Files;
@@ -11,9 +12,9 @@ import java.util.Map;
 
 /** Where the servers of a bus are, in whichever layout, from the options a user gave. */
 final class Address {
-    private static final int PORT = 6379;
-    private static final int SENTINEL_PORT = 26379;
-    private static final String DEFAULT_MASTER = "mymaster";
+    private static final int PORT = Contract.whole("port");
+    private static final int SENTINEL_PORT = Contract.whole("sentinelPort");
+    private static final String DEFAULT_MASTER = Contract.text("sentinelMaster");
 
     private Address() {
     }

@@ -1,6 +1,7 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -28,10 +29,9 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  */
 final class Errand {
     /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
-    private static final int MOST_HOPS = 5;
+    private static final int MOST_HOPS = Contract.whole("mostHops");
     private static final int ANYWHERE = -1;
-    private static final Set<String> KEYLESS = Set.of("PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME",
-            "DBSIZE", "WAIT");
+    private static final Set<String> KEYLESS = Contract.words("keyless");
 
     /** The calls that are still to be answered. */
     final Set<Integer> open = new TreeSet<>();

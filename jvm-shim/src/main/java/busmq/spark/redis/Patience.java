@@ -1,6 +1,7 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import java.io.InterruptedIOException;
 import java.io.UncheckedIOException;
@@ -12,9 +13,9 @@ final class Patience {
      * When nobody answers, the first wait for a reply not counted: that is longer, and the link alone may be broken. A last try that hangs adds
      * its own time-out. Shorter in tests.
      */
-    static final long NOBODY_MS = Long.getLong("busmq.patienceMs", 8_000);
+    static final long NOBODY_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
     /** While somebody answers but nobody is master: Sentinel and Cluster as they come need up to 35 s for a fail-over. */
-    static final long FAILOVER_MS = 60_000;
+    static final long FAILOVER_MS = Contract.number("failoverPatienceMs");
 
     private final Endpoint endpoint;
     private long began = System.nanoTime();

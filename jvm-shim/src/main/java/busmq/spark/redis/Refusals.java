@@ -1,6 +1,7 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import java.net.SocketTimeoutException;
 import java.net.UnknownHostException;
@@ -23,7 +24,7 @@ final class Refusals {
     /** At the start, or where Redis before 7 quotes what a command inside a script said. */
     private static final Pattern CODE = Pattern.compile("(?:^|-)(" + String.join("|", KINDS.keySet()) + ")\\b");
 
-    private static final String ABOUT_LOGINS = "invalid username-password pair or user is disabled";
+    private static final String ABOUT_LOGINS = Contract.text("aboutLogins");
 
     /** How Java words that the other side just went away, with or without TLS. */
     private static final Pattern GONE = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");

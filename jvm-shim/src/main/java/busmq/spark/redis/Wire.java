@@ -1,5 +1,6 @@
 package busmq.spark.redis;
 
+import busmq.spark.Contract;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -23,11 +24,11 @@ import redis.clients.jedis.exceptions.JedisDataException;
  * texts may hold what {@link Refusals} takes out.
  */
 final class Wire extends Connection {
-    static final int CONNECT_MS = 3_000;
+    static final int CONNECT_MS = Contract.whole("connectMs");
     /** Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone. Shorter in tests. */
-    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", 10_000);
+    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", Contract.whole("replyMs"));
     /** Longest wait for one sentinel, or for one node that is asked for the slots: the others may know better. */
-    static final int ASK_MS = 2_000;
+    static final int ASK_MS = Contract.whole("askMs");
     private static final Call ROLE = Call.command("ROLE");
 
     private Wire(Server server, int connectMs, int replyMs) {

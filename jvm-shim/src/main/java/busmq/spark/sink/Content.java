@@ -1,5 +1,6 @@
 package busmq.spark.sink;
 
+import busmq.spark.Contract;
 import busmq.spark.PyText;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -8,11 +9,9 @@ import java.util.Map;
 
 /** What a batch is, to tell it from another one of its number: its span, if that is known, and the rows of each queue (core/sink.py). */
 record Content(String span, List<Staged> staged) {
-    private static final int SHOWN = 5;
-    private static final String OLDER = "The checkpoint is older than the sink: it was restored, or its last entry was not on disk when a machine "
-            + "failed (tune() keeps checkpoints with fsync). Start the query with a new checkpoint that begins behind what is recorded";
-    private static final String VARIES = "If instead the query computes other rows each time from the same input (uuid(), rand(), a sample), "
-            + "onChangedBatch=keep takes those that were recorded first";
+    private static final int SHOWN = Contract.whole("queuesShown");
+    private static final String OLDER = Contract.text("older");
+    private static final String VARIES = Contract.text("varies");
 
     /** The rows of one queue; no digest when one part has none. */
     private record Sum(long rows, Long digest) {

@@ -1,6 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
@@ -9,10 +10,10 @@ import java.util.Map;
 /** The rows of one queue on their way: those that wait, in order, and the chunk that is under way. */
 final class Lane {
     /** Most messages in one script call: Lua's unpack dies near 8 000 values, and 1 000 small ones take Redis well under 1 ms. */
-    static final int CHUNK_ROWS = 1000;
+    static final int CHUNK_ROWS = Contract.whole("chunkMessages");
 
     /** Most bytes in one script call, so that large messages do not hold Redis long either; a single larger message goes alone. */
-    static final int CHUNK_BYTES = 512 * 1024;
+    static final int CHUNK_BYTES = Contract.whole("chunkBytes");
 
     final String queue;
 

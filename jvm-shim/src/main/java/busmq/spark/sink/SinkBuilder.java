@@ -39,7 +39,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
             throw BusException.config("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
         }
         if (truncate && options.batch() != null) {
-            throw BusException.config("a batch with a batchId is appended once; mode overwrite would delete it when it comes again. Use mode append");
+            throw BusException.config("a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append");
         }
         boolean explicit = info.options().containsKey("delivery");
         boolean asynchronous = info.options().getBoolean("asyncProgressTrackingEnabled", false);

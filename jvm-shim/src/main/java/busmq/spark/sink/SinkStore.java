@@ -1,6 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.HashIndex;
@@ -24,15 +25,14 @@ import java.util.stream.Stream;
 /** What a sink does with Redis, call by call ({@code core/sink.py} has the rules). For one thread; closing it gives its links back. */
 final class SinkStore implements AutoCloseable {
     /** How long our own records outlive a queue whose ttl is shorter. */
-    static final int LONG_TTL_S = 7 * 24 * 3600;
+    static final int LONG_TTL_S = Contract.whole("longTtlS");
 
     /** How long staged rows of an attempt that never came to its commit stay in Redis. */
-    static final int STAGE_TTL_S = 24 * 3600;
+    static final int STAGE_TTL_S = Contract.whole("stageTtlS");
 
-    private static final int TRIM_MOST = 2000;
-    private static final String STAGE_AGAIN = "Restart the query to stage them again";
-    private static final String GIVE_UP =
-            "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint";
+    private static final int TRIM_MOST = Contract.whole("ackMost");
+    private static final String STAGE_AGAIN = Contract.text("stageAgain");
+    private static final String GIVE_UP = Contract.text("giveUp");
     private static final SecureRandom RANDOM = new SecureRandom();
 
     private final WriteOptions options;

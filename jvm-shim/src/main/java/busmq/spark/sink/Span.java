@@ -1,5 +1,6 @@
 package busmq.spark.sink;
 
+import busmq.spark.Contract;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -15,7 +16,7 @@ import org.slf4j.LoggerFactory;
 /** Which part of its sources a batch covers, as the offset log of the checkpoint says: what makes a batch that comes again the same one. */
 final class Span {
     private static final Logger LOG = LoggerFactory.getLogger(Span.class);
-    private static final int SHOWN = 2000;
+    private static final int SHOWN = Contract.whole("spanShown");
 
     private Span() {
     }

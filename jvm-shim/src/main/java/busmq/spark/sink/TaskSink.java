@@ -1,6 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.options.WriteOptions;
 import java.io.InterruptedIOException;
@@ -9,7 +10,7 @@ import java.util.List;
 /** The rows of one task on their way to Redis, staged or straight into their queues. Made and used by one thread, and closed whatever happens. */
 public final class TaskSink implements AutoCloseable {
     /** Redis' own limit of one value. */
-    private static final int MAX_VALUE_BYTES = 512 * 1024 * 1024;
+    private static final int MAX_VALUE_BYTES = Contract.whole("maxValueBytes");
 
     private final StageTarget staging;
     private final GroupCommit rows;

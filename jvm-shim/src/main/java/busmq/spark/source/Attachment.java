@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.Loss;
@@ -28,7 +29,7 @@ import org.slf4j.LoggerFactory;
 /** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/attach.py does. */
 final class Attachment implements AutoCloseable {
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
-    private static final long SHORT_TTL_S = 3600;
+    private static final long SHORT_TTL_S = Contract.number("shortTtlS");
     private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
 
     final ReadStore store;

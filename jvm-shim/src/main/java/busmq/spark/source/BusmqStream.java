@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.Plan;
@@ -44,20 +45,20 @@ import org.slf4j.LoggerFactory;
  */
 final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
     /** How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls. */
-    private static final long WAIT_NS = TimeUnit.MILLISECONDS.toNanos(10);
+    private static final long WAIT_NS = TimeUnit.MILLISECONDS.toNanos(Contract.number("waitMs"));
     /** So many batches without rows in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow. */
-    private static final int TAILS = 3;
+    private static final int TAILS = Contract.whole("tails");
     /**
      * Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and commits
      * when its logs are written: a single batch may look the same by chance, and the first that does not settles it.
      */
-    private static final int SYNCHRONOUS = 3;
+    private static final int SYNCHRONOUS = Contract.whole("synchronous");
     /** Where Spark puts the checkpoint of a query that was given no place for it. */
     private static final Pattern TEMPORARY = Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStream.class);
 
     /** How long a query is idle before it plans a batch without rows, so that Spark commits the one before. Tests do not wait for it. */
-    private static long tailNs = TimeUnit.SECONDS.toNanos(5);
+    private static long tailNs = TimeUnit.MILLISECONDS.toNanos(Contract.number("tailMs"));
 
     private final ReadOptions options;
     private final StructType schema;

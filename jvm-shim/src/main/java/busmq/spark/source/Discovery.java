@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
@@ -16,10 +17,10 @@ import org.slf4j.LoggerFactory;
 final class Discovery implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Discovery.class);
     /** Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis. */
-    private static final long STEP_MS = 50;
+    private static final long STEP_MS = Contract.number("discoveryStepMs");
 
     /** Pause between two walks over the keys. Shorter in tests. */
-    private static long everyMs = TimeUnit.SECONDS.toMillis(2);
+    private static long everyMs = Contract.number("discoveryMs");
 
     private final RedisOptions options;
     private final Predicate<String> accept;

@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.store.Holder;
@@ -17,8 +18,8 @@ import org.slf4j.LoggerFactory;
 /** One reader per queue (or subscription): becoming it, and the error when another one is. */
 final class Leases {
     /** A reader of this machine that is just being stopped may take so long to end. */
-    private static final long GRACE_MS = 3000;
-    private static final long PAUSE_MS = 200;
+    private static final long GRACE_MS = Contract.number("graceMs");
+    private static final long PAUSE_MS = Contract.number("leasePauseMs");
 
     private static final Logger LOG = LoggerFactory.getLogger(Leases.class);
 

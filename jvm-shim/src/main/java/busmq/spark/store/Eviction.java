@@ -1,6 +1,7 @@
 package busmq.spark.store;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.options.RedisOptions;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -29,7 +30,7 @@ public final class Eviction {
             if (policy.equals("noeviction") || (unknown && !required)) {
                 continue;
             }
-            String text = "the maxmemory-policy of Redis is " + (unknown ? "not known, since the right +info is missing" : policy)
+            String text = "the maxmemory-policy of Redis is " + (unknown ? Contract.text("policyUnknown") : policy)
                     + ": when memory runs short Redis removes queues and staged rows without an error";
             if (required) {
                 throw BusException.config(text + ", and requireNoEviction=true refuses that. Set maxmemory-policy noeviction");

@@ -1,5 +1,6 @@
 package busmq.spark.store;
 
+import busmq.spark.Contract;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
@@ -11,13 +12,13 @@ import java.util.List;
  * noted that none is much longer, else an estimate by one message in {@link #SAMPLED} (as {@code bytes_until} of {@code core/state.py}).
  */
 final class Measured {
-    private static final int SAMPLED = 16;
-    private static final int RUN = 4;
-    private static final long LARGE_BYTES = 16 * 1024;
-    private static final long LEAST_PLACES = 16;
-    private static final long MOST_PLACES = 256;
-    private static final long PLACES_PER_CALL = 32;
-    private static final double LONGER = 1.25;
+    private static final int SAMPLED = Contract.whole("sampled");
+    private static final int RUN = Contract.whole("run");
+    private static final long LARGE_BYTES = Contract.number("largeBytes");
+    private static final long LEAST_PLACES = Contract.number("leastPlaces");
+    private static final long MOST_PLACES = Contract.number("mostPlaces");
+    private static final long PLACES_PER_CALL = Contract.number("placesPerCall");
+    private static final double LONGER = Contract.number("longerPercent") / 100.0;
 
     private final Link link;
     private final QueueKeys keys;

@@ -1,6 +1,7 @@
 package busmq.spark.store;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.QueueKeys;
@@ -18,7 +19,7 @@ import org.slf4j.LoggerFactory;
  * ids: when they are not those expected (an ack moved the head meanwhile), the place is computed anew.
  */
 public final class RangeReader {
-    private static final int MISSES = 2;
+    private static final int MISSES = Contract.whole("misses");
     private static final Logger LOG = LoggerFactory.getLogger(RangeReader.class);
 
     private final ReadStore store;

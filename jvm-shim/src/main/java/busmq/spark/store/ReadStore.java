@@ -1,5 +1,6 @@
 package busmq.spark.store;
 
+import busmq.spark.Contract;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import busmq.spark.BusException;
@@ -32,14 +33,14 @@ import java.util.function.Predicate;
  */
 public final class ReadStore implements AutoCloseable {
     /** How long a reader that died without a word keeps its queues, unless it died on the machine that asks. */
-    public static final long LEASE_MS = 15_000;
+    public static final long LEASE_MS = Contract.number("leaseMs");
 
     /** Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms. */
-    private static final int QUEUES_PER_CALL = 100;
+    private static final int QUEUES_PER_CALL = Contract.whole("queuesPerCall");
     /** Most messages dropped in one call. */
-    private static final int ACK_MOST = 2000;
+    private static final int ACK_MOST = Contract.whole("ackMost");
     /** How long our own records outlive a queue whose ttl is shorter. */
-    private static final long LONG_TTL_S = 7 * 24 * 3600;
+    private static final long LONG_TTL_S = Contract.number("longTtlS");
 
     private final Links links;
     private final RedisOptions options;

@@ -1,5 +1,6 @@
 package busmq.spark.store;
 
+import busmq.spark.Contract;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -10,9 +11,9 @@ import java.util.regex.Pattern;
 record Sizes(long since, long upto, long longest, long giant, long giants) {
     private static final Pattern NOTED = Pattern.compile("(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16})");
     private static final Sizes NOTHING = new Sizes(1, 0, 0, 0, 0);
-    private static final long MOST_BYTES = 15 * 1024 * 1024;
+    private static final long MOST_BYTES = Contract.number("mostBytes");
     /** So many of which nothing is noted: each is taken to be of 1 MB at most. */
-    static final long UNKNOWN_ROWS = 15;
+    static final long UNKNOWN_ROWS = Contract.number("unknownRows");
 
     /** What the field says; nothing where it is missing or no writer of ours wrote it. */
     static Sizes of(Object noted) {

@@ -1,5 +1,6 @@
 package busmq.spark.store;
 
+import busmq.spark.Contract;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.Call;
 import java.util.List;
@@ -7,16 +8,16 @@ import java.util.List;
 /** Which messages to ask for in one reply: more while it stays small, and never so many that it may come to more than 15 MB (core/ranges.py). */
 final class Windows {
     /** Messages before a window from which on Redis' walk there costs as much as the window. */
-    static final long DEEP = 1_000_000;
-    static final int GROWTH = 4;
+    static final long DEEP = Contract.number("deep");
+    static final int GROWTH = Contract.whole("growth");
 
-    private static final int FIRST_ROWS = 1000;
-    private static final int MOST_ROWS = 30_000;
-    private static final int FEW_ROWS = 250;
-    private static final int COUNTED_ROWS = 2500;
-    private static final int WIDE = 64;
-    private static final int WIDE_DEEP = 256;
-    private static final long TARGET_BYTES = 4 * 1024 * 1024;
+    private static final int FIRST_ROWS = Contract.whole("firstRows");
+    private static final int MOST_ROWS = Contract.whole("mostRows");
+    private static final int FEW_ROWS = Contract.whole("fewRows");
+    private static final int COUNTED_ROWS = Contract.whole("countedRows");
+    private static final int WIDE = Contract.whole("wide");
+    private static final int WIDE_DEEP = Contract.whole("wideDeep");
+    private static final long TARGET_BYTES = Contract.number("targetBytes");
 
     private final QueueKeys keys;
     private Sizes sizes;

@@ -1,0 +1,110 @@
+package busmq.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+
+/**
+ * What this module and the Python package have in common, from {@code contract.json}, which is made of the Python sources. A name that is not in it
+ * is an error as soon as the class that asks for it is loaded.
+ */
+public final class Contract {
+    private static final JsonNode ROOT = read();
+
+    private Contract() {}
+
+    /** What is known of an option without the class that parses it; no {@code fallback}: null. */
+    public record Option(String alias, String fallback) {}
+
+    /** A constant; its name ends in its unit where it has one. */
+    public static long number(String name) {
+        return found("numbers", name).longValue();
+    }
+
+    /** The same as an int. */
+    public static int whole(String name) {
+        return Math.toIntExact(number(name));
+    }
+
+    /** A text that both put into errors, or into the names of keys. */
+    public static String text(String name) {
+        return found("texts", name).textValue();
+    }
+
+    /** A set of words. */
+    public static Set<String> words(String name) {
+        return words(found("sets", name));
+    }
+
+    /** The names of Spark's own options, in small letters. */
+    public static Set<String> engineOptions() {
+        return words(ROOT.get("engineOptions"));
+    }
+
+    /** How many of the smallest unit ({@code seconds} or {@code bytes}) each letter stands for. */
+    public static Map<String, Long> units(String of) {
+        Map<String, Long> units = new LinkedHashMap<>();
+        found("units", of).properties().forEach(entry -> units.put(entry.getKey(), entry.getValue().longValue()));
+        return units;
+    }
+
+    /** The names of all options of a use, {@code read} or {@code write}. */
+    public static Set<String> options(String use) {
+        Set<String> names = new TreeSet<>();
+        found("options", use).fieldNames().forEachRemaining(names::add);
+        return names;
+    }
+
+    /** Whether the use, {@code read} or {@code write}, takes an option of this name or alias, in whatever case. */
+    public static boolean takes(String use, String name) {
+        return options(use).stream().anyMatch(each -> each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
+    }
+
+    /** An option of whichever use has it; an option that both have is the same in both. */
+    public static Option option(String name) {
+        for (String use : List.of("read", "write")) {
+            JsonNode row = ROOT.get("options").get(use).get(name);
+            if (row != null) {
+                return new Option(row.get("alias").textValue(), row.get("default").textValue());
+            }
+        }
+        throw new IllegalStateException("contract.json has no option " + name);
+    }
+
+    static String template(String code) {
+        return found("errors", code).get("template").textValue();
+    }
+
+    static boolean retriable(String code) {
+        return found("errors", code).get("retriable").booleanValue();
+    }
+
+    private static JsonNode found(String kind, String name) {
+        JsonNode value = ROOT.get(kind).get(name);
+        if (value == null) {
+            throw new IllegalStateException("contract.json has no " + name + " among its " + kind);
+        }
+        return value;
+    }
+
+    private static Set<String> words(JsonNode list) {
+        Set<String> words = new TreeSet<>();
+        list.forEach(word -> words.add(word.textValue()));
+        return words;
+    }
+
+    private static JsonNode read() {
+        try (InputStream in = Contract.class.getResourceAsStream("contract.json")) {
+            return new ObjectMapper().readTree(in);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+"""What Java needs to know of Python: ``python -m tests.jvm.contract`` writes it into the jar's resources
+(with ``-``: prints it), and a test compares the two.
+
+Errors are by code, with their templates. Options are those of a Redis, without federation; a default is the text that a user would give, null where
+there is none. Numbers end in their unit where they have one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields
+from typing import Any
+
+from busmq_spark import errors, options, parsers
+from busmq_spark.core import keys, message, queue, ranges, sink, state
+from busmq_spark.errors import BusError, DataLoss
+from busmq_spark.spark import acks, attach, discovery, lease, offsets, plan, reader, span
+from busmq_spark.store import redis_range
+from busmq_spark.topology import cluster, connect, endpoint, errand, eviction, holder, sentinel, slots, translate, urls
+from tests.jvm.module import MODULE
+
+FILE = MODULE / "src" / "main" / "resources" / "busmq" / "spark" / "contract.json"
+
+
+def contract() -> dict[str, Any]:
+    """Everything, as it is to stand in the file."""
+    return {
+        "errors": {cls.code: _error(cls) for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BusError)},
+        "options": {"read": _options(options.ReadOptions), "write": _options(options.WriteOptions)},
+        "engineOptions": sorted(options.ENGINE_OPTIONS),
+        "numbers": {**_of_queues(), **_of_links(), **_of_streams()},
+        "texts": _texts(),
+        "sets": {"notNow": sorted(translate.NOT_NOW), "keyless": sorted(slots._KEYLESS)},
+        "units": {"seconds": parsers._SECONDS, "bytes": parsers._BYTES},
+    }
+
+
+def text() -> str:
+    """The file."""
+    return json.dumps(contract(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _error(cls: type[BusError]) -> dict[str, Any]:
+    template = cls.template.replace("{cause}", cls.cause) if issubclass(cls, DataLoss) else cls.template
+    return {"retriable": cls.retriable, "template": template}
+
+
+def _options(cls: type[Any]) -> dict[str, Any]:
+    rows = [(row.metadata, row.default) for row in fields(cls)]
+    return {info["name"]: {"alias": info["alias"], "default": _default(default)} for info, default in rows if "federation." not in info["name"]}
+
+
+def _default(value: Any) -> str | None:
+    if value in (None, (), ""):
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_queues() -> dict[str, int]:
+    return {
+        "maxId": message.MAX_ID,
+        "maxValueBytes": message.MAX_VALUE_BYTES,
+        "chunkMessages": message.CHUNK_MESSAGES,
+        "chunkBytes": message.CHUNK_BYTES,
+        "longTtlS": queue.LONG_TTL_S,
+        "ackMost": queue.ACK_MOST,
+        "stageTtlS": sink.STAGE_TTL_S,
+        "queuesShown": sink._SHOWN,
+        "queuesPerCall": state.QUEUES_PER_CALL,
+        "stateItems": state._STATE_ITEMS,
+        "sampled": state.SAMPLED,
+        "longerPercent": round(100 * state.LONGER),
+        "run": state.RUN,
+        "largeBytes": state.LARGE_BYTES,
+        "leastPlaces": state.LEAST_PLACES,
+        "mostPlaces": state.MOST_PLACES,
+        "placesPerCall": state.PLACES_PER_CALL,
+        "firstRows": ranges.FIRST_ROWS,
+        "growth": ranges.GROWTH,
+        "deep": ranges.DEEP,
+        "mostRows": ranges.MOST_ROWS,
+        "targetBytes": ranges.TARGET_BYTES,
+        "mostBytes": ranges.MOST_BYTES,
+        "unknownRows": ranges.UNKNOWN_ROWS,
+        "fewRows": ranges.FEW_ROWS,
+        "countedRows": ranges.COUNTED_ROWS,
+        "wide": ranges.WIDE,
+        "wideDeep": ranges.WIDE_DEEP,
+        "misses": redis_range.MISSES,
+    }
+
+
+def _of_links() -> dict[str, int]:
+    return {
+        "connectMs": _ms(connect.CONNECT_TIMEOUT_S),
+        "replyMs": _ms(connect.REPLY_TIMEOUT_S),
+        "askMs": _ms(one(sentinel._ASK_S, cluster._ASK_S)),
+        "patienceMs": _ms(endpoint.PATIENCE_S),
+        "failoverPatienceMs": _ms(endpoint.FAILOVER_PATIENCE_S),
+        "mostHops": errand._MOST_HOPS,
+        "port": urls.DEFAULT_PORT,
+        "sentinelPort": sentinel.SENTINEL_PORT,
+        "leaseMs": holder.LEASE_MS,
+    }
+
+
+def _of_streams() -> dict[str, int]:
+    return {
+        "graceMs": _ms(lease.GRACE_S),
+        "leasePauseMs": _ms(lease.PAUSE_S),
+        "discoveryMs": _ms(discovery.EVERY_S),
+        "discoveryStepMs": _ms(discovery.STEP_S),
+        "waitMs": _ms(reader.WAIT_S),
+        "tailMs": _ms(reader.TAIL_S),
+        "tails": reader.TAILS,
+        "synchronous": acks.SYNCHRONOUS,
+        "shortTtlS": attach.SHORT_TTL_S,
+        "packOver": plan.PACK_OVER,
+        "packRows": plan.PACK_ROWS,
+        "offsetVersion": offsets.VERSION,
+        "spanShown": span.SHOWN,
+    }
+
+
+def _texts() -> dict[str, str]:
+    return {
+        "queuePrefix": keys.QUEUE_PREFIX,
+        "metadataSuffix": keys.METADATA_SUFFIX,
+        "sentinelMaster": sentinel.DEFAULT_MASTER,
+        "stageAgain": sink.STAGE_AGAIN,
+        "giveUp": sink._GIVE_UP,
+        "older": sink._OLDER,
+        "varies": sink._VARIES,
+        "policyUnknown": eviction.UNKNOWN,
+        "aboutLogins": translate._ABOUT_LOGINS,
+    }
+
+
+def one(*values: float) -> float:
+    """What Java has one constant for, and Python several equal ones."""
+    [value] = set(values)
+    return value
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["-"]:
+        sys.stdout.write(text())
+    else:
+        FILE.write_text(text())
