@@ -82,7 +82,7 @@ def _refuse_a_table(given: Mapping[str, str]) -> None:
         found = "no option is given; if they are OPTIONS of a table: " if not given else ""
         raise ConfigError(
             reason=f"{found}Spark hands the OPTIONS of a table to no reader or writer in Python. Leave them out and give them in each statement, "
-            "as in FROM t WITH (subscribe = …), or use CREATE TEMPORARY VIEW"
+            "as in FROM t WITH (subscribe = …); or use CREATE TEMPORARY VIEW, or, with the jar, CREATE TABLE … USING `busmq-realtime`"
         )
 
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
+from busmq_spark.core.keys import QueueKeys
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
 
@@ -66,12 +67,69 @@ def test_select_is_a_snapshot_that_removes_nothing(sql: Sql, bus: Bus, queue: st
     assert bus.ids(queue) == [1, 2, 3]
 
 
+def test_create_table_makes_a_queue_with_a_ttl_and_a_maxsize(sql: Sql, bus: Bus, queue: str) -> None:
+    sql("CREATE TABLE bus.orders TBLPROPERTIES (ttl = '2h', maxsize = 5)")
+    assert sql("SELECT * FROM bus.orders") == []
+    assert bus("HMGET", QueueKeys(queue).metadata, "ttl", "maxsize") == [b"7200", b"5"]
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
+        sql("CREATE TABLE bus.orders")
+    sql("CREATE TABLE IF NOT EXISTS bus.orders")
+
+
+@pytest.mark.parametrize(
+    "columns", ["(value STRING)", "(queue STRING, id BIGINT, value BINARY)", "(value STRING) USING busmq OPTIONS (ttl = '7200')"]
+)
+def test_create_table_takes_the_columns_of_a_queue(sql: Sql, bus: Bus, queue: str, columns: str) -> None:
+    sql(f"CREATE TABLE bus.orders {columns}")
+    sql("INSERT INTO bus.orders VALUES ('a')" if "id" not in columns else "INSERT INTO bus.orders (value) VALUES ('a')")
+    assert bus.stored(queue) == [b"a"]
+
+
+def test_create_table_as_select_fills_the_queue(sql: Sql, bus: Bus, queue: str) -> None:
+    sql("CREATE TABLE bus.orders AS SELECT 'a' AS value")
+    assert bus.stored(queue) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(body STRING)", "column 'body' does not exist; the source has: queue string, id long, value binary"),
+        ("(value STRING) TBLPROPERTIES (size = 5)", "property 'size' says nothing to a queue, which takes ttl and maxsize"),
+        ("(value STRING) TBLPROPERTIES (ttl = 'soon')", "option 'ttl' is 'soon'; expected seconds, or a number with s, m, h or d"),
+        ("(value STRING) USING parquet", "a table of this catalog is a queue, and none of format 'parquet'; leave USING out"),
+        ("(value STRING) PARTITIONED BY (value)", "a queue has no partitions; leave PARTITIONED BY out"),
+    ],
+)
+def test_what_a_queue_cannot_be_is_refused_and_nothing_is_made(sql: Sql, bus: Bus, queue: str, text: str, reason: str) -> None:
+    with pytest.raises(IllegalArgumentException) as failed:
+        sql(f"CREATE TABLE bus.orders {text}")
+    assert str(failed.value).startswith("[BUSMQ_CONFIG]")
+    assert reason in str(failed.value)
+    assert not bus("EXISTS", QueueKeys(queue).metadata)
+
+
 @pytest.fixture
 def table(spark: SparkSession, fresh: Fresh) -> Iterator[str]:
     """The name of a table of Spark's own catalog."""
     name = fresh("t").replace("-", "_")
     yield name
     spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_a_table_with_options_is_read_and_written_with_them(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, table: str) -> None:
+    options = f"subscribe '{queue}', queue '{queue}', `redis.url` '{bus.url}', minPartitions 2"
+    spark.sql(f"CREATE TABLE {table} USING `busmq-realtime` OPTIONS ({options})")
+    spark.sql(f"INSERT INTO {table} VALUES ('a'), ('b')")
+    assert bus.stored(queue) == [b"a", b"b"]
+    assert [bytes(row["value"]) for row in spark.sql(f"SELECT value FROM {table} ORDER BY id").collect()] == [b"a", b"b"]
+    assert spark.table(table).rdd.getNumPartitions() == 2
+    assert spark.read.option("minPartitions", 1).table(table).rdd.getNumPartitions() == 1  # those of the statement count first
+
+
+def test_a_misspelt_option_of_a_table_is_an_error(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str, table: str) -> None:
+    spark.sql(f"CREATE TABLE {table} USING `busmq-realtime` OPTIONS (subscribe '{queue}', `redis.url` '{bus.url}', minPartition 2)")
+    with pytest.raises(IllegalArgumentException, match=r"unknown option 'minPartition'; did you mean 'minPartitions'"):
+        spark.sql(f"SELECT * FROM {table}").collect()
 
 
 def test_a_table_of_the_source_in_python_takes_its_options_from_the_statement_and_says_so(

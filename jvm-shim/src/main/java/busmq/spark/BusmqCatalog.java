@@ -1,26 +1,31 @@
 package busmq.spark;
 
+import busmq.spark.catalog.NewTable;
 import busmq.spark.catalog.QueueTable;
 import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.RedisOptions;
+import busmq.spark.options.WriteOptions;
+import busmq.spark.sink.NewQueue;
 import busmq.spark.store.ReadStore;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * The queues of a bus as tables: {@code spark.sql.catalog.bus = busmq.spark.BusmqCatalog}, with {@code spark.sql.catalog.bus.redis.url} and the
  * other {@code redis.*} options beside it. Gap: a catalog is a Java class.
  *
- * <p>SELECT is a snapshot, which removes nothing, and INSERT appends. Queues are neither made nor removed by SQL.
+ * <p>SELECT is a snapshot, which removes nothing, INSERT appends, and CREATE TABLE makes a queue. SQL removes none.
  */
 public final class BusmqCatalog implements TableCatalog {
     private String name;
@@ -66,6 +71,23 @@ public final class BusmqCatalog implements TableCatalog {
             }
         }
         throw new NoSuchTableException(table);
+    }
+
+    @Override
+    public Table createTable(Identifier table, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
+        if (table.namespace().length > 0) {
+            throw new NoSuchNamespaceException(table.namespace());
+        }
+        WriteOptions options = NewTable.options(table.name(), info, given);
+        if (tableExists(table)) {
+            throw new TableAlreadyExistsException(table);
+        }
+        NewQueue.create(options, table.name());
+        try {
+            return loadTable(table);
+        } catch (NoSuchTableException gone) {
+            throw BusException.caused(gone, ErrorKind.QUEUE_MISSING, "queue", table.name());
+        }
     }
 
     @Override

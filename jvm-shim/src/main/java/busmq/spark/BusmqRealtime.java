@@ -33,6 +33,6 @@ public final class BusmqRealtime implements TableProvider, DataSourceRegister {
 
     @Override
     public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
-        return new BusmqTable(shortName(), schema);
+        return new BusmqTable(shortName(), schema, properties);
     }
 }

@@ -1,29 +1,45 @@
 package busmq.spark;
 
+import busmq.spark.catalog.NamedWrite;
 import busmq.spark.sink.SinkBuilder;
 import busmq.spark.source.BusmqScan;
 import java.util.EnumSet;
+import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** Queues as a table: a stream of what comes, a snapshot of what is stored, and a place to append to. Which queues is in the options of each use. */
+/**
+ * Queues as a table: a stream of what comes, a snapshot of what is stored, and a place to append to. Which queues is in the options of each use, or
+ * in the OPTIONS of a CREATE TABLE; of these each use takes those that are for it.
+ */
 public final class BusmqTable implements SupportsRead, SupportsWrite {
     private static final Set<TableCapability> ABILITIES =
             Set.copyOf(EnumSet.of(TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_READ, TableCapability.STREAMING_WRITE,
                     TableCapability.BATCH_WRITE, TableCapability.TRUNCATE, TableCapability.ACCEPT_ANY_SCHEMA));
     private final String name;
     private final StructType schema;
+    private final Map<String, String> own = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
 
-    public BusmqTable(String name, StructType schema) {
+    /** {@code properties} are those of the table, with its OPTIONS; of {@code load()} and {@code save()} they are the options of the use. */
+    public BusmqTable(String name, StructType schema, Map<String, String> properties) {
         this.name = name;
         this.schema = schema;
+        properties.forEach((key, value) -> {
+            boolean option = key.startsWith(TableCatalog.OPTION_PREFIX);
+            String plain = option ? key.substring(TableCatalog.OPTION_PREFIX.length()) : key;
+            if (option || Contract.takes("read", plain) || Contract.takes("write", plain)) {
+                own.put(plain, value); // others are Spark's
+            }
+        });
     }
 
     @Override
@@ -44,11 +60,24 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return () -> new BusmqScan(schema, options);
+        return () -> new BusmqScan(schema, with("read", "write", options));
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return new SinkBuilder(info);
+        CaseInsensitiveStringMap all = with("write", "read", info.options());
+        return new SinkBuilder(all.size() == info.options().size() ? info : new NamedWrite(info, all));
+    }
+
+    /** The options of one use, before those of the table, without what is for the other use only. */
+    private CaseInsensitiveStringMap with(String use, String other, CaseInsensitiveStringMap given) {
+        Map<String, String> all = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
+        own.forEach((name, value) -> {
+            if (Contract.takes(use, name) || !Contract.takes(other, name)) {
+                all.put(name, value);
+            }
+        });
+        all.putAll(given.asCaseSensitiveMap());
+        return new CaseInsensitiveStringMap(all);
     }
 }

@@ -5,8 +5,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A write with options of ours, whose only column is the value whatever it is called: {@code INSERT INTO bus.orders VALUES ('…')}. */
-record NamedWrite(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
-    NamedWrite(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
+public record NamedWrite(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
+    /** The same write with the options. */
+    public NamedWrite(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
         this(info.queryId(), named(info.schema()), options);
     }
 

@@ -32,7 +32,7 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
         this.queue = queue;
         this.redis = redis;
         this.state = state;
-        table = new BusmqTable(queue, SourceSchema.FULL);
+        table = new BusmqTable(queue, SourceSchema.FULL, Map.of());
     }
 
     @Override

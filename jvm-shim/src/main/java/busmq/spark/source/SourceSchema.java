@@ -17,7 +17,7 @@ public final class SourceSchema {
     private SourceSchema() {}
 
     /** Throws BUSMQ_CONFIG unless a schema that a user asked for has only our columns with types they can have, in any order. */
-    static void check(StructType schema) {
+    public static void check(StructType schema) {
         for (StructField column : schema.fields()) {
             if (!FULL.getFieldIndex(column.name()).isDefined()) {
                 throw BusException.config("column " + PyText.repr(column.name())
