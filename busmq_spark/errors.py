@@ -332,6 +332,16 @@ class StaleBatch(BusError):
     )
 
 
+class StaleRun(BusError):
+    """A later run of the same sink has begun: it stages this batch itself. Nothing of this run was appended, and its rows are not lost."""
+
+    code = "BUSMQ_STALE_RUN"
+    template = (
+        "sink {sink}: batch {batch} is not recorded, since a later run of the query has begun to stage. Let one run at a time use a sink and its "
+        "checkpoint; the later one goes on"
+    )
+
+
 class BatchChanged(BusError):
     """A batch number that the sink has recorded came again with other offsets, or with other rows; ``details["by"]`` says which."""
 

@@ -20,7 +20,7 @@ from busmq_spark.cli.safe import count
 from busmq_spark.cli.target import Place, opened, place_of
 from busmq_spark.cli.where import RedisOption
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import sink_record
+from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import LONG_TTL_S, attach, close, push_many
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LocalToolMissing
@@ -178,7 +178,7 @@ def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple
                     # A query leaves these to their ttl, so that its next run finds them; this one has no next run.
                     place.link.execute(command("DEL", place.keys.lease("")))
                     place.link.execute(command("DEL", place.keys.sinks))
-                    place.link.execute(command("DEL", sink_record(sink)))
+                    place.link.execute([command("DEL", key) for key in (place.keys.stages(sink), sink_record(sink), sink_queues(sink))])
 
 
 def _replay(report: Report, flights: Place, rows: int | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from busmq_spark.core.once import once
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners)$|:(?:lease|hand|stage):")
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners)$|:(?:lease|hand|stages?):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
@@ -94,6 +94,10 @@ class QueueKeys:
         """Ours. List of staged values of one task attempt; ``attempt`` must be unique for ever."""
         return f"{self.base}:stage:{attempt}"
 
+    def stages(self, sink: str) -> str:
+        """Ours. Hash: attempt → epoch of the run that staged it, for the staged lists of one sink."""
+        return f"{self.base}:stages:{sink}"
+
 
 def queue_name(metadata_key: str, *, cluster: bool = False) -> str | None:
     """The queue whose metadata key this is, or None when it is another kind of key."""
@@ -143,8 +147,13 @@ def reply_queue(service: str, requester: str) -> str:
 
 
 def sink_record(sink: str) -> str:
-    """Ours. Hash ``batch``, ``manifest``: which staged lists make up the batch that a sink is committing."""
+    """Ours. Hash ``batch``, ``manifest``: which staged lists make up the batch that a sink is committing; ``epoch``, ``runs``: who may record one."""
     return f"bus:sink:{sink}"
+
+
+def sink_queues(sink: str) -> str:
+    """Ours. Hash: queue → the last run of the sink that staged rows for it."""
+    return f"bus:sink-queues:{sink}"
 
 
 def sink_of(owner: str, sink: str) -> str:

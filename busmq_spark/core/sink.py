@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from zlib import crc32
 
@@ -22,7 +22,7 @@ from busmq_spark.core.flow import Arg, Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import LONG_TTL_S
-from busmq_spark.errors import BatchChanged, QueueMissing, ServerRefused, StagingLost, StaleBatch
+from busmq_spark.errors import BatchChanged, QueueMissing, ServerRefused, StagingLost, StaleBatch, StaleRun
 
 STAGE_AGAIN = "Restart the query to stage them again"
 _GIVE_UP = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
@@ -55,6 +55,8 @@ class Staged:
     runs: tuple[tuple[int, int], ...]
     digest: int | None = None
     """:func:`digest` of the rows; None in a manifest of version 1."""
+    made: int = field(default=0, compare=False)
+    """Epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known."""
 
     @property
     def rows(self) -> int:
@@ -100,24 +102,26 @@ def encode_runs(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(runs)
 
 
-def encode_manifest(staged: Sequence[Staged]) -> str:
-    """The manifest of a batch, in the order of appending (version 2)."""
+def encode_manifest(staged: Sequence[Staged], made: int = 0) -> str:
+    """The manifest of a batch, in the order of appending (version 2). ``made`` is the epoch of the run that records it, if it is known."""
     lists = [[s.queue, s.server, s.key, s.runs, s.digest] for s in staged]
-    return json.dumps({"v": 2, "lists": lists}, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps({"v": 2, "lists": lists, **({"made": made} if made else {})}, separators=(",", ":"), ensure_ascii=False)
 
 
 def decode_manifest(text: str | bytes) -> tuple[Staged, ...]:
     """The inverse of :func:`encode_manifest`, also for version 1, which has no digests."""
-    lists = json.loads(text)["lists"]
-    return tuple(Staged(queue, server, key, tuple((size, times) for size, times in runs), *more) for queue, server, key, runs, *more in lists)
+    manifest = json.loads(text)
+    lists = [Staged(queue, server, key, tuple((size, times) for size, times in runs), *more) for queue, server, key, runs, *more in manifest["lists"]]
+    return tuple(replace(part, made=manifest.get("made", 0)) for part in lists)
 
 
-def stage(key: str, before: int, values: Sequence[Arg]) -> Call:
+def stage(key: str, before: int, values: Sequence[Arg], stages: str = "", epoch: int = 0) -> Call:
     """Append a chunk that ``before`` rows of the list precede, unless it is there; safe to repeat. The reply is the rows in the list.
 
-    The list and its ttl appear in one step, so that a task killed at any moment leaves nothing behind for ever.
+    The list, its ttl and its note in ``stages`` (core/staging.py) appear in one step, so a task killed at any moment leaves nothing behind for ever.
     """
-    return script("stage", (key,), (before, STAGE_TTL_S, *values))
+    noted = (stages,) if stages else ()
+    return script("stage", (key, *noted), (before, STAGE_TTL_S, key.rpartition(":stage:")[2], epoch, *values))
 
 
 def stage_more(key: str, values: Sequence[Arg]) -> Call:
@@ -139,14 +143,16 @@ def seal(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
             raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key, remedy=STAGE_AGAIN)
 
 
-def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> Flow[tuple[Staged, ...]]:
+def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", epoch: int = 0) -> Flow[tuple[Staged, ...]]:
     """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then that holds.
 
     ``span`` says which part of its sources the batch covers, ``<digest>:<text>``; empty where that is not known.
-    Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new checkpoint counts from 0 again), and
-    BatchChanged when the batch on record is another one.
+    ``epoch`` is that of the run which staged it. Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new
+    checkpoint counts from 0 again), StaleRun when a later run of the sink has begun, and BatchChanged when the batch on record is another one.
     """
-    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged), LONG_TTL_S, query, span))
+    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged, epoch), LONG_TTL_S, query, span, epoch))
+    if not reply:
+        raise StaleRun(sink=sink, batch=batch)
     if len(reply) == 1:
         raise StaleBatch(sink=sink, batch=batch, found=int(reply[0]))
     held = decode_manifest(reply[1])
@@ -185,6 +191,10 @@ _VARIES = (
     "If instead the query computes other rows each time from the same input (uuid(), rand(), a sample), onChangedBatch=keep takes those that were "
     "recorded first"
 )
+_LOST = (
+    "The record of the sink is gone (the Redis that had it lost its data), and these may be other rows than those that were appended. Compare the "
+    "queue with the source, and start the query with a new checkpoint that begins behind what is there"
+)
 _SHOWN = 5
 """Queues that an error names."""
 
@@ -207,6 +217,12 @@ def _shown(content: dict[str, tuple[int, int | None]]) -> str:
     return ", ".join(shown or ["no rows"]) + (f" and {len(content) - _SHOWN} more queues" if len(content) > _SHOWN else "")
 
 
+def other_record(queue: str, staged: Sequence[Staged]) -> dict[str, str]:
+    """Details of BatchChanged where a queue has progress of a record that is gone."""
+    rows = sum(s.rows for s in staged)
+    return {"by": "rows", "found": f"rows that are appended to {queue!r}", "expected": f"{rows} rows for it", "remedy": _LOST}
+
+
 def recorded(sink: str, batch: int) -> Flow[tuple[Staged, ...]]:
     """The lists recorded for this batch; empty when another batch, or none, is on record."""
     held, manifest = yield command("HMGET", sink_record(sink), "batch", "manifest")
@@ -222,17 +238,26 @@ class Full:
     left: int
 
 
-def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged]) -> Flow[Full | None]:
+@dataclass(frozen=True, slots=True)
+class OtherRecord:
+    """Progress under the number of the batch is of a record that a run with the epoch ``made`` has made, and not of the one that is committed."""
+
+    made: int
+
+
+def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], void: int = 0) -> Flow[Full | OtherRecord | None]:
     """Append the staged lists of one queue in their order. None when all is appended, :class:`Full` when the queue has no room.
 
+    ``void``: progress of records that were made by runs with lower epochs counts for nothing.
     Safe to repeat at any time, by anybody, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
     """
     slot = moved = 0
+    marks = (staged[0].made if staged else 0, void, _whole(staged))
     while 0 <= slot < len(staged):
         part = staged[slot]
-        names = (*keys.shared, keys.sinks, part.key)
+        names = (*keys.shared, keys.sinks, part.key, keys.stages(sink))
         size, last = part.chunk_at(moved), int(slot == len(staged) - 1)
-        args = (keys.available, sink, batch, slot, moved, size, part.rows, last, LONG_TTL_S)
+        args = (keys.available, sink, batch, slot, moved, size, part.rows, last, LONG_TTL_S, keys.stage(""), *marks)
         status, a, b = yield script("commit", names, args)
         match status:
             case b"moved":
@@ -248,11 +273,19 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged]) -> 
                 raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_GIVE_UP)
             case b"stale":
                 raise StaleBatch(sink=sink, batch=batch, found=a)
+            case b"other":
+                return OtherRecord(a)
             case b"missing":
                 raise QueueMissing(queue=keys.name)
             case _:
                 raise ServerRefused(url="", reason=f"unknown commit status {status!r}")
     return None
+
+
+def _whole(staged: Sequence[Staged]) -> str:
+    """What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known."""
+    digests = [s.digest for s in staged if s.digest is not None]
+    return f"{sum(s.rows for s in staged)}-{total(digests)}" if len(digests) == len(staged) else ""
 
 
 def discard(keys: Sequence[str]) -> Flow[None]:

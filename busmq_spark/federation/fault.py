@@ -38,6 +38,7 @@ OPEN: dict[str, type[BusError]] = {
         errors.RequestTimeout,
         errors.StagingLost,
         errors.StaleBatch,
+        errors.StaleRun,
         errors.StateError,
         errors.UnreadBacklog,
         errors.WireError,

@@ -144,6 +144,11 @@ def sink_store(options: WriteOptions, *, task: bool = False) -> WriteStore:
     return found
 
 
+def own_sink_store(options: WriteOptions) -> WriteStore:
+    """A new store for a thread beside the one that writes; nothing is connected yet."""
+    return open_link(options, options.links[0][0]) if options.links else open_redis(options)
+
+
 _CHECKED: set[tuple[int, RedisOptions]] = set()
 
 

@@ -14,11 +14,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.core.sink import Staged
 from busmq_spark.core.sink import attempt as attempt_of
-from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
+from busmq_spark.core.staging import Run
+from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.brief import brief
 from busmq_spark.spark.process import freeze
+from busmq_spark.spark.renewal import Renewal
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.span import span
 from busmq_spark.spark.stores import sink_store
@@ -26,31 +28,38 @@ from busmq_spark.store.protocol import Creation, FullPolicy, WriteStore
 from busmq_spark.topology.place import new_token
 
 ROWS_AT_ONCE = 10_000
+RUN = "spark.jobGroup.id"
+"""Local property: of a stream's tasks the id of the run of the query."""
 log = logging.getLogger("busmq_spark")
 
 
 class Outcome(WriterCommitMessage):
-    """What a task did: the query it belongs to and the lists it staged."""
+    """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing)."""
 
-    def __init__(self, query: str, staged: tuple[Staged, ...]) -> None:
+    def __init__(self, query: str, staged: tuple[Staged, ...], run: Run | None = None) -> None:
         self.query = query
         self.staged = staged
+        self.run = run
 
 
 class TaskWriter:
     """Rows of one task into staged lists, or straight into queues."""
 
-    def __init__(self, options: WriteOptions, columns: SinkColumns) -> None:
+    def __init__(self, options: WriteOptions, columns: SinkColumns, plan: str) -> None:
+        """``plan``: what the driver has called this write, unlike any other."""
         self._options = options
         self._columns = columns
+        self._plan = plan
 
     def write(self, batches: Iterator[Any]) -> Outcome:
         """Runs in a task; Spark repeats it as a whole when it raises."""
         freeze()
-        context = TaskContext.get()
-        query = (context and context.getLocalProperty("sql.streaming.queryId")) or ""
-        batch = (context and context.getLocalProperty("streaming.sql.batchId")) or "0"
-        attempt = attempt_of(query, batch, context.partitionId() if context else 0, new_token())
+        if self._options.delivery == "exactly-once":
+            with Renewal(self._options) as renewal:
+                return self._stage(batches, renewal)
+        return self._push(batches)
+
+    def _push(self, batches: Iterator[Any]) -> Outcome:
         store = sink_store(self._options, task=True)
         appender = store.appender()
         full = _policy(self._options)
@@ -59,15 +68,39 @@ class TaskWriter:
             for arrow in batches:
                 parts = list(self._columns.split(arrow))
                 if new := [queue for queue, _ in parts if queue not in attached]:
-                    appender.settle()
                     store.attach(new, creation(self._options))
                     attached.update(new)
                 for queue, values in parts:
-                    if self._options.delivery == "exactly-once":
-                        appender.stage(queue, store.keys(queue).stage(attempt), values)
-                    else:
-                        appender.push(queue, values, full)
-            return Outcome(query, tuple(appender.finish()))
+                    appender.push(queue, values, full)
+            appender.finish()
+            return Outcome("", ())
+        finally:
+            appender.abandon()
+
+    def _stage(self, batches: Iterator[Any], renewal: Renewal) -> Outcome:
+        context = TaskContext.get()
+        query = _property(context, "sql.streaming.queryId")
+        batch = _property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
+        attempt = attempt_of(query, batch, context.partitionId() if context else 0, new_token())
+        if query:
+            sink, run = self._options.sink or query, _property(context, RUN) or self._plan
+        else:
+            sink, run = self._options.sink if self._options.batch is not None else f"write-{self._plan}", self._plan
+        store = sink_store(self._options, task=True)
+        appender = store.appender()
+        attached: set[str] = set()
+        try:
+            for arrow in batches:
+                parts = list(self._columns.split(arrow))
+                if new := [queue for queue, _ in parts if queue not in attached]:
+                    appender.settle()
+                    begun = store.begin(sink, run, new)
+                    renewal.run = renewal.run or begun
+                    store.attach(new, creation(self._options))
+                    attached.update(new)
+                for queue, values in parts:
+                    appender.stage(queue, store.keys(queue).stage(attempt), values, renewal.run)
+            return Outcome(query, tuple(appender.finish()), renewal.run)
         except LinkLost:
             raise
         except BaseException:
@@ -86,11 +119,12 @@ class Committer:
         self._options = options
         self._store = store
 
-    def commit(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> tuple[Staged, ...]:
+    def commit(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", run: Run | None = None) -> tuple[Staged, ...]:
         """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
         if not sink:
             raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
-        held = self._record(sink, batch, staged, query, span)
+        self._say_moved(sink, run)
+        held = self._record(sink, batch, staged, query, span, run.epoch if run else 0)
         kept = {s.key for s in held}
         self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
         parts: dict[str, list[Staged]] = {}
@@ -102,13 +136,22 @@ class Committer:
                 self._append(queue, sink, batch, part)
         return held
 
-    def _record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str) -> tuple[Staged, ...]:
+    def _say_moved(self, sink: str, run: Run | None) -> None:
+        queue = self._options.queue
+        if run is not None and run.before and queue is not None and queue not in run.before:
+            log.warning(
+                "Sink %s wrote its last batch to %s and writes to queue %r now: what it wrote before stays where it is, and of a batch that was "
+                "recorded then, what is missing still goes there. With a new checkpoint everything goes to the new queue",
+                *(sink, ", ".join(map(repr, run.before[:5])), queue),
+            )
+
+    def _record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str, epoch: int) -> tuple[Staged, ...]:
         if not staged:
             # A batch without rows is not recorded: the record of the last one with rows stays. Rows that were recorded under its number are appended.
             return self._store.recorded(sink, batch)
         try:
-            return self._store.record(sink, batch, staged, query, span)
-        except (BatchChanged, StaleBatch, StagingLost) as error:
+            return self._store.record(sink, batch, staged, query, span, epoch)
+        except (BatchChanged, StaleBatch, StaleRun, StagingLost) as error:
             if self._options.on_changed_batch == "keep" and error.details.get("by") == "rows":
                 log.warning("%s. What was recorded first is kept", error)
                 return self._store.recorded(sink, batch)
@@ -142,16 +185,17 @@ class _StreamSink:
         self._options = options
         self._columns = columns
         self._checkpoint = checkpoint
+        self._plan = new_token()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         freeze()
-        query, staged = _collected(messages)
+        query, staged, run = _collected(messages)
         if self._options.delivery == "exactly-once":
             committer = Committer(self._options, sink_store(self._options))
-            committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId))
+            committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId), run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        query, staged = _collected(messages)
+        query, staged, _ = _collected(messages)
         if staged and None in messages:  # else a commit was tried, and its record may still arrive
             # Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one.
             with suppress(BusError):
@@ -167,7 +211,7 @@ class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
             while rows := list(islice(iterator, ROWS_AT_ONCE)):
                 yield self._columns.batch_of(rows)
 
-        return TaskWriter(self._options, self._columns).write(batches())
+        return TaskWriter(self._options, self._columns, self._plan).write(batches())
 
 
 def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) -> DataSourceStreamWriter:
@@ -186,7 +230,7 @@ if compat.StreamArrowWriter is not None:
         """Takes Arrow batches as they come."""
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            return TaskWriter(self._options, self._columns).write(iterator)
+            return TaskWriter(self._options, self._columns, self._plan).write(iterator)
 
 
 @brief
@@ -204,25 +248,25 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = replace(options, delivery="exactly-once") if overwrite else options
         self._columns = columns
         self._truncate = overwrite
+        self._plan = new_token()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return TaskWriter(self._options, self._columns).write(iterator)
+        return TaskWriter(self._options, self._columns, self._plan).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze()
         store = sink_store(self._options)
-        _, staged = _collected(messages)
+        _, staged, run = _collected(messages)
         if self._truncate:
             store.truncate(list(dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))))
         if self._options.batch is not None:
-            Committer(self._options, store).commit(self._options.sink, self._options.batch, staged)
-        elif staged:
-            sink = f"write-{new_token()}"
-            Committer(self._options, store).commit(sink, 0, staged)
-            store.forget(sink, staged)
+            Committer(self._options, store).commit(self._options.sink, self._options.batch, staged, run=run)
+        elif run is not None:
+            Committer(self._options, store).commit(run.sink, 0, staged, run=run)
+            store.forget(run.sink, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _, staged = _collected(messages)
+        _, staged, _ = _collected(messages)
         if None in messages:  # as in _StreamSink.abort
             with suppress(BusError):
                 Committer(self._options, sink_store(self._options)).abort("", 0, staged)
@@ -237,7 +281,13 @@ def _policy(options: WriteOptions) -> FullPolicy:
     return FullPolicy(options.full_timeout_ms if options.on_full == "block" else 0)
 
 
-def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Staged]]:
-    """The query and all staged lists, in partition order (Spark aligns the messages with the partitions)."""
+def _property(context: TaskContext | None, name: str) -> str:
+    return (context and context.getLocalProperty(name)) or ""
+
+
+def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Staged], Run | None]:
+    """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
     outcomes = [m for m in messages if isinstance(m, Outcome)]
-    return next((m.query for m in outcomes if m.query), ""), [s for m in outcomes for s in m.staged]
+    runs = [m.run for m in outcomes if m.run is not None]
+    run = next((run for run in runs if run.before), runs[0] if runs else None)
+    return next((m.query for m in outcomes if m.query), ""), [s for m in outcomes for s in m.staged], run

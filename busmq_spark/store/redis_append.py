@@ -15,6 +15,7 @@ from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.sink import STAGE_AGAIN, Staged, digest, discard, encode_runs, next_segment, stage, stage_more, total
+from busmq_spark.core.staging import Run
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.topology.links import Link
@@ -31,6 +32,9 @@ class _List:
     queue: str
     server: int
     key: str
+    stages: str = ""
+    epoch: int = 0
+    """Where the list is noted, and under which run."""
     sent: int = 0
     """Rows of the segment, confirmed or under way."""
     sizes: list[int] = field(default_factory=list)
@@ -61,7 +65,12 @@ class _Sent:
     @property
     def call(self) -> Call:
         """The first chunk brings the ttl; the others need not be copied through Lua."""
-        return stage_more(self.part.key, self.values) if self.before else stage(self.part.key, 0, self.values)
+        return stage_more(self.part.key, self.values) if self.before else self.again
+
+    @property
+    def again(self) -> Call:
+        """The same, safe to repeat."""
+        return stage(self.part.key, self.before, self.values, self.part.stages, self.part.epoch)
 
     def settle(self, found: int) -> None:
         """The reply has come. Raises StagingLost when other rows than ours are there, or ours are not."""
@@ -127,17 +136,17 @@ class _Pipe:
         for sent in waiting:
             again = _Sent(sent.part, sent.part.sent, sent.values)
             sent.part.sent += len(sent.values)
-            again.settle(self._link.execute(stage(again.part.key, again.before, again.values)))
+            again.settle(self._link.execute(again.again))
 
 
-def stage_at(link: Link, part: Staged, before: int, values: Sequence[bytes]) -> int:
+def stage_at(link: Link, part: Staged, before: int, values: Sequence[bytes], stages: str = "", epoch: int = 0) -> int:
     """Append values to a staged list that ``before`` rows precede, unless they are there; safe to repeat. The rows up to and with them.
 
     For writes that another machine numbers and repeats. Raises StagingLost when the list has fewer rows than ``before``.
     """
     borders, calls = [before], []
     for chunk in chunks(values):
-        calls.append(stage(part.key, borders[-1], chunk))
+        calls.append(stage(part.key, borders[-1], chunk, stages, epoch))
         borders.append(borders[-1] + len(chunk))
     try:
         _check_stage(part, link.stream(calls, DEPTH), borders)
@@ -181,11 +190,12 @@ class RedisAppender:
         self._pipes = [_Pipe(link) for link in links]
         self._lists: dict[str, _List] = {}
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes]) -> None:
+    def stage(self, queue: str, key: str, values: Sequence[bytes], run: Run | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
         staged = self._lists.get(key)
         if staged is None:
-            staged = self._lists[key] = _List(queue, self._locate([queue])[queue], key)
+            noted = (self._keys(queue).stages(run.sink), run.epoch) if run else ()
+            staged = self._lists[key] = _List(queue, self._locate([queue])[queue], key, *noted)
         pipe = self._pipes[staged.server]
         for chunk in chunks(values):
             pipe.send(staged, chunk)

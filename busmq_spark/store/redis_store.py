@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 
 from busmq_spark.core import queue as queues_
 from busmq_spark.core import sink as sinks
+from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
 from busmq_spark.core.flow import Flow, command
-from busmq_spark.core.keys import QueueKeys, hash_index, sink_record
+from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.once import Remembered
-from busmq_spark.core.queue import Attached
+from busmq_spark.core.queue import LONG_TTL_S, Attached
 from busmq_spark.core.ranges import TARGET_BYTES
-from busmq_spark.core.sink import Full, Staged, by_queue
+from busmq_spark.core.sink import Full, OtherRecord, Staged, by_queue
+from busmq_spark.core.staging import Run
 from busmq_spark.core.state import Ack, AckResult, QueueState
-from busmq_spark.errors import LinkLost, QueueMissing
+from busmq_spark.errors import BatchChanged, LinkLost, QueueMissing, StagingLost, StaleRun
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Rows, Site, Traces
@@ -169,22 +171,54 @@ class RedisStore:
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate, self.keys)
 
-    def stage_at(self, queue: str, key: str, before: int, values: Sequence[bytes]) -> tuple[int, int]:
+    def stage_at(self, queue: str, key: str, before: int, values: Sequence[bytes], run: Run | None = None) -> tuple[int, int]:
         """One piece of a staged list, numbered by whoever may send it again: the rows up to and with it, and the list's server."""
         server = self.locate([queue])[queue]
-        return stage_at(self._links[server], Staged(queue, server, key, ()), before, values), server
+        noted = (self.keys(queue).stages(run.sink), run.epoch) if run else ()
+        return stage_at(self._links[server], Staged(queue, server, key, ()), before, values, *noted), server
 
     def push(self, queue: str, values: Sequence[bytes]) -> tuple[int, int]:
         """Append to the queue, at least once: how many were stored, and the maxsize that was in the way (0: none)."""
         return append(self._link(queue), self.keys(queue), values)
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> tuple[Staged, ...]:
-        for server, part in _by_server(staged).items():
-            self._links[server].run(sinks.seal(sink, batch, part))
-        return self._home(sink).run(sinks.record(sink, batch, staged, query, span))
+    def begin(self, sink: str, run: str, queues: Sequence[str]) -> Run:
+        home = self._home(sink)
+        epoch, held = home.run(stagings.begin(sink, run, queues))
+        found = Run(sink, epoch, tuple(dict.fromkeys(part.queue for part in held or ())))
+        if held is not None:
+            before = list(home.run(stagings.listed(sink)))
+            self._grouped(before, lambda part: stagings.sweep([self.keys(queue) for queue in part], found, held))
+            home.run(stagings.unlist(sink, run, before))
+        return found
+
+    def renew(self, run: Run) -> None:
+        home = self._home(run.sink)
+        home.execute([command("EXPIRE", key, LONG_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
+        self._grouped(list(home.run(stagings.listed(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
+
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", epoch: int = 0) -> tuple[Staged, ...]:
+        home = self._home(sink)
+        try:
+            for server, part in _by_server(staged).items():
+                self._links[server].run(sinks.seal(sink, batch, part))
+        except StagingLost:
+            if epoch < int(home.execute(command("HGET", sink_record(sink), "epoch")) or 0):
+                raise StaleRun(sink=sink, batch=batch) from None
+            raise
+        recorded = home.run(sinks.record(sink, batch, staged, query, span, epoch))
+        if len({part.queue for part in staged}) > 1:
+            home.execute(command("UNLINK", sink_queues(sink)))  # tasks name them anew with the next batch; names that no row has any more end here
+        return recorded
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
-        return self._links[staged[0].server].run(sinks.commit(self.keys(queue), sink, batch, staged))
+        link, keys = self._links[staged[0].server], self.keys(queue)
+        found = link.run(sinks.commit(keys, sink, batch, staged))
+        if isinstance(found, OtherRecord):
+            void = int(self._home(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
+            found = link.run(sinks.commit(keys, sink, batch, staged, void))
+        if isinstance(found, OtherRecord):
+            raise BatchChanged(sink=sink, batch=batch, **sinks.other_record(queue, staged))
+        return found
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
         found: dict[str, Full | QueueMissing | None] = {}
@@ -202,7 +236,7 @@ class RedisStore:
     def forget(self, sink: str, staged: Sequence[Staged]) -> None:
         for server, part in _by_server(staged).items():
             self._links[server].run(sinks.forget([self.keys(queue) for queue in dict.fromkeys(s.queue for s in part)], sink))
-        self._home(sink).execute(command("DEL", sink_record(sink)))
+        self._home(sink).execute([command("DEL", key) for key in (sink_record(sink), sink_queues(sink))])
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
         return self._home(sink).run(sinks.recorded(sink, batch))

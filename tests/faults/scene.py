@@ -80,7 +80,7 @@ class Bus:
         """How far the only sink of a queue has come: ``batch:slot:moved`` or ``batch:done``."""
         found = self.link.execute(command("HVALS", self.keys(queue).sinks))
         assert len(found) <= 1, found
-        return found[0].decode() if found else ""
+        return found[0].decode().partition(";")[0] if found else ""
 
     def staged(self, queue: str, batch: int) -> dict[str, int]:
         """Rows in each list that tasks of a batch have staged for a queue."""

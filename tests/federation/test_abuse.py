@@ -164,7 +164,7 @@ async def test_malformed_sequences_end_their_channel_or_socket_only(served: Serv
 def bulk_calls(queue: str) -> list[bytes]:
     """Sound calls of bulk, most with arguments that make sense."""
     key = f"bus:queue:{queue}:stage:batch:0:0:{'0' * 16}"
-    staged = [[queue, 0, key, [[1, 1]], None]]
+    staged = [[queue, 0, key, [[1, 1]], None, 0]]
     arguments: dict[str, list[Any]] = {
         "hello": [1, "client"],
         "discover": [],
@@ -187,9 +187,11 @@ def bulk_calls(queue: str) -> list[bytes]:
         "recorded": ["sink", 0],
         "ends": [[queue]],
         "trim": [{queue: 1}],
-        "stage": [queue, key, 0],
+        "begin": ["sink", "run", [queue]],
+        "renew": [["sink", 1, []]],
+        "stage": [queue, key, 0, ["sink", 1, []]],
         "push": [queue],
-        "record": ["sink", 0, staged, "q", ""],
+        "record": ["sink", 0, staged, "q", "", 0],
         "commit": [queue, "sink", 0, staged],
         "discard": [staged],
         "forget": ["sink", staged],

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from busmq_spark import errors
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
@@ -33,8 +34,9 @@ JSON = st.recursive(
     max_leaves=12,
 )
 VALUES = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
-STAGED = st.builds(Staged, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE)
+STAGED = st.builds(Staged, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE, WHOLE)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
+RUN = st.builds(Run, TEXT, WHOLE, NAMES)
 STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 
 
@@ -61,9 +63,11 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "read_many": (st.lists(st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE), max_size=3).map(tuple), st.booleans(), WHOLE),
     "listen": (NAMES,),
     "wait": (WHOLE,),
-    "stage": (TEXT, TEXT, WHOLE),
+    "begin": (TEXT, TEXT, NAMES),
+    "renew": (RUN,),
+    "stage": (TEXT, TEXT, WHOLE, RUN),
     "push": (TEXT,),
-    "record": (TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple), TEXT, TEXT),
+    "record": (TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple), TEXT, TEXT, WHOLE),
     "commit": (TEXT, TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple)),
     "recorded": (TEXT, WHOLE),
     "discard": (st.lists(STAGED, max_size=3).map(tuple),),
@@ -81,6 +85,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "subscriptions": by_queue(by_queue(WHOLE)),
     "traces": st.builds(Traces, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
     "wait": st.booleans(),
+    "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),
     "record": st.lists(STAGED, max_size=3).map(tuple),
     "commit": st.none() | st.builds(Full, TEXT, WHOLE, WHOLE),

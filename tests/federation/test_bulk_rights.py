@@ -28,11 +28,11 @@ from tests.federation.bulk_site import Site, site
 pytestmark = pytest.mark.redis
 NEEDS = {
     "read": "ack bytes_until counters holders keep_alive lease listen marks read read_many states subscribe subscriptions traces",
-    "write": "commit discard forget push record stage",
+    "write": "begin commit discard forget push record stage",
     "admin": "ends trim",
     "any": "attach",
 }
-OF_NO_QUEUE = {"hello", "discover", "wait", "recorded"}
+OF_NO_QUEUE = {"hello", "discover", "wait", "recorded", "renew"}
 THREE = [b"1", b"2", b"3"]
 SECRETS = {name: f"the-secret-of-{name}-{secrets.token_hex(8)}" for name in ("all", "reader", "writer", "other")}
 FILE = f"""
@@ -113,6 +113,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "listen": lambda: store._link.call("listen", [queue]),
         "stage": lambda: staged(store, queue),
         "push": lambda: store.appender().push(queue, [b"4"], FullPolicy(0)),
+        "begin": lambda: store.begin("sink", "run", [queue]),
         "record": lambda: store.record("sink", 0, [part]),
         "commit": lambda: store.commit(queue, "sink", 0, [part]),
         "discard": lambda: store.discard([part]),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from busmq_spark.core.sink import Staged, attempt
+from busmq_spark.core.staging import Run
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
@@ -83,9 +84,30 @@ def count(direct: RedisStore, queue: str) -> int:
 @pytest.mark.parametrize("who", ["nobody", "reader"])
 def test_who_may_push_nowhere_has_no_sinks(as_: As, fresh: Fresh, who: str) -> None:
     sink = fresh("sink")
-    for name, *arguments in (("record", sink, 2**53 - 1, [], "", ""), ("recorded", sink, 0), ("forget", sink, []), ("discard", [])):
+    for name, *arguments in (
+        ("record", sink, 2**53 - 1, [], "", "", 0),
+        ("recorded", sink, 0),
+        ("renew", Run(sink, 1)),
+        ("forget", sink, []),
+        ("discard", []),
+    ):
         with pytest.raises(FederationRefused, match="may not"):
             as_(who)._link.call(name, *arguments)
+
+
+def test_what_a_run_has_staged_is_out_of_reach_of_runs_of_other_secrets_and_of_later_ones_beside_the_server(
+    as_: As, direct: RedisStore, queue: str, fresh: Fresh
+) -> None:
+    sink, key = fresh("sink"), direct.keys(queue).stage(attempt("", "0", 0, secrets.token_hex(8)))
+    victim = as_("victim")
+    appender = victim.appender()
+    appender.stage(queue, key, [b"row"], victim.begin(sink, "one", [queue]))
+    parts = appender.finish()
+    for other in (as_("other"), direct):
+        later = other.begin(sink, "two", [queue])
+        other.renew(later)
+        assert other.record(sink, 2**50, [], epoch=later.epoch) == ()
+    assert victim.record(sink, 0, parts, epoch=1 << 50) == tuple(parts)
 
 
 def test_a_sink_beside_the_server_is_out_of_reach_of_its_peers(as_: As, direct: RedisStore, queue: str, fresh: Fresh) -> None:

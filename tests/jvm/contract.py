@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import errors, options, parsers
-from busmq_spark.core import keys, message, queue, ranges, sink, state
+from busmq_spark.core import keys, message, queue, ranges, sink, staging, state
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.spark import acks, attach, discovery, lease, offsets, plan, reader, span
 from busmq_spark.store import redis_range
@@ -66,6 +66,7 @@ def _of_queues() -> dict[str, int]:
         "longTtlS": queue.LONG_TTL_S,
         "ackMost": queue.ACK_MOST,
         "stageTtlS": sink.STAGE_TTL_S,
+        "namesAtOnce": staging.NAMES_AT_ONCE,
         "queuesShown": sink._SHOWN,
         "queuesPerCall": state.QUEUES_PER_CALL,
         "stateItems": state._STATE_ITEMS,
@@ -130,6 +131,7 @@ def _texts() -> dict[str, str]:
         "sentinelMaster": sentinel.DEFAULT_MASTER,
         "stageAgain": sink.STAGE_AGAIN,
         "giveUp": sink._GIVE_UP,
+        "recordGone": sink._LOST,
         "older": sink._OLDER,
         "varies": sink._VARIES,
         "policyUnknown": eviction.UNKNOWN,

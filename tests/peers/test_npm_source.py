@@ -23,6 +23,7 @@ from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark import lease, reader
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter
+from busmq_spark.topology.place import new_token
 from tests.conftest import Fresh
 from tests.federation.cutting import cutter
 from tests.peers.npm import Npm
@@ -209,7 +210,7 @@ def test_a_list_with_holes_is_found_through(queries: Queries, fresh: Fresh) -> N
 def writer(queries: Queries, queue: str, **options: str) -> TaskWriter:
     link = {"federation.url": f"dc=ws://127.0.0.1:{queries.port}/bus", "federation.secret": SECRET, "federation.secretInUrl": "true"}
     where = {**link, "queue": queue}
-    return TaskWriter(parse(WriteOptions, {**where, **options}), SinkColumns("value", None, queue))
+    return TaskWriter(parse(WriteOptions, {**where, **options}), SinkColumns("value", None, queue), new_token())
 
 
 def test_a_sink_writes_in_order_at_least_once_and_never_pretends_more(queries: Queries, fresh: Fresh) -> None:

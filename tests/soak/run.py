@@ -252,7 +252,7 @@ class Run(Pipeline):
 
     def _left(self) -> list[str]:
         keys = [str(key) for key in self.site.server.command("KEYS", "*")]  # type: ignore[union-attr]
-        ends_by_itself = re.compile(r"^bus:sink:|:(?:stage|lease):|:sinks$")  # a sink's progress outlives its queue on purpose
+        ends_by_itself = re.compile(r"^bus:sink(?:-queues)?:|:(?:stages?|lease):|:sinks$")  # a sink's progress outlives its queue on purpose
         if strange := [key for key in keys if not ends_by_itself.search(key)]:
             raise Violation(f"keys that outlive their queue: {strange[:5]}")
         if (grown := self.site.memory() - self.site.calm_memory) > 64 * 2**20:

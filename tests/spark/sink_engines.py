@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from threading import Event
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -14,6 +17,7 @@ from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import BatchWriter
 from tests.spark.jvm_engine import asked
+from tests.support import PATIENCE_S
 
 SCHEMA = StructType().add("queue", "string").add("value", "binary")
 Row = bytes | tuple[str, bytes]
@@ -24,6 +28,10 @@ class SinkEngine(Protocol):
     """One write: each task stages its rows (or pushes them, at least once), then the driver commits what they staged."""
 
     def stage(self, rows: Sequence[Row]) -> None: ...
+    def staging(self, rows: Sequence[Row]) -> AbstractContextManager[None]:
+        """A task that has staged rows, and waits for more until the block ends."""
+        ...
+
     def commit(self) -> None: ...
 
 
@@ -36,9 +44,27 @@ class PythonSink:
         self._messages: list[Any] = []
 
     def stage(self, rows: Sequence[Row]) -> None:
-        queues, values = zip(*map(split, rows), strict=True)
-        batch = pa.RecordBatch.from_arrays([pa.array(queues, pa.string()), pa.array(values, pa.binary())], ["queue", "value"])
-        self._messages.append(self._write.write(iter([batch])))
+        self._messages.append(self._write.write(iter([_arrow(rows)])))
+
+    @contextmanager
+    def staging(self, rows: Sequence[Row]) -> Iterator[None]:
+        half = len(rows) // 2
+        reached, ended = Event(), Event()
+
+        def batches() -> Iterator[Any]:
+            yield _arrow(rows[:half])
+            reached.set()
+            assert ended.wait(PATIENCE_S)
+            yield _arrow(rows[half:])
+
+        with ThreadPoolExecutor() as pool:
+            writing = pool.submit(self._write.write, batches())
+            assert reached.wait(PATIENCE_S)
+            try:
+                yield
+            finally:
+                ended.set()
+            self._messages.append(writing.result(PATIENCE_S))
 
     def commit(self) -> None:
         self._write.commit(self._messages)
@@ -64,6 +90,11 @@ class JavaSink:
         self._messages: list[Any] = []
 
     def stage(self, rows: Sequence[Row]) -> None:
+        with self.staging(rows):
+            pass
+
+    @contextmanager
+    def staging(self, rows: Sequence[Row]) -> Iterator[None]:
         writer = self._factory.createWriter(len(self._messages), len(self._messages))
         try:
             for row in rows:
@@ -71,6 +102,7 @@ class JavaSink:
                 cells = self._gateway.new_array(self._jvm.java.lang.Object, 2)
                 cells[0], cells[1] = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(queue), value
                 asked(lambda cells=cells: writer.write(self._jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(cells)))  # type: ignore[misc]
+            yield
             self._messages.append(asked(writer.commit))
         except BusError:
             writer.abort()  # as Spark does
@@ -87,3 +119,8 @@ class JavaSink:
 
 def split(row: Row) -> tuple[str, bytes]:
     return row if isinstance(row, tuple) else ("", row)
+
+
+def _arrow(rows: Sequence[Row]) -> Any:
+    queues, values = zip(*map(split, rows), strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(queues, pa.string()), pa.array(values, pa.binary())], ["queue", "value"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,36 +141,72 @@ def test_a_sink_without_a_name_is_refused(bus: Bus, queue: str) -> None:
         Committer(options, open_store(options)).commit("", 0, [])
 
 
-def test_after_real_time_mode_a_recorded_batch_does_not_stand_for_another(spark: SparkSession, bus: Bus, queue: str, tmp_path: Path) -> None:
-    """Exactly once dies between record and commit log, a real-time run ends before its first checkpoint, and exactly once goes on."""
+class BothWays:
+    """A query over the queue ``<queue>-in`` that runs exactly once and in real time by turns, with one checkpoint."""
+
+    def __init__(self, spark: SparkSession, bus: Bus, queue: str, checkpoint: Path) -> None:
+        self._spark, self._bus, self._queue, self._checkpoint = spark, bus, queue, checkpoint
+
+    def start(self, *columns: str, sink: dict[str, str], **trigger: Any) -> Any:
+        options = {"redis.url": self._bus.url, "subscribe": f"{self._queue}-in", "ack": "none"}
+        rows = self._spark.readStream.format(JAVA).options(**options).load().selectExpr(*columns)
+        writer = rows.writeStream.format(JAVA).options(**{"redis.url": self._bus.url, "asyncProgressTrackingEnabled": "false", **sink})
+        return writer.option("checkpointLocation", str(self._checkpoint)).outputMode("update").trigger(**trigger).start()
+
+    def drain(self, *columns: str, sink: dict[str, str]) -> None:
+        assert self.start(*columns, sink=sink, availableNow=True).awaitTermination(int(PATIENCE_S))
+
+    def forget_after(self, batch: int) -> None:
+        """The checkpoint is restored to an older state."""
+        for log in ("commits", "offsets"):
+            for file in (self._checkpoint / log).iterdir():
+                if int(file.name.removeprefix(".").partition(".")[0]) > batch:
+                    file.unlink()
+
+
+@pytest.fixture
+def both_ways(spark: SparkSession, bus: Bus, queue: str, tmp_path: Path) -> Iterator[BothWays]:
     settings = {**SESSION, "spark.sql.streaming.realTimeMode.allowlistCheck": "false", "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
-    try:
-        source, checkpoint = f"{queue}-in", tmp_path / "c"
+    yield BothWays(spark, bus, queue, tmp_path / "c")
+    for name, old in before.items():
+        spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
-        def start(**trigger: Any) -> Any:
-            rows = spark.readStream.format(JAVA).options(**{"redis.url": bus.url, "subscribe": source}).load().select("value")
-            writer = rows.writeStream.format(JAVA).options(**{"redis.url": bus.url, "queue": queue, "asyncProgressTrackingEnabled": "false"})
-            return writer.option("checkpointLocation", str(checkpoint)).outputMode("update").trigger(**trigger).start()
 
-        bus.push(source, *map(str, range(3)))
-        assert start(availableNow=True).awaitTermination(int(PATIENCE_S))
-        for log in ("commits", "offsets"):
-            for file in (checkpoint / log).iterdir():
-                file.unlink()
-        bus.push(source, *map(str, range(3, 5)))
-        live = start(realTime="1 hour")
-        wait_until(lambda: live.exception() or bus.stored(queue)[-1:] == [b"4"], PATIENCE_S)
-        assert live.exception() is None
-        live.stop()
-        for log in ("commits", "offsets"):
-            for file in (checkpoint / log).iterdir():
-                file.unlink()
-        bus.push(source, *map(str, range(5, 9)))
-        assert start(availableNow=True).awaitTermination(int(PATIENCE_S))
-        assert sorted(set(number(bus.stored(queue)))) == list(range(9))
-    finally:
-        for name, old in before.items():
-            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+def test_after_real_time_mode_a_recorded_batch_does_not_stand_for_another(bus: Bus, queue: str, both_ways: BothWays) -> None:
+    """Exactly once dies between record and commit log, a real-time run ends before its first checkpoint, and exactly once goes on."""
+    sink = {"queue": queue}
+    bus.push(f"{queue}-in", *map(str, range(3)))
+    both_ways.drain("value", sink=sink)
+    both_ways.forget_after(-1)
+    bus.push(f"{queue}-in", *map(str, range(3, 5)))
+    live = both_ways.start("value", sink=sink, realTime="1 hour")
+    wait_until(lambda: live.exception() or bus.stored(queue)[-1:] == [b"4"], PATIENCE_S)
+    assert live.exception() is None
+    live.stop()
+    both_ways.forget_after(-1)
+    bus.push(f"{queue}-in", *map(str, range(5, 9)))
+    both_ways.drain("value", sink=sink)
+    assert sorted(set(number(bus.stored(queue)))) == list(range(9))
+
+
+def test_after_real_time_mode_progress_in_a_queue_that_the_last_record_did_not_name_counts_for_nothing(
+    bus: Bus, queue: str, both_ways: BothWays
+) -> None:
+    """The checkpoint goes back by two batches, and the number that comes again was the last one with rows for its queue."""
+    columns = ("value", f"concat('{queue}-', substring(cast(value AS string), 1, 1)) AS queue")
+    for row in ("a0", "a1", "b2"):
+        bus.push(f"{queue}-in", row)
+        both_ways.drain(*columns, sink={})
+    both_ways.forget_after(0)
+    live = both_ways.start(*columns, sink={}, realTime="1 hour")
+    wait_until(lambda: live.exception() or bus.stored(f"{queue}-b") == [b"b2"] * 2, PATIENCE_S)
+    assert live.exception() is None
+    live.stop()
+    both_ways.forget_after(0)
+    bus.push(f"{queue}-in", "a3", "b4")
+    both_ways.drain(*columns, sink={})
+    assert bus.stored(f"{queue}-a")[-2:] == [b"a1", b"a3"]
+    assert bus.stored(f"{queue}-b")[-2:] == [b"b2", b"b4"]

@@ -17,6 +17,7 @@ from busmq_spark.errors import MessageRefused, QueueFull, ServerFull
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter
+from busmq_spark.topology.place import new_token
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.sink_engines import SinkEngine
@@ -30,7 +31,7 @@ def batch(*values: bytes) -> Any:
 
 
 def writer(bus: Bus, queue: str | None, **options: Any) -> TaskWriter:
-    return TaskWriter(WriteOptions(url=bus.url, queue=queue, **options), SinkColumns("value", None if queue else "queue", queue))
+    return TaskWriter(WriteOptions(url=bus.url, queue=queue, **options), SinkColumns("value", None if queue else "queue", queue), new_token())
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_the_queues_of_a_batch_are_attached_in_one_round_trip(bus_of: MakeBus) -
         proxy.seen.append(lambda command: names.append(command.name))
         gate = proxy.hold(lambda command: command.name == "attach", reply=True)
         rows = pa.RecordBatch.from_pydict({"queue": [f"q{i % 50}" for i in range(100)], "value": [b"x"] * 100})
-        task = TaskWriter(WriteOptions(url=proxy.url), SinkColumns("value", "queue", None))
+        task = TaskWriter(WriteOptions(url=proxy.url), SinkColumns("value", "queue", None), new_token())
         with ThreadPoolExecutor() as pool:
             done = pool.submit(task.write, iter([rows]))
             held = gate.wait()  # the first answer is on its way back

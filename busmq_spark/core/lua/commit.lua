@@ -1,22 +1,40 @@
 -- Move one chunk of one staged list to the end of its queue, and record the progress, in one step.
--- KEYS metadata messages msgid toack sinks stage
--- ARGV available sink batch slot moved count total last long_ttl_s
---      slot: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows
+-- KEYS metadata messages msgid toack sinks stage stages
+-- ARGV available sink batch slot moved count total last long_ttl_s prefix made void whole
+--      slot: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows,
+--      prefix: of the keys of staged lists of the queue, made: epoch of the run that has recorded the batch (0: not known), void: progress of an
+--      earlier record counts for nothing, whole: digest of all rows for the queue ('': not known)
 -- Result {status, a, b}: moved rows 0 | at slot moved (somebody was here before: go on from there; slot -1: the batch is done) |
---        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0
+--        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0 | other made 0 (progress under this number, or a later one, is of another
+--        record: that one was lost with its server, or is void)
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. What lies in the list behind the total came late,
 -- from a connection that was given up: it is never read, and goes with the list.
 -- @include sizes
+-- The sink has recorded this batch, so what it has staged for earlier ones is in vain; of this batch another run may be staging, which shall not fail.
+local function tidy(stages, prefix, batch)
+  local found = redis.call('HGETALL', stages)
+  for i = 1, #found, 2 do
+    local attempt = found[i]
+    local of = tonumber(string.match(attempt, ':(%d+):%d+:%x+$'))
+    if of and of < batch then redis.call('UNLINK', prefix .. attempt) end
+    if not of or of < batch or redis.call('EXISTS', prefix .. attempt) == 0 then redis.call('HDEL', stages, attempt) end
+  end
+end
 local slot, moved, count, total = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local batch = tonumber(ARGV[3])
 local progress = redis.call('HGET', KEYS[5], ARGV[2])
 local at_slot, at_moved = 0, 0
 if progress then
-  local b, s, m = string.match(progress, '^(%d+):(%w+):?(%d*)$')
-  if tonumber(b) > batch then return {'stale', tonumber(b), 0} end
-  if tonumber(b) == batch then
-    if s == 'done' then return {'at', -1, 0} end
-    at_slot, at_moved = tonumber(s), tonumber(m)
+  local b, s, m, made, mark = string.match(progress, '^(%d+):(%w+):?(%d*);?(%d*);?(.*)$')
+  if not (tonumber(made) and tonumber(made) < tonumber(ARGV[12])) then
+    local other = tonumber(made) and ARGV[11] ~= '0' and made ~= ARGV[11]
+    local same = s == 'done' and mark ~= '' and mark == ARGV[13]
+    if other and tonumber(b) >= batch and not (tonumber(b) == batch and same) then return {'other', tonumber(made), 0} end
+    if tonumber(b) > batch then return {'stale', tonumber(b), 0} end
+    if tonumber(b) == batch then
+      if s == 'done' then return {'at', -1, 0} end
+      at_slot, at_moved = tonumber(s), tonumber(m)
+    end
   end
 end
 if at_slot ~= slot or at_moved ~= moved then return {'at', at_slot, at_moved} end
@@ -52,7 +70,9 @@ if count > 0 then
   redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
 end
 if moved + count >= total then redis.call('UNLINK', KEYS[6]) end
+if ARGV[11] ~= '0' then after = after .. ';' .. ARGV[11] .. ';' .. ARGV[13] end
 redis.call('HSET', KEYS[5], ARGV[2], after)
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))
+if moved + count >= total and ARGV[8] == '1' then tidy(KEYS[7], ARGV[10], batch) end
 return {'moved', count, 0}

@@ -15,6 +15,7 @@ from typing import Any
 
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
 from busmq_spark.federation import fault
@@ -140,8 +141,9 @@ ATTACHED = record(Attached, FLAG, WHOLE, WHOLE, TEXT)
 STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 ACK_RESULT = record(AckResult, TEXT, TEXT)
 TRACES = of_fields(Traces, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
-STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE))
+STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
 FULL = record(Full, TEXT, WHOLE, WHOLE)
+RUN = record(Run, TEXT, WHOLE, NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,15 @@ def _sink(name: str, *rest: Any) -> list[Right]:
     return [Right(PUSH, "sink", name), *(_staged(lists) if lists else [])]
 
 
+def _begin(name: str, _: str, queues: Any) -> list[Right]:
+    return [*_sink(name), *each_queue(PUSH)(queues)]
+
+
+def _stage(queue: str, _: str, __: int, run: Run) -> list[Right]:
+    """To push to the queue, and to have the sink, if it is one that can be named."""
+    return [Right(PUSH, "queue", queue), *(_sink(run.sink) if run.sink else [])]
+
+
 def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
     return [Right(PUSH, "queue", queue), *_sink(sink, lists)]
 
@@ -243,9 +254,11 @@ OPERATIONS: dict[str, Operation] = {
     "read_many": Operation(several(listed(RANGE), FLAG, WHOLE), NOTHING, each_queue(BROWSE)),
     "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE)),
     "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE)),
-    "stage": Operation(several(TEXT, TEXT, WHOLE), several(WHOLE, WHOLE), each_queue(PUSH)),
+    "begin": Operation(several(TEXT, TEXT, NAMES), RUN, _begin),
+    "renew": Operation(several(RUN), NOTHING, lambda run: _sink(run.sink)),
+    "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage),
     "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH)),
-    "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT), listed(STAGED), _sink),
+    "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink),
     "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit),
     "recorded": Operation(several(*SINK), listed(STAGED), _sink),
     "discard": Operation(several(listed(STAGED)), NOTHING, _staged),

@@ -14,12 +14,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, by_queue, digest, encode_runs, total
+from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
@@ -115,8 +116,15 @@ class FederatedStore:
     def appender(self) -> FederatedAppender:
         return FederatedAppender(self._link)
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "") -> tuple[Staged, ...]:
-        held: tuple[Staged, ...] = self._link.call("record", sink, batch, staged, query, span)
+    def begin(self, sink: str, run: str, queues: Sequence[str]) -> Run:
+        first, *_ = [self._link.call("begin", sink, run, some) for some in _cut(queues)]
+        return cast(Run, first)
+
+    def renew(self, run: Run) -> None:
+        self._link.call("renew", run)
+
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", epoch: int = 0) -> tuple[Staged, ...]:
+        held: tuple[Staged, ...] = self._link.call("record", sink, batch, staged, query, span, epoch)
         return held
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
@@ -191,10 +199,7 @@ class _Piece:
 
     def __init__(self, part: _List, before: int, values: Sequence[bytes]) -> None:
         self.part, self.before, self.values = part, before, values
-
-    @property
-    def arguments(self) -> tuple[str, str, int]:
-        return (self.part.queue, self.part.key, self.before)
+        self.arguments = (part.queue, part.key, before, part.run)
 
     def settle(self, answer: tuple[int, int]) -> None:
         rows, self.part.server = answer
@@ -207,8 +212,8 @@ class _Piece:
 class _List:
     """One staged list as it grows."""
 
-    def __init__(self, queue: str, key: str) -> None:
-        self.queue, self.key = queue, key
+    def __init__(self, queue: str, key: str, run: Run) -> None:
+        self.queue, self.key, self.run = queue, key, run
         self.server = self.rows = self.digest = 0
         self.sizes: list[int] = []
 
@@ -225,9 +230,9 @@ class FederatedAppender:
         self._lists: dict[str, _List] = {}
         self._waiting: deque[tuple[int, _Piece]] = deque()
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes]) -> None:
+    def stage(self, queue: str, key: str, values: Sequence[bytes], run: Run | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
-        part = self._lists.setdefault(key, _List(queue, key))
+        part = self._lists.setdefault(key, _List(queue, key, run or Run("", 0)))
         for piece, sizes in self._pieces(values):
             self._send(_Piece(part, part.rows, piece))
             part.digest = total((part.digest, digest(piece)))

@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from busmq_spark.core.keys import is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import ATTEMPT, Full, Staged
+from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.calls import Operation
@@ -30,6 +32,7 @@ _PLAIN_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
 OTHER = "another peer"
 """Instead of the holder of a lease that is not the peer's: with its name it could be replaced."""
 _SINK = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_RUN = re.compile(r"[0-9a-zA-Z-]{1,64}")
 
 
 class Work:
@@ -122,19 +125,34 @@ class Work:
     def _append(self, name: str, arguments: Sequence[Any], values: Sequence[bytes]) -> tuple[int, int]:
         if name == "push":
             return self.store.push(arguments[0], values)
-        queue, key, before = arguments
+        queue, key, before, run = arguments
         if before < 0:
             raise wrong(f"place {before}", "one from 0")
         self._check_key(queue, key)
-        return self.store.stage_at(queue, key, before, values)
+        if not run.sink:
+            return self.store.stage_at(queue, key, before, values)
+        with self._own_sink(run.sink) as own:
+            return self.store.stage_at(queue, key, before, values, Run(own, run.epoch))
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str) -> tuple[Staged, ...]:
+    def begin(self, sink: str, run: str, queues: Sequence[str]) -> Run:
+        """As the store's, for the peer's own sink of this name."""
+        if not _RUN.fullmatch(run):
+            raise wrong("a run whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+        with self._own_sink(sink) as own:
+            return replace(self.store.begin(own, run, queues), sink=sink)
+
+    def renew(self, run: Run) -> None:
+        """As the store's, for the peer's own sink of this name."""
+        with self._own_sink(run.sink) as own:
+            self.store.renew(Run(own, run.epoch))
+
+    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str, epoch: int) -> tuple[Staged, ...]:
         """As the store's, for the peer's own sink of this name."""
         if not _PLAIN_TEXT.fullmatch(query):
             raise wrong("a query id that is too long or has control characters", "at most 300 characters")
         self._check_staged(staged)
         with self._own_sink(sink) as own:
-            return self.store.record(own, batch, staged, query, span)
+            return self.store.record(own, batch, staged, query, span, epoch)
 
     def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
         """As the store's, for the peer's own sink of this name."""

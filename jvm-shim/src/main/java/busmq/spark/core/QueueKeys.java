@@ -72,6 +72,11 @@ public record QueueKeys(String name, boolean cluster) {
         return base() + ":stage:" + attempt;
     }
 
+    /** Hash: attempt → epoch of the run that staged it, for the staged lists of one sink. */
+    public String stages(String sink) {
+        return base() + ":stages:" + sink;
+    }
+
     /** The queue whose metadata key this is, or null when it is another kind of key. */
     public static String nameOf(String metadataKey, boolean cluster) {
         String head = cluster ? "{" + PREFIX : PREFIX;
@@ -88,5 +93,10 @@ public record QueueKeys(String name, boolean cluster) {
     /** Hash {@code batch}, {@code manifest}: which staged lists make up the batch that a sink is committing. */
     public static String sinkRecord(String sink) {
         return "bus:sink:" + sink;
+    }
+
+    /** Hash: queue → the last run of the sink that staged rows for it. */
+    public static String sinkQueues(String sink) {
+        return "bus:sink-queues:" + sink;
     }
 }

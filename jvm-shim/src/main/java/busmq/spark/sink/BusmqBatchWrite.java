@@ -12,6 +12,7 @@ final class BusmqBatchWrite implements BatchWrite {
     private final WriteOptions options;
     private final SinkColumns columns;
     private final boolean truncate;
+    private final String plan = SinkStore.token();
 
     BusmqBatchWrite(WriteOptions options, SinkColumns columns, boolean truncate) {
         this.options = options;
@@ -22,7 +23,7 @@ final class BusmqBatchWrite implements BatchWrite {
     @Override
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
         // What tasks push at once would be there before the old messages are deleted, and deleted with them.
-        return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), "");
+        return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), "", plan);
     }
 
     @Override
@@ -38,7 +39,7 @@ final class BusmqBatchWrite implements BatchWrite {
             emptied = List.of(columns.queue());
         }
         try (Committer committer = new Committer(options)) {
-            committer.commitOnce(staged, truncate ? emptied : List.of());
+            committer.commitOnce("write-" + plan, staged, truncate ? emptied : List.of(), Outcome.epoch(messages));
         }
     }
 

@@ -56,7 +56,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging && asynchronous) {
             throw RealTime.notExactlyOnce("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
         }
-        return new WriterFactory(options, columns, staging, query);
+        return new WriterFactory(options, columns, staging, query, SinkStore.token());
     }
 
     /** A task stages under a name of its own, and the record decides which lists count: nobody needs to ask before it commits. */
@@ -69,7 +69,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
     public void commit(long batch, WriterCommitMessage[] messages) {
         if (staging) {
             try (Committer committer = new Committer(options)) {
-                committer.commit(sink(), batch, Outcome.all(messages), query, Span.of(checkpoint, batch));
+                committer.commit(sink(), batch, Outcome.all(messages), query, Span.of(checkpoint, batch), Outcome.epoch(messages));
             }
         }
     }

@@ -2,6 +2,7 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
 import busmq.spark.options.WriteOptions;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -16,7 +17,7 @@ import org.slf4j.LoggerFactory;
 final class Committer implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Committer.class);
     /** Errors after which nothing that was offered is on record. */
-    private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.STALE_BATCH, ErrorKind.STAGING_LOST);
+    private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.STALE_BATCH, ErrorKind.STALE_RUN, ErrorKind.STAGING_LOST);
 
     private final WriteOptions options;
     private final SinkStore store;
@@ -27,23 +28,32 @@ final class Committer implements AutoCloseable {
     }
 
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(String sink, long batch, List<Staged> staged, String query, String span) {
+    void commit(String sink, long batch, List<Staged> staged, String query, String span, Epoch epoch) {
         if (sink.isEmpty()) {
             throw BusException.config("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
         }
-        List<Staged> held = record(sink, batch, staged, query, span);
+        sayMoved(sink, epoch.before());
+        List<Staged> held = record(sink, batch, staged, query, span, epoch.number());
         Map<String, List<Staged>> queues = held.stream().collect(Collectors.groupingBy(Staged::queue, LinkedHashMap::new, Collectors.toList()));
         store.discard(others(staged, held)); // before a full queue may end this
         queues.values().forEach(part -> append(sink, batch, part));
     }
 
-    private List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span) {
+    private void sayMoved(String sink, List<String> before) {
+        if (!before.isEmpty() && options.queue() != null && !before.contains(options.queue())) {
+            LOG.warn("Sink {} wrote its last batch to {} and writes to queue {} now: what it wrote before stays where it is, and of a batch that was "
+                    + "recorded then, what is missing still goes there. With a new checkpoint everything goes to the new queue",
+                    sink, before.stream().limit(5).map(PyText::repr).collect(Collectors.joining(", ")), PyText.repr(options.queue()));
+        }
+    }
+
+    private List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span, long epoch) {
         if (staged.isEmpty()) {
             // A batch without rows is not recorded: the record of the last one with rows stays. Rows recorded under its number are appended.
             return store.recorded(sink, batch);
         }
         try {
-            return store.record(sink, batch, staged, query, span);
+            return store.record(sink, batch, staged, query, span, epoch);
         } catch (BusException error) {
             if (options.onChangedBatch().equals("keep") && "rows".equals(error.getMessageParameters().get("by"))) {
                 LOG.warn("{}. What was recorded first is kept", error.getMessage());
@@ -70,15 +80,14 @@ final class Committer implements AutoCloseable {
         store.forget(sink, options.queue());
     }
 
-    /** A commit of its own, for a batch write; {@code truncated} are the queues that are emptied first. */
-    void commitOnce(List<Staged> staged, List<String> truncated) {
+    /** A commit of its own, for a batch write whose sink is called {@code once}; {@code truncated} are the queues that are emptied first. */
+    void commitOnce(String once, List<Staged> staged, List<String> truncated, Epoch epoch) {
         store.truncate(truncated);
         if (options.batch() != null) {
-            commit(options.sink(), options.batch(), staged, "", "");
+            commit(options.sink(), options.batch(), staged, "", "", epoch);
         } else if (!staged.isEmpty()) {
-            String sink = "write-" + SinkStore.token();
-            commit(sink, 0, staged, "", "");
-            store.forget(sink, staged);
+            commit(once, 0, staged, "", "", epoch);
+            store.forget(once, staged);
         }
     }
 

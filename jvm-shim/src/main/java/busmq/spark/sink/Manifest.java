@@ -16,7 +16,8 @@ final class Manifest {
 
     private Manifest() {}
 
-    static byte[] encode(List<Staged> staged) {
+    /** {@code made} is the epoch of the run that records the batch, 0 where that is not known. */
+    static byte[] encode(List<Staged> staged, long made) {
         ObjectNode root = JSON.createObjectNode().put("v", 2);
         ArrayNode lists = root.putArray("lists");
         for (Staged s : staged) {
@@ -27,6 +28,9 @@ final class Manifest {
             }
             list.add(s.digest());
         }
+        if (made != 0) {
+            root.put("made", made);
+        }
         return root.toString().getBytes(StandardCharsets.UTF_8);
     }
 
@@ -34,13 +38,15 @@ final class Manifest {
     static List<Staged> decode(byte[] text) {
         try {
             List<Staged> found = new ArrayList<>();
-            for (JsonNode list : JSON.readTree(text).get("lists")) {
+            JsonNode root = JSON.readTree(text);
+            long made = root.path("made").longValue();
+            for (JsonNode list : root.get("lists")) {
                 List<Staged.Run> runs = new ArrayList<>();
                 for (JsonNode run : list.get(3)) {
                     runs.add(new Staged.Run(run.get(0).intValue(), run.get(1).intValue()));
                 }
                 Long digest = list.hasNonNull(4) ? list.get(4).longValue() : null;
-                found.add(new Staged(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs, digest));
+                found.add(new Staged(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs, digest, made));
             }
             return found;
         } catch (IOException error) {

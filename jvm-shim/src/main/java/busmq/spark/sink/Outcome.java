@@ -4,8 +4,21 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
-/** What a task did: the lists it staged. */
-record Outcome(List<Staged> staged) implements WriterCommitMessage {
+/** What a task did: the lists it staged, and their run. */
+record Outcome(List<Staged> staged, Epoch epoch) implements WriterCommitMessage {
+    static final Outcome NOTHING = new Outcome(List.of(), Epoch.NONE);
+
+    /** Of the run whose lists these are. */
+    static Epoch epoch(WriterCommitMessage[] messages) {
+        Epoch found = Epoch.NONE;
+        for (WriterCommitMessage message : messages) {
+            if (message instanceof Outcome outcome && outcome.epoch.number() != 0 && found.before().isEmpty()) {
+                found = outcome.epoch;
+            }
+        }
+        return found;
+    }
+
     /** All staged lists, in partition order: Spark aligns the messages with the partitions. */
     static List<Staged> all(WriterCommitMessage[] messages) {
         List<Staged> out = new ArrayList<>();

@@ -43,9 +43,9 @@ final class RowWriter implements DataWriter<InternalRow> {
     public WriterCommitMessage commit() throws IOException {
         TaskContext task = TaskContext.get();
         if (task != null && task.isInterrupted() && !sink.stages()) {
-            return new Outcome(List.of()); // the query was stopped: the engine does not count this task, and an error would fill its log
+            return Outcome.NOTHING; // the query was stopped: the engine does not count this task, and an error would fill its log
         }
-        return new Outcome(sink.finish());
+        return sink.outcome();
     }
 
     @Override

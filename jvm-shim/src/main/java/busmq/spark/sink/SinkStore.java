@@ -30,9 +30,11 @@ final class SinkStore implements AutoCloseable {
     /** How long staged rows of an attempt that never came to its commit stay in Redis. */
     static final int STAGE_TTL_S = Contract.whole("stageTtlS");
 
+    private static final String STAGE = ":stage:";
     private static final int TRIM_MOST = Contract.whole("ackMost");
     private static final String STAGE_AGAIN = Contract.text("stageAgain");
     private static final String GIVE_UP = Contract.text("giveUp");
+    private static final String RECORD_GONE = Contract.text("recordGone");
     private static final SecureRandom RANDOM = new SecureRandom();
 
     private final WriteOptions options;
@@ -97,7 +99,13 @@ final class SinkStore implements AutoCloseable {
 
     /** Appends a chunk to a staged list, unless it is there; the reply is the rows in the list. */
     static Call stage(Staged.Growing list, List<byte[]> values) {
-        return Call.script("stage", List.of(list.key()), words(values, list.rows(), STAGE_TTL_S));
+        String attempt = list.key().substring(list.key().lastIndexOf(STAGE) + STAGE.length());
+        return Call.script("stage", List.of(list.key(), list.stages), words(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
+    }
+
+    /** The runs of a sink. */
+    Staging staging(String sink) {
+        return new Staging(links, home(sink), sink);
     }
 
     /**
@@ -116,12 +124,20 @@ final class SinkStore implements AutoCloseable {
 
     /**
      * Make {@code staged} what the batch consists of, unless it has been recorded before: then that holds. The commit point. {@code span} says
-     * which part of its sources the batch covers. Throws BUSMQ_STALE_BATCH, and BUSMQ_BATCH_CHANGED when the batch on record is another one.
+     * which part of its sources the batch covers, {@code epoch} which run staged it. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run has
+     * begun, and BUSMQ_BATCH_CHANGED when the batch on record is another one.
      */
-    List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span) {
-        byServer(staged, part -> seal(sink, batch, part));
+    List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span, long epoch) {
+        try {
+            byServer(staged, part -> seal(sink, batch, part));
+        } catch (BusException error) {
+            throw error.kind() == ErrorKind.STAGING_LOST && staging(sink).isStale(epoch) ? staleRun(sink, batch) : error;
+        }
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
-        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, Manifest.encode(staged), LONG_TTL_S, query, span));
+        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, Manifest.encode(staged, epoch), LONG_TTL_S, query, span, epoch));
+        if (reply.isEmpty()) {
+            throw staleRun(sink, batch);
+        }
         if (reply.size() == 1) {
             throw stale(sink, batch, text(reply.get(0)));
         }
@@ -130,6 +146,10 @@ final class SinkStore implements AutoCloseable {
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));
+        }
+        if (staged.stream().map(Staged::queue).distinct().count() > 1) {
+            // Tasks name them anew with the next batch; names that no row has any more end here.
+            home(sink).run(Call.command("UNLINK", QueueKeys.sinkQueues(sink)));
         }
         return held;
     }
@@ -141,11 +161,11 @@ final class SinkStore implements AutoCloseable {
      * @param queue the one queue of the sink, which has progress also where the record names other queues; null: rows name theirs
      */
     void forget(String sink, String queue) {
-        byte[] manifest = (byte[]) home(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "manifest"));
-        if (manifest != null) {
+        byte[] manifest = (byte[]) home(sink).run(Call.script("void", List.of(QueueKeys.sinkRecord(sink)), LONG_TTL_S));
+        if (manifest.length > 0) {
             List<Staged> held = Manifest.decode(manifest);
             discard(held);
-            forget(sink, held);
+            forgetProgress(sink, held);
         }
         if (queue != null) {
             link(links.locate(Set.of(queue)).get(queue)).run(Call.command("HDEL", keys(queue).sinks(), sink));
@@ -179,12 +199,36 @@ final class SinkStore implements AutoCloseable {
      * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by anybody, until then.
      */
     Full commit(String sink, long batch, List<Staged> staged) {
+        try {
+            return commit(sink, batch, staged, 0);
+        } catch (OtherRecord other) {
+            Object epoch = home(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "void"));
+            try {
+                return commit(sink, batch, staged, epoch == null ? 0 : Long.parseLong(text(epoch)));
+            } catch (OtherRecord still) {
+                String queue = staged.get(0).queue();
+                long rows = staged.stream().mapToLong(Staged::rows).sum();
+                throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", "rows", "found",
+                        "rows that are appended to " + PyText.repr(queue), "expected", rows + " rows for it", "remedy", RECORD_GONE);
+            }
+        }
+    }
+
+    /** Progress under the number of the batch is of another record than the one that is committed. */
+    private static final class OtherRecord extends Exception {
+        OtherRecord() {
+            super(null, null, false, false);
+        }
+    }
+
+    /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
+    private Full commit(String sink, long batch, List<Staged> staged, long since) throws OtherRecord {
         String queue = staged.get(0).queue();
         int slot = 0;
         long moved = 0;
         while (slot >= 0 && slot < staged.size()) {
             Staged part = staged.get(slot);
-            List<?> reply = move(sink, batch, part, slot, moved, slot == staged.size() - 1);
+            List<?> reply = move(sink, batch, part, slot, moved, slot == staged.size() - 1, since, whole(staged));
             long a = (Long) reply.get(1);
             switch (text(reply.get(0))) {
                 case "moved" -> {
@@ -204,6 +248,7 @@ final class SinkStore implements AutoCloseable {
                 }
                 case "lost" -> throw stagingLost(sink, batch, queue, part.rows() - moved, a, part.key(), GIVE_UP);
                 case "stale" -> throw stale(sink, batch, Long.toString(a));
+                case "other" -> throw new OtherRecord();
                 case "missing" -> attach(queue, part.server()); // it expired meanwhile
                 default -> throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "", "reason", "unknown commit status " + PyText.repr(text(reply.get(0))));
             }
@@ -211,13 +256,29 @@ final class SinkStore implements AutoCloseable {
         return null;
     }
 
-    private List<?> move(String sink, long batch, Staged part, int slot, long moved, boolean last) {
+    private List<?> move(String sink, long batch, Staged part, int slot, long moved, boolean last, long since, String whole) {
         QueueKeys keys = keys(part.queue());
         List<String> names = new ArrayList<>(keys.shared());
         names.add(keys.sinks());
         names.add(part.key());
-        Object[] args = {keys.available(), sink, batch, slot, moved, part.chunkAt(moved), part.rows(), last ? 1 : 0, LONG_TTL_S};
+        names.add(keys.stages(sink));
+        Object[] args = {keys.available(), sink, batch, slot, moved, part.chunkAt(moved), part.rows(), last ? 1 : 0, LONG_TTL_S, keys.stage(""),
+            part.made(), since, whole};
         return (List<?>) link(part.server()).run(Call.script("commit", names, args));
+    }
+
+    /** What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known. */
+    private static String whole(List<Staged> staged) {
+        long rows = 0;
+        long digest = 0;
+        for (Staged part : staged) {
+            if (part.digest() == null) {
+                return "";
+            }
+            rows += part.rows();
+            digest = Staged.total(digest, part.digest());
+        }
+        return rows + "-" + digest;
     }
 
     /** Remove staged lists that did not win. */
@@ -227,11 +288,16 @@ final class SinkStore implements AutoCloseable {
 
     /** Drop the progress and the record of a sink that will never commit again (a finished batch write). */
     void forget(String sink, List<Staged> staged) {
+        forgetProgress(sink, staged);
+        home(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
+        home(sink).run(Call.command("DEL", QueueKeys.sinkQueues(sink)));
+    }
+
+    private void forgetProgress(String sink, List<Staged> staged) {
         byServer(staged, part -> {
             Stream<String> queues = part.stream().map(Staged::queue).distinct();
             link(part.get(0).server()).runAll(queues.map(queue -> Call.command("HDEL", keys(queue).sinks(), sink)).toList());
         });
-        home(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
     }
 
     /** Delete the messages that the queues hold now; what is pushed meanwhile stays. */
@@ -281,6 +347,10 @@ final class SinkStore implements AutoCloseable {
             String sink, Object batch, String queue, long expected, long found, String key, String remedy) {
         return BusException.of(ErrorKind.STAGING_LOST, "sink", sink, "batch", batch, "queue", queue, "expected", expected, "found", found,
                 "key", key, "remedy", remedy);
+    }
+
+    private static BusException staleRun(String sink, long batch) {
+        return BusException.of(ErrorKind.STALE_RUN, "sink", sink, "batch", batch);
     }
 
     private static BusException stale(String sink, long batch, String found) {

@@ -11,17 +11,28 @@ import java.util.Map;
 /** Rows into lists that nobody reads, one per queue, until the driver commits them. */
 final class StageTarget implements GroupCommit.Target {
     private final SinkStore store;
+    private final Run run;
     private final String attempt;
+    private final Renewal renewal;
     private final List<Staged.Growing> lists = new ArrayList<>();
+    private volatile Epoch epoch = Epoch.NONE;
 
     /** {@code attempt} must be unique for ever. */
-    StageTarget(SinkStore store, String attempt) {
+    StageTarget(SinkStore store, Run run, String attempt, Renewal renewal) {
         this.store = store;
+        this.run = run;
         this.attempt = attempt;
+        this.renewal = renewal;
     }
 
     @Override
     public int[] store(List<Lane> lanes) {
+        List<String> fresh = lanes.stream().filter(lane -> lane.place == null).map(lane -> lane.queue).toList();
+        if (!fresh.isEmpty()) {
+            Epoch begun = store.staging(run.sink()).begin(run.id(), fresh);
+            epoch = epoch.before().isEmpty() ? begun : epoch;
+            renewal.of(begun.number());
+        }
         Lane.place(lanes, store, this::open);
         Map<Integer, List<Lane>> byServer = new LinkedHashMap<>();
         for (Lane lane : lanes) {
@@ -37,8 +48,8 @@ final class StageTarget implements GroupCommit.Target {
     }
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
-    List<Staged> staged() {
-        return segments().stream().filter(segment -> !segment.runs().isEmpty()).toList();
+    Outcome outcome() {
+        return new Outcome(segments().stream().filter(segment -> !segment.runs().isEmpty()).toList(), epoch);
     }
 
     /** The same with those where nothing was confirmed. */
@@ -47,7 +58,7 @@ final class StageTarget implements GroupCommit.Target {
     }
 
     private Staged.Growing open(String queue, int server) {
-        Staged.Growing list = new Staged.Growing(queue, server, store.keys(queue).stage(attempt));
+        Staged.Growing list = new Staged.Growing(queue, server, store.keys(queue).stages(run.sink()), epoch.number(), store.keys(queue).stage(attempt));
         lists.add(list);
         return list;
     }

@@ -8,8 +8,9 @@ import java.util.zip.CRC32;
 /**
  * One staged list: rows of one task attempt for one queue. {@code runs} are the chunk sizes as (size, how often). They are the rows at its head;
  * what lies behind them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
+ * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known.
  */
-public record Staged(String queue, int server, String key, List<Run> runs, Long digest) implements Serializable {
+public record Staged(String queue, int server, String key, List<Run> runs, Long digest, long made) implements Serializable {
     private static final long MASK = (1L << 53) - 1;
 
     /** So many chunks of one size, one after another: a million rows are two runs, not a thousand numbers. */
@@ -17,6 +18,10 @@ public record Staged(String queue, int server, String key, List<Run> runs, Long 
 
     public Staged {
         runs = List.copyOf(runs);
+    }
+
+    Staged(String queue, int server, String key, List<Run> runs, Long digest) {
+        this(queue, server, key, runs, digest, 0);
     }
 
     /** Tells rows from others, in whichever order, chunks and partitions they come: digests of parts add up ({@link #total}). */
@@ -57,15 +62,20 @@ public record Staged(String queue, int server, String key, List<Run> runs, Long 
     static final class Growing {
         final String queue;
         final int server;
+        /** Where the list is noted, and under which run. */
+        final String stages;
+        final long epoch;
         private final List<Staged> closed = new ArrayList<>();
         private String key;
         private long rows;
         private long digest;
         private List<Run> runs = new ArrayList<>();
 
-        Growing(String queue, int server, String key) {
+        Growing(String queue, int server, String stages, long epoch, String key) {
             this.queue = queue;
             this.server = server;
+            this.stages = stages;
+            this.epoch = epoch;
             this.key = key;
         }
 

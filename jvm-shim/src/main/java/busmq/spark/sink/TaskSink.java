@@ -13,25 +13,27 @@ public final class TaskSink implements AutoCloseable {
     private static final int MAX_VALUE_BYTES = Contract.whole("maxValueBytes");
 
     private final StageTarget staging;
+    private final Renewal renewal;
     private final GroupCommit rows;
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
     private volatile boolean discard;
 
-    private TaskSink(WriteOptions options, String attempt) {
+    private TaskSink(WriteOptions options, Run run, String attempt) {
         SinkStore store = new SinkStore(options);
-        staging = attempt == null ? null : new StageTarget(store, attempt);
+        renewal = run == null ? null : new Renewal(options, run.sink());
+        staging = run == null ? null : new StageTarget(store, run, attempt, renewal);
         GroupCommit.Target target = staging == null ? new PushTarget(store) : staging;
         rows = new GroupCommit(target, Committer.fullTimeoutMs(options), staging != null, () -> end(store));
     }
 
     /** At least once, in order. */
     public static TaskSink pushing(WriteOptions options) {
-        return new TaskSink(options, null);
+        return new TaskSink(options, null, null);
     }
 
     /** Into lists that the driver commits; {@code attempt} must be unique for ever. */
-    static TaskSink staging(WriteOptions options, String attempt) {
-        return new TaskSink(options, attempt);
+    static TaskSink staging(WriteOptions options, Run run, String attempt) {
+        return new TaskSink(options, run, attempt);
     }
 
     /** Whether rows wait in lists for the commit of the batch. */
@@ -48,20 +50,28 @@ public final class TaskSink implements AutoCloseable {
         rows.add(queue, value);
     }
 
-    /** Waits until every row is stored; the staged lists in the order of their first row, none where nothing is staged. */
-    public List<Staged> finish() throws InterruptedIOException {
+    /** Waits until every row is stored. */
+    public void finish() throws InterruptedIOException {
         rows.flush();
-        return staging == null ? List.of() : staging.staged();
+    }
+
+    /** The same; then what was staged, in the order of the first row of each list. */
+    Outcome outcome() throws InterruptedIOException {
+        finish();
+        return staging == null ? Outcome.NOTHING : staging.outcome();
     }
 
     /** Gives up: nothing more is sent, and what was staged is taken back once the last call is answered. */
     void abort() {
         discard = staging != null;
-        rows.close();
+        close();
     }
 
     @Override
     public void close() {
+        if (renewal != null) {
+            renewal.close();
+        }
         rows.close();
     }
 

@@ -1,22 +1,35 @@
 package busmq.spark.sink;
 
 import busmq.spark.options.WriteOptions;
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 
-/** Travels to the tasks. {@code query} is empty for a batch write. */
-record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, String query)
+/** Travels to the tasks. {@code query} is empty for a batch write; {@code plan} is what the driver has called this write, unlike any other. */
+record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, String query, String plan)
         implements StreamingDataWriterFactory, DataWriterFactory {
+    /** Local property: of a stream's tasks the id of the run of the query. */
+    private static final String RUN = "spark.jobGroup.id";
+
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
         String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + SinkStore.token();
-        return new RowWriter(columns, staging ? TaskSink.staging(options, attempt) : TaskSink.pushing(options));
+        return new RowWriter(columns, staging ? TaskSink.staging(options, run(), attempt) : TaskSink.pushing(options));
     }
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
-        return createWriter(partition, task, 0);
+        return createWriter(partition, task, options.batch() == null ? 0 : options.batch());
+    }
+
+    private Run run() {
+        if (query.isEmpty()) {
+            return new Run(options.batch() == null ? "write-" + plan : options.sink(), plan);
+        }
+        TaskContext task = TaskContext.get();
+        String id = task == null ? null : task.getLocalProperty(RUN);
+        return new Run(options.sink().isEmpty() ? query : options.sink(), id == null ? plan : id);
     }
 }

@@ -1,0 +1,52 @@
+"""While a task stages, what its run has staged lives on: its own lists, however long its rows take to come, and those of tasks that have ended."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+
+from busmq_spark.core.sink import STAGE_TTL_S
+from busmq_spark.core.staging import Run
+from busmq_spark.errors import BusError
+from busmq_spark.options import WriteOptions
+from busmq_spark.spark.stores import own_sink_store
+
+RENEWAL_S = STAGE_TTL_S / 4
+"""How often a task renews. Most tasks end before that, and have opened no connection for it."""
+AGAIN_S = 60.0
+"""When it is tried again after an error."""
+log = logging.getLogger("busmq_spark")
+
+
+class Renewal:
+    """A daemon thread with a store of its own, since the one of the task has chunks under way. Use it as a context manager."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.run: Run | None = None
+        """What to renew; None until the task stages."""
+        self._options = options
+        self._ended = Event()
+
+    def __enter__(self) -> Renewal:
+        Thread(target=self._keep, name="busmq-staged", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def _keep(self) -> None:
+        pause_s = RENEWAL_S
+        while not self._ended.wait(pause_s):
+            if self.run is not None:
+                pause_s = RENEWAL_S if self._renewed(self.run) else min(AGAIN_S, RENEWAL_S)
+
+    def _renewed(self, run: Run) -> bool:
+        store = own_sink_store(self._options)
+        try:
+            store.renew(run)
+            return True
+        except BusError as error:
+            log.warning("what sink %s has staged could not be renewed, and is tried again: %s", run.sink, error)
+            return False
+        finally:
+            store.close()

@@ -1,0 +1,13 @@
+package busmq.spark.sink;
+
+import java.io.Serializable;
+import java.util.List;
+
+/**
+ * The number of a run of a sink: higher for one that began later.
+ *
+ * @param before queues of the batch that was on record when the run began; only for the task that began it
+ */
+record Epoch(long number, List<String> before) implements Serializable {
+    static final Epoch NONE = new Epoch(0, List.of());
+}

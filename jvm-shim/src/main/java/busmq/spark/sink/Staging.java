@@ -1,0 +1,103 @@
+package busmq.spark.sink;
+
+import busmq.spark.Contract;
+import busmq.spark.core.QueueKeys;
+import busmq.spark.redis.Call;
+import busmq.spark.redis.Link;
+import busmq.spark.redis.Links;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+
+/** What the runs of a sink stage, and what becomes of it when a run dies before its commit: {@code core/staging.py}, with the same scripts. */
+final class Staging {
+    private static final int NAMES_AT_ONCE = Contract.whole("namesAtOnce");
+
+    private final Links links;
+    private final Link home;
+    private final String sink;
+
+    Staging(Links links, Link home, String sink) {
+        this.links = links;
+        this.home = home;
+        this.sink = sink;
+    }
+
+    /** A task of a run is about to stage rows for queues: the epoch of the run. The first time, what earlier runs have staged in vain is removed. */
+    Epoch begin(String run, List<String> queues) {
+        List<Call> calls = new ArrayList<>();
+        calls.add(Call.script("begin", List.of(QueueKeys.sinkRecord(sink)), run, SinkStore.STAGE_TTL_S));
+        calls.addAll(named("enlist", queues, run, SinkStore.STAGE_TTL_S));
+        List<?> begun = (List<?>) home.runAll(calls).get(0);
+        long epoch = Long.parseLong(text(begun.get(0)));
+        if ((Long) begun.get(1) == 0) {
+            return new Epoch(epoch, List.of());
+        }
+        byte[] manifest = (byte[]) begun.get(2);
+        List<Staged> held = manifest.length == 0 ? List.of() : Manifest.decode(manifest);
+        sweep(run, epoch, held);
+        return new Epoch(epoch, held.stream().map(Staged::queue).distinct().toList());
+    }
+
+    /** Whether a run has begun after the one with this epoch. */
+    boolean isStale(long epoch) {
+        Object found = home.run(Call.command("HGET", QueueKeys.sinkRecord(sink), "epoch"));
+        return found != null && epoch < Long.parseLong(text(found));
+    }
+
+    /** Let what the run has staged live on. */
+    void renew(long epoch) {
+        for (String key : List.of(QueueKeys.sinkRecord(sink), QueueKeys.sinkQueues(sink))) {
+            home.run(Call.command("EXPIRE", key, SinkStore.LONG_TTL_S));
+        }
+        each(listed(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
+    }
+
+    private void sweep(String run, long epoch, List<Staged> held) {
+        Map<String, List<Staged>> kept = held.stream().collect(Collectors.groupingBy(Staged::queue));
+        Set<String> queues = listed();
+        each(queues, keys -> {
+            List<Object> args = new ArrayList<>(List.of(epoch, keys.stage("")));
+            kept.getOrDefault(keys.name(), List.of()).forEach(part -> args.add(part.key().substring(keys.stage("").length())));
+            return Call.script("sweep", List.of(keys.stages(sink)), args.toArray());
+        });
+        named("unlist", queues, run).forEach(home::run);
+    }
+
+    /** The queues that runs of the sink have staged for. */
+    private Set<String> listed() {
+        List<?> flat = (List<?>) home.run(Call.command("HGETALL", QueueKeys.sinkQueues(sink)));
+        Set<String> found = new HashSet<>();
+        for (int i = 0; i < flat.size(); i += 2) {
+            found.add(text(flat.get(i)));
+        }
+        return found;
+    }
+
+    private void each(Set<String> queues, Function<QueueKeys, Call> call) {
+        Map<String, Integer> servers = links.locate(queues);
+        servers.keySet().stream().collect(Collectors.groupingBy(servers::get))
+                .forEach((server, part) -> links.link(server).runAll(part.stream().map(queue -> call.apply(links.keys(queue))).toList()));
+    }
+
+    private List<Call> named(String script, Collection<String> queues, Object... before) {
+        List<String> names = List.copyOf(queues);
+        List<Call> calls = new ArrayList<>();
+        for (int at = 0; at < names.size(); at += NAMES_AT_ONCE) {
+            List<Object> args = new ArrayList<>(List.of(before));
+            args.addAll(names.subList(at, Math.min(names.size(), at + NAMES_AT_ONCE)));
+            calls.add(Call.script(script, List.of(QueueKeys.sinkQueues(sink)), args.toArray()));
+        }
+        return calls;
+    }
+
+    private static String text(Object reply) {
+        return new String((byte[]) reply, StandardCharsets.UTF_8);
+    }
+}
