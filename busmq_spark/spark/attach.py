@@ -94,6 +94,7 @@ class Attachment:
             found = self._unmixed(found)
             if not blind:  # before the leases, which a query that is refused would keep as long as its process lives
                 self._enter_at({queue: self._first_start(queue, fresh(queue)) for queue in found if queue not in known})
+            self.partners.look()
             found = lease.acquire(self.store, found, self._options.subscription, self._token, self.partners.others)
         if self._options.subscription and found:
             starts = {q: done.get(q, known[q].last) if q in known and not losses[q] else self._subscribe_at(q) for q in found}

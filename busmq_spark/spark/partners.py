@@ -59,6 +59,12 @@ class Partners:
             log.debug("the readers of a query cannot find each other: %s", error)
             self._open, self._token = False, ""
 
+    def look(self) -> None:
+        """See who has joined since, as long as some may."""
+        if self._open and self._token:
+            with _locked(self._file) as state:
+                self.others = self._others(state["readers"])
+
     def close(self) -> None:
         """This reader is asked again, so no other of its query will come."""
         if not self._open or not self._token:

@@ -162,3 +162,15 @@ def test_spark_joins_a_stream_with_itself_and_goes_on_after_a_restart(
         found.wait_for(lambda: bus.ids(queue) == [], "acks")
         found.query.stop()
     assert len(found.rows) == 30
+
+
+@pytest.mark.only("python", reason="Java knows the readers of a query from the start")
+def test_a_queue_that_another_reader_created_is_found_before_a_reader_is_asked_again(pair: MakePair, fresh: Fresh) -> None:
+    base = fresh("p")
+    query = pair({"subscribePattern": f"{base}-."}, {"subscribe": f"{base}-0"})
+    query.step(crash=True)
+    found = query.sides[0].reader._discovery
+    assert found is not None
+    wait_until(lambda: found._found.queues, PATIENCE_S)
+    query.step()
+    query.drain()
