@@ -4,7 +4,7 @@
 --      slot: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows,
 --      prefix: of the keys of staged lists of the queue, made: epoch of the run that has recorded the batch (0: not known), void: progress of an
 --      earlier record counts for nothing, whole: digest of all rows for the queue ('': not known)
--- Result {status, a, b}: moved rows 0 | at slot moved (somebody was here before: go on from there; slot -1: the batch is done) |
+-- Result {status, a, b}: moved rows 0 | at slot moved (another commit has come that far: go on from there; slot -1: the batch is done) |
 --        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0 | other made 0 (progress under this number, or a later one, is of another
 --        record: that one was lost with its server, or is void)
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. What lies in the list behind the total came late,

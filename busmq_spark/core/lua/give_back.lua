@@ -2,7 +2,7 @@
 -- KEYS messages record [lease]
 -- ARGV handed available ttl_s token most
 -- handed: the id handed over last (0: none). Lease: see take. A record of the taker's own ends here and is marked for late packets.
--- Result how many messages went back; -1 when the lease is not the taker's: then whoever has it restores them.
+-- Result how many messages went back; -1 when the lease is not the taker's: then its holder restores them.
 -- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again. What others gave back before moves
 -- with them, since a list takes messages at its ends only: those up to our newest, or where these are many and fewer, those from our oldest on.
 -- @include even_if_full

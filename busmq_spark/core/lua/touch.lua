@@ -1,7 +1,7 @@
 -- Keep queues alive, and renew the leases of their reader.
 -- KEYS metadata messages msgid toack acks sinks lease, for each queue
 -- ARGV token lease_ms long_ttl_s (token '' renews no lease)
--- Result for each queue: 1 alive, 0 missing, -1 the lease belongs to somebody else
+-- Result for each queue: 1 alive, 0 missing, -1 the lease belongs to another reader
 local token, lasting, result = ARGV[1], tonumber(ARGV[3]), {}
 for q = 1, #KEYS / 7 do
   local at = 7 * (q - 1)
