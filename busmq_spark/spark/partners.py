@@ -143,6 +143,7 @@ def _locked(file: Path) -> Iterator[dict[str, Any]]:
     """The state in the file, for one process at a time; it is written back, or removed once it names no reader."""
     import fcntl  # not everywhere
 
+    file.parent.mkdir(mode=0o700, exist_ok=True)  # what clears old files away may have taken it from a query that was idle for days
     handle = os.open(file.parent, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -107,6 +109,25 @@ def test_after_a_crash_between_two_batches_both_readers_go_on_where_they_were(bu
         query.step()
     query.drain()
     assert query.ids == [[1, 2, 3, 4, 5, 6]] * 2
+    assert bus.ids(queue) == []
+
+
+@pytest.mark.only("python", reason="Java's readers of a query are in one process, without a file")
+def test_both_readers_go_on_where_the_file_that_they_share_was_cleared_away(
+    bus: Bus, pair: MakePair, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    bus.fill(queue, 6)
+    query = pair({"subscribe": queue}, {"subscribe": queue, "maxMessagesPerTrigger": "2"})
+    query.step()
+    [folder] = tmp_path.glob("busmq-*")
+    shutil.rmtree(folder)
+    query.step()
+    assert bus.ids(queue) in ([1, 2, 3, 4, 5, 6], [3, 4, 5, 6])
+    query.drain()
+    bus.fill(queue, 3, first=7)
+    query.drain()
+    assert query.ids == [[*range(1, 10)]] * 2
     assert bus.ids(queue) == []
 
 
