@@ -51,3 +51,10 @@ class Remembered(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Remembered, (self._make, self._most)
+
+
+class PerProcess(dict[Any, Any]):
+    """What a process keeps open, by what it is for. Where the package travels by value this goes along empty: connections cannot."""
+
+    def __reduce__(self) -> tuple[type[PerProcess], tuple[()]]:
+        return (PerProcess, ())

@@ -10,6 +10,7 @@ from math import inf
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.core.once import PerProcess
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.store.line import DirectLine, Line, PausingLine
@@ -120,7 +121,7 @@ def bells(options: ReadOptions, store: SourceStore, rung: Event) -> Bells:
     return LinkedBells({**own, **{link: open_link(options, link).bells(rung) for link, _ in options.links}})
 
 
-_SHARED: dict[tuple[int, str, StoreOptions], Any] = {}
+_SHARED = PerProcess()
 
 
 def task_store(options: StoreOptions) -> ReadStore:

@@ -14,7 +14,7 @@ from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
-from busmq_spark.core.once import Remembered
+from busmq_spark.core.once import PerProcess, Remembered
 from busmq_spark.core.queue import LONG_TTL_S, Attached
 from busmq_spark.core.ranges import TARGET_BYTES
 from busmq_spark.core.sink import Full, OtherRecord, Staged, by_queue
@@ -327,7 +327,7 @@ class RedisBells:
             bell.stop()
 
 
-_SHARED: dict[tuple[int, RedisOptions], RedisStore] = {}
+_SHARED = PerProcess()
 
 
 def shared_store(options: RedisOptions) -> RedisStore:
@@ -335,4 +335,5 @@ def shared_store(options: RedisOptions) -> RedisStore:
     key = (os.getpid(), redis_options(options))
     if key not in _SHARED:
         _SHARED[key] = open_store(options)
-    return _SHARED[key]
+    found: RedisStore = _SHARED[key]
+    return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from threading import Lock
 
-from busmq_spark.core.once import Remembered, once
+from busmq_spark.core.once import PerProcess, Remembered, once
 
 
 class Square:
@@ -47,3 +48,9 @@ def test_a_function_with_memory_travels_without_its_results() -> None:
     travelled = pickle.loads(pickle.dumps(remembered))
     assert travelled._results == {}
     assert travelled(-4) == 4
+
+
+def test_what_a_process_keeps_open_travels_empty() -> None:
+    kept = PerProcess(link=Lock())
+    assert pickle.loads(pickle.dumps(kept)) == {}
+    assert list(kept) == ["link"]

@@ -27,7 +27,7 @@ class JvmReader:
         pause.setAccessible(True)
         pause.setLong(None, 20)
         given = self._jvm.java.util.HashMap()
-        for name, value in options.items():
+        for name, value in {"idlePollMs": "1", **options}.items():  # else a push may come before its notice and the next poll
             given.put(name, value)
         columns = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
         text = self._jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given)

@@ -111,9 +111,10 @@ class PlainStore(AtLeastOnce):
         self._check(subscription)
         return self._each(queues, lambda queue: queue.lease(token, dead.get(queue.name, "")))
 
-    def holders(self, queues: Sequence[str], subscription: str) -> NoReturn:  # noqa: ARG002  # as the protocol has it
-        """Asked only by a query that has a subscription."""
-        raise self._no_subscriptions()
+    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
+        """The wire shows none."""
+        self._check(subscription)
+        return dict.fromkeys(queues, "")
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
         return self._each(queues, lambda queue: queue.keep_alive(token))
