@@ -12,7 +12,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
@@ -126,13 +126,22 @@ class FederationServer:
         assert server is not None
         assert self._watch is not None
         self._draining = True  # /readyz says so, and new connections are refused
-        await asyncio.gather(
-            _within(self._limits.drain_s, self._bulk.drain()),
-            _within(self._limits.close_s, asyncio.gather(*(connection.leave() for connection in self._connections))),
-        )
-        self._watch.cancel()
-        self._server = None
-        server.close()
+        try:
+            await asyncio.gather(_within(self._limits.drain_s, self._bulk.drain), _within(self._limits.close_s, self._leave))
+        finally:  # a stop that is cancelled leaves no server that listens
+            self._watch.cancel()
+            self._server = None
+            server.close()
+            try:
+                await self._closed(server)
+            finally:
+                await self._bulk.__aexit__(kind, error, trace)
+
+    async def _leave(self) -> None:
+        await asyncio.gather(*(connection.leave() for connection in self._connections))
+
+    async def _closed(self, server: Server) -> None:
+        """Until all sockets are; peers that hold that up are left without detaching their objects."""
         try:
             async with asyncio.timeout(3 * self._limits.close_s):
                 await asyncio.shield(server.wait_closed())
@@ -141,8 +150,6 @@ class FederationServer:
             for task in tuple(self._tasks):
                 task.cancel()
             await server.wait_closed()
-        finally:
-            await self._bulk.__aexit__(kind, error, trace)
 
     @property
     def port(self) -> int:
@@ -283,11 +290,11 @@ class Counts:
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
 
 
-async def _within(seconds: float, work: Awaitable[object]) -> None:
+async def _within(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
     """Until it is done, or given up after so long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await work
+            await work()
 
 
 def _unavailable() -> Response:

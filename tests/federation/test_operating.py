@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -119,3 +120,16 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
             each.send(frame(b"\x03\xe9", CLOSE))
             await each.close()
         await leaving
+
+
+async def test_a_stop_that_is_cancelled_leaves_no_server_that_listens(redis_url: str) -> None:
+    async with Bus(redis_url) as bus:
+        server = await FederationServer(bus, Keyring.single(SECRET)).__aenter__()
+        leaving = asyncio.create_task(server.__aexit__(None, None, None))
+        await asyncio.sleep(0)  # it has begun
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        gc.collect()  # a coroutine that was made and not awaited is a warning now
+        with pytest.raises(ConnectionRefusedError):
+            await Raw.dial(server.port)
