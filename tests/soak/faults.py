@@ -358,4 +358,8 @@ def chosen(chance: random.Random, kind: str) -> list[Fault]:
     harmless = [fault for fault in FAULTS if kind in fault.kinds and not fault.harms]
     harmful = [fault for fault in FAULTS if kind in fault.kinds and fault.harms]
     found = chance.choices(harmless, k=chance.randint(1, 3))
-    return [*found[:1], chance.choice(harmful)] if chance.random() < 0.3 else found
+    if chance.random() >= 0.3:
+        return found
+    harm = chance.choice(harmful)
+    # Its manager syncs nothing, in the whole round: what a power cut before it may leave is what it is about itself.
+    return [harm] if harm.do is power_lost_unsynced else [*found[:1], harm]

@@ -154,7 +154,7 @@ class Run(Pipeline):
         """The query has ended with this."""
         found = [code.removeprefix("BUSMQ_") for code in TYPED.findall(error)]
         if not found and not self.engine_fails:
-            raise Violation(f"the query ended with an error that has no code: {error[-1500:]}")
+            raise Violation(f"the query ended with an error that has no code: {error[:3000]}")
         if found and found[-1] in LOSSES | STUCK and not self.harmed and not self.engine_fails:
             raise Violation(f"the query says that messages are gone, and none were taken: {error[-1500:]}")
         self.errors.append(found[-1] if found else "SPARK")
