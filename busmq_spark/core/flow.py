@@ -61,6 +61,29 @@ def run_sync(flow: Flow[T], execute: Callable[[Step], Any]) -> T:
             resume, value = flow.throw, error
 
 
+def together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
+    """Run flows beside each other: a step of all of them is one round trip. The results in their order; in the place of one that raised, its error.
+
+    Every step of the flows must be a single call. An error of the driver ends all of them: which of the calls failed is not known.
+    """
+    found: dict[int, T | BusError] = {}
+    replies: dict[int, Any] = dict.fromkeys(range(len(flows)))
+    while True:
+        calls: dict[int, Call] = {}
+        for i, reply in replies.items():
+            try:
+                step = flows[i].send(reply)
+                assert isinstance(step, Call)
+                calls[i] = step
+            except StopIteration as done:
+                found[i] = done.value
+            except BusError as error:
+                found[i] = error
+        if not calls:
+            return [found[i] for i in range(len(flows))]
+        replies = dict(zip(calls, (yield list(calls.values())), strict=True))
+
+
 async def run_async(flow: Flow[T], execute: Callable[[Step], Awaitable[Any]]) -> T:
     """Run a flow to its end on the running loop. Cancelling it leaves the step in flight executed or not, never half."""
     resume: Callable[[Any], Step] = flow.send

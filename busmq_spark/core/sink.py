@@ -28,6 +28,8 @@ STAGE_AGAIN = "Restart the query to stage them again"
 _GIVE_UP = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
 STAGE_TTL_S = 24 * 3600
 """How long staged rows of an attempt that never came to its commit stay in Redis."""
+ROWS_TOGETHER, MOST_TOGETHER = 10_000, 1_000
+"""Rows and queues that are committed in one round trip, at most; a queue with more rows has its own."""
 ATTEMPT = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
 """What :func:`attempt` makes. No other key of the bus ends like this."""
 
@@ -88,6 +90,20 @@ def by_queue(staged: Sequence[Staged]) -> dict[str, list[Staged]]:
     found: dict[str, list[Staged]] = {}
     for part in staged:
         found.setdefault(part.queue, []).append(part)
+    return found
+
+
+def groups(staged: Sequence[Staged]) -> list[dict[str, list[Staged]]]:
+    """The lists of each queue, in groups of queues that are committed together."""
+    found: list[dict[str, list[Staged]]] = []
+    room = 0
+    for queue, parts in by_queue(staged).items():
+        rows = sum(part.rows for part in parts)
+        if not found or rows > room or len(found[-1]) == MOST_TOGETHER:
+            found.append({})
+            room = ROWS_TOGETHER
+        found[-1][queue] = parts
+        room -= rows
     return found
 
 

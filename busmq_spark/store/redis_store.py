@@ -12,15 +12,15 @@ from busmq_spark.core import queue as queues_
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
-from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.flow import Flow, command, together
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.once import PerProcess, Remembered
 from busmq_spark.core.queue import LONG_TTL_S, Attached
 from busmq_spark.core.ranges import TARGET_BYTES
-from busmq_spark.core.sink import Full, OtherRecord, Staged, by_queue
+from busmq_spark.core.sink import Full, OtherRecord, Staged
 from busmq_spark.core.staging import Run
 from busmq_spark.core.state import Ack, AckResult, QueueState
-from busmq_spark.errors import BatchChanged, LinkLost, QueueMissing, StagingLost, StaleRun
+from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, Rows, Site, Traces
@@ -222,11 +222,13 @@ class RedisStore:
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
         found: dict[str, Full | QueueMissing | None] = {}
-        for queue, part in by_queue(staged).items():
-            try:
-                found[queue] = self.commit(queue, sink, batch, part)
-            except QueueMissing as missing:
-                found[queue] = missing
+        for server, part in _by_server(staged).items():
+            for group in sinks.groups(part):
+                flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]
+                for (queue, own), result in zip(group.items(), self._links[server].run(together(flows)), strict=True):
+                    if isinstance(result, BusError) and not isinstance(result, QueueMissing):
+                        raise result
+                    found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, OtherRecord) else result
         return found
 
     def discard(self, staged: Sequence[Staged]) -> None:

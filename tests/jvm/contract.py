@@ -66,6 +66,8 @@ def _of_queues() -> dict[str, int]:
         "longTtlS": queue.LONG_TTL_S,
         "ackMost": queue.ACK_MOST,
         "stageTtlS": sink.STAGE_TTL_S,
+        "rowsTogether": sink.ROWS_TOGETHER,
+        "mostTogether": sink.MOST_TOGETHER,
         "namesAtOnce": staging.NAMES_AT_ONCE,
         "queuesShown": sink._SHOWN,
         "queuesPerCall": state.QUEUES_PER_CALL,

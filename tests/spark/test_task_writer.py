@@ -133,3 +133,20 @@ def test_the_queues_of_a_batch_are_attached_in_one_round_trip(bus_of: MakeBus) -
             gate.open()
             held.release()
             assert len(done.result(PATIENCE_S).staged) == 50
+
+
+def test_the_queues_of_a_batch_are_committed_in_one_round_trip(bus_of: MakeBus, sink_engine: MakeSink) -> None:
+    with RedisServer() as server, Proxy(server.port) as proxy:
+        names: list[str] = []
+        proxy.seen.append(lambda command: names.append(command.name))
+        write = sink_engine({"redis.url": proxy.url})
+        write.stage([(f"q{i % 50}", b"x") for i in range(100)])
+        gate = proxy.hold(lambda command: command.name == "commit", reply=True)
+        with ThreadPoolExecutor() as pool:
+            done = pool.submit(write.commit)
+            held = gate.wait()  # the first answer is on its way back
+            wait_until(lambda: names.count("commit") >= 50, PATIENCE_S)
+            gate.open()
+            held.release()
+            done.result(PATIENCE_S)
+        assert all(bus_of(server).stored(f"q{i}") == [b"x"] * 2 for i in range(50))

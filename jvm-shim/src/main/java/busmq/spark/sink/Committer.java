@@ -5,9 +5,7 @@ import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.options.WriteOptions;
 import java.util.HashSet;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
@@ -34,9 +32,8 @@ final class Committer implements AutoCloseable {
         }
         sayMoved(sink, epoch.before());
         List<Staged> held = record(sink, batch, staged, query, span, epoch.number());
-        Map<String, List<Staged>> queues = held.stream().collect(Collectors.groupingBy(Staged::queue, LinkedHashMap::new, Collectors.toList()));
         store.discard(others(staged, held)); // before a full queue may end this
-        queues.values().forEach(part -> append(sink, batch, part));
+        store.commitMany(sink, batch, held).forEach(part -> append(sink, batch, part));
     }
 
     private void sayMoved(String sink, List<String> before) {

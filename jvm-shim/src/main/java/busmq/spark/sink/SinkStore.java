@@ -33,7 +33,6 @@ final class SinkStore implements AutoCloseable {
     private static final String STAGE = ":stage:";
     private static final int TRIM_MOST = Contract.whole("ackMost");
     private static final String STAGE_AGAIN = Contract.text("stageAgain");
-    private static final String GIVE_UP = Contract.text("giveUp");
     private static final String RECORD_GONE = Contract.text("recordGone");
     private static final SecureRandom RANDOM = new SecureRandom();
 
@@ -223,62 +222,33 @@ final class SinkStore implements AutoCloseable {
 
     /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
     private Full commit(String sink, long batch, List<Staged> staged, long since) throws OtherRecord {
-        String queue = staged.get(0).queue();
-        int slot = 0;
-        long moved = 0;
-        while (slot >= 0 && slot < staged.size()) {
-            Staged part = staged.get(slot);
-            List<?> reply = move(sink, batch, part, slot, moved, slot == staged.size() - 1, since, whole(staged));
-            long a = (Long) reply.get(1);
-            switch (text(reply.get(0))) {
-                case "moved" -> {
-                    moved += a;
-                    if (moved >= part.rows()) {
-                        slot++;
-                        moved = 0;
-                    }
-                }
-                case "at" -> {
-                    slot = (int) a;
-                    moved = (Long) reply.get(2);
-                }
-                case "full" -> {
-                    long later = staged.subList(slot + 1, staged.size()).stream().mapToLong(Staged::rows).sum();
-                    return new Full(a, part.rows() - moved + later);
-                }
-                case "lost" -> throw stagingLost(sink, batch, queue, part.rows() - moved, a, part.key(), GIVE_UP);
-                case "stale" -> throw stale(sink, batch, Long.toString(a));
-                case "other" -> throw new OtherRecord();
-                case "missing" -> attach(queue, part.server()); // it expired meanwhile
-                default -> throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "", "reason", "unknown commit status " + PyText.repr(text(reply.get(0))));
+        QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, since);
+        int server = staged.get(0).server();
+        while (queue.isOpen()) {
+            QueueCommit.Status found = queue.take(link(server).run(queue.next()));
+            if (found == QueueCommit.Status.MISSING) {
+                attach(staged.get(0).queue(), server); // it expired meanwhile
+                queue.reopen();
+            } else if (found == QueueCommit.Status.OTHER) {
+                throw new OtherRecord();
             }
         }
-        return null;
+        return queue.full();
     }
 
-    private List<?> move(String sink, long batch, Staged part, int slot, long moved, boolean last, long since, String whole) {
-        QueueKeys keys = keys(part.queue());
-        List<String> names = new ArrayList<>(keys.shared());
-        names.add(keys.sinks());
-        names.add(part.key());
-        names.add(keys.stages(sink));
-        Object[] args = {keys.available(), sink, batch, slot, moved, part.chunkAt(moved), part.rows(), last ? 1 : 0, LONG_TTL_S, keys.stage(""),
-            part.made(), since, whole};
-        return (List<?>) link(part.server()).run(Call.script("commit", names, args));
-    }
-
-    /** What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known. */
-    private static String whole(List<Staged> staged) {
-        long rows = 0;
-        long digest = 0;
-        for (Staged part : staged) {
-            if (part.digest() == null) {
-                return "";
+    /**
+     * Append the staged lists of many queues, a round trip for many of them: the lists of each queue that is not finished then, since it has no
+     * room, is missing, or has progress of another record. Each is for {@link #commit}.
+     */
+    List<List<Staged>> commitMany(String sink, long batch, List<Staged> staged) {
+        List<List<Staged>> rest = new ArrayList<>();
+        byServer(staged, part -> {
+            for (List<List<Staged>> group : QueueCommit.groups(part)) {
+                List<QueueCommit> queues = group.stream().map(own -> new QueueCommit(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
+                rest.addAll(QueueCommit.together(queues, calls -> link(part.get(0).server()).runAll(calls)));
             }
-            rows += part.rows();
-            digest = Staged.total(digest, part.digest());
-        }
-        return rows + "-" + digest;
+        });
+        return rest;
     }
 
     /** Remove staged lists that did not win. */
@@ -343,7 +313,7 @@ final class SinkStore implements AutoCloseable {
         return all;
     }
 
-    private static BusException stagingLost(
+    static BusException stagingLost(
             String sink, Object batch, String queue, long expected, long found, String key, String remedy) {
         return BusException.of(ErrorKind.STAGING_LOST, "sink", sink, "batch", batch, "queue", queue, "expected", expected, "found", found,
                 "key", key, "remedy", remedy);
@@ -353,11 +323,11 @@ final class SinkStore implements AutoCloseable {
         return BusException.of(ErrorKind.STALE_RUN, "sink", sink, "batch", batch);
     }
 
-    private static BusException stale(String sink, long batch, String found) {
+    static BusException stale(String sink, long batch, String found) {
         return BusException.of(ErrorKind.STALE_BATCH, "sink", sink, "batch", batch, "found", found);
     }
 
-    private static String text(Object reply) {
+    static String text(Object reply) {
         return new String((byte[]) reply, java.nio.charset.StandardCharsets.UTF_8);
     }
 }

@@ -1,0 +1,121 @@
+"""Many queues committed at once: the same rows and answers as one queue after the other, in far fewer round trips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from busmq_spark.core import sink as sinks
+from busmq_spark.core.flow import command
+from busmq_spark.core.sink import Full, Staged
+from busmq_spark.errors import QueueMissing, StagingLost
+from busmq_spark.options import RedisOptions
+from busmq_spark.store.protocol import Creation
+from busmq_spark.store.redis_store import RedisStore, open_store
+from busmq_spark.topology.link import SyncLink
+from busmq_spark.topology.place import new_token
+from tests.conftest import Fresh
+
+pytestmark = pytest.mark.redis
+Stage = Callable[..., list[str]]
+
+
+@pytest.fixture(params=["direct", "three", "sentinel", "cluster"])
+def store(request: pytest.FixtureRequest) -> Iterator[RedisStore]:
+    if request.param == "direct":
+        options = RedisOptions(url=request.getfixturevalue("redis_url"))
+    else:
+        name = {"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[request.param]
+        urls = ",".join(request.getfixturevalue(name).urls)
+        options = RedisOptions(url=urls, layout="direct" if request.param == "three" else request.param)
+    made = open_store(options)
+    yield made
+    made.close()
+
+
+def names(fresh: Fresh, many: int) -> list[str]:
+    base = fresh()
+    return [f"{base}-{i}" for i in range(many)]
+
+
+def stage(store: RedisStore, queue: str, chunks: list[list[bytes]]) -> Staged:
+    """A list for a queue that may not exist."""
+    keys, server = store.keys(queue), store.locate([queue])[queue]
+    key, before = keys.stage(sinks.attempt("", "1", 0, new_token())), 0
+    for chunk in chunks:
+        before = store._links[server].execute(sinks.stage(key, before, chunk))
+    return Staged(queue, server, key, sinks.encode_runs([len(chunk) for chunk in chunks]), sinks.digest([v for chunk in chunks for v in chunk]))
+
+
+def stored(store: RedisStore, queue: str) -> list[bytes]:
+    flat: list[bytes] = store._link(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
+    return flat[1::2]
+
+
+def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore, fresh: Fresh) -> None:
+    crowd = names(fresh, 9)
+    store.attach(crowd[1:], Creation(True, 3600))
+    full, halfway = crowd[1], crowd[2]
+    store._link(full).execute(command("HSET", store.keys(full).metadata, "maxsize", 2))
+    staged = [stage(store, queue, [[b"1", b"2"], [b"3"], [queue.encode()]]) for queue in crowd]
+    sink = f"sink-{fresh()}"
+    held = store.record(sink, 1, staged, "q")
+    begun = sinks.commit(store.keys(halfway), sink, 1, [part for part in held if part.queue == halfway])
+    store._link(halfway).execute(next(begun))
+
+    found = store.commit_many(sink, 1, held)
+
+    assert isinstance(found.pop(crowd[0]), QueueMissing)
+    assert found.pop(full) == Full(full, 2, 2)
+    assert found == dict.fromkeys(crowd[2:])
+    assert stored(store, full) == [b"1", b"2"]
+    for queue in crowd[2:]:
+        assert stored(store, queue) == [b"1", b"2", b"3", queue.encode()]
+    again = store.commit_many(sink, 1, held)
+    assert {queue: again[queue] for queue in crowd[2:]} == found
+    assert len(stored(store, crowd[2])) == 4
+
+
+def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(store: RedisStore, fresh: Fresh) -> None:
+    crowd = names(fresh, 3)
+    store.attach(crowd, Creation(True, 3600))
+    sink = f"sink-{fresh()}"
+    held = store.record(sink, 1, [stage(store, queue, [[b"1"]]) for queue in crowd], "q")
+    store.discard(held[:1])
+    with pytest.raises(StagingLost, match=crowd[0]):
+        store.commit_many(sink, 1, held)
+    if len({part.server for part in held}) == 1:
+        assert [stored(store, queue) for queue in crowd[1:]] == [[b"1"]] * 2
+
+
+@pytest.mark.parametrize("store", ["direct"], indirect=True)
+def test_a_thousand_queues_take_a_round_trip_for_each_chunk_of_the_longest(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = names(fresh, 1000)
+    store.attach(crowd, Creation(True, 3600))
+    sink = f"sink-{fresh()}"
+    held = store.record(sink, 1, [stage(store, queue, [[b"1", b"2"], [b"3"]]) for queue in crowd], "q")
+    steps: list[Any] = []
+    execute = SyncLink.execute
+    monkeypatch.setattr(SyncLink, "execute", lambda link, step: steps.append(step) or execute(link, step))
+
+    assert store.commit_many(sink, 1, held) == dict.fromkeys(crowd)
+
+    assert [len(step) for step in steps] == [1000, 1000]
+    assert stored(store, crowd[-1]) == [b"1", b"2", b"3"]
+
+
+def test_queues_with_many_rows_are_committed_apart() -> None:
+    def part(queue: str, rows: int) -> Staged:
+        return Staged(queue, 0, queue, ((1000, rows // 1000),))
+
+    small = [part(f"small {i}", 1000) for i in range(15)]
+    groups = sinks.groups([part("large", 50_000), *small[:5], part("middle", 6000), *small[5:]])
+    assert [list(group) for group in groups] == [
+        ["large"],
+        [f"small {i}" for i in range(5)],
+        ["middle", *(f"small {i}" for i in range(5, 9))],
+        [f"small {i}" for i in range(9, 15)],
+    ]
+    assert [len(group) for group in sinks.groups([part(f"q{i}", 0) for i in range(2500)])] == [1000, 1000, 500]
