@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from busmq_spark.core.keys import QueueKeys
@@ -155,11 +156,13 @@ def test_overwrite_is_refused_unless_truncate_says_that_deleting_is_meant(spark:
     assert bus.ids(queue) == [2]
 
 
-@pytest.mark.parametrize("mode", ["ignore", "error"])
-def test_modes_that_have_no_meaning_for_a_queue_are_refused(spark: SparkSession, bus: Bus, queue: str, mode: str) -> None:
-    with pytest.raises(Exception, match=r"append|mode"):
-        write(spark.createDataFrame([("new",)], "value string"), mode, redis_url=bus.url, queue=queue)
-    assert bus.stored(queue) == []
+@pytest.mark.parametrize("source", ["busmq", "busmq-realtime"])
+@pytest.mark.parametrize("mode", [None, "errorifexists", "ignore"])
+def test_modes_that_spark_refuses_for_sources_of_this_kind(spark: SparkSession, bus: Bus, queue: str, mode: str | None, source: str) -> None:
+    writer = spark.createDataFrame([("new",)], "value string").write.format(source).options(**{"redis.url": bus.url, "queue": queue})
+    with pytest.raises(AnalysisException, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*\"Append\" or \"Overwrite\" mode instead"):
+        (writer.mode(mode) if mode else writer).save()
+    assert bus("EXISTS", QueueKeys(queue).metadata) == 0
 
 
 def test_a_write_that_fails_in_one_task_stores_nothing_and_leaves_nothing_for_ever(spark: SparkSession, bus: Bus, queue: str) -> None:
