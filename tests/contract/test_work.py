@@ -173,6 +173,20 @@ def test_giving_back_behind_many_that_another_has_given_back(own: Watched, fille
     assert [message.id for message in own.link.run(queue.index(keys, 0, 60_000))] == list(range(1, 50_101 + behind))
 
 
+@pytest.mark.parametrize(("before", "behind"), [(20_000, 20_000), (30_000, 10_000), (10_000, 30_000)])
+def test_giving_back_between_many_moves_the_shorter_side_once(own: Watched, filled: Callable[[int], QueueKeys], before: int, behind: int) -> None:
+    keys = filled(before + 100 + behind)
+    own.link.run(state.lease([keys], "", "me", 600_000, [""]))
+    taken(own, keys, before)
+    own.link.run(queue.take(keys, keys.hand("h"), 0, most=100, ttl_s=600))
+    own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
+    [work] = own.run(queue.give_back(keys, keys.hand("h"), 0, ttl_s=600))
+    shorter = 2 * min(before, behind)
+    assert work.items <= 3 * shorter + MOST_ITEMS  # read, taken off, put back
+    assert work.commands <= MOST_COMMANDS
+    assert [message.id for message in own.link.run(queue.index(keys, 0, 60_000))] == list(range(1, before + 100 + behind + 1))
+
+
 @pytest.mark.parametrize("most", [1, CHUNK_MESSAGES])
 def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], QueueKeys], most: int) -> None:
     keys = filled(MANY)
