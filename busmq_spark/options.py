@@ -208,7 +208,7 @@ class ReadOptions(StoreOptions):
         "startingOffsets",
         starting,
         None,
-        doc="earliest, latest or JSON from queue to last id that counts as read; only for a fresh checkpoint",
+        doc="earliest, latest or JSON from queue to the last id read; only for a fresh checkpoint",
         unsaid="earliest",
     )
     max_messages: int | None = option(
@@ -336,7 +336,7 @@ def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
 
 
 def rows(cls: type[Any]) -> list[tuple[str, str, str]]:
-    """Name, default and sentence of each option, for the README and help texts."""
+    """Name, default and sentence of each option, for the documentation and help texts."""
     out = []
     for row in fields(cls):
         default = str(row.default).lower() if isinstance(row.default, bool) else str(row.default)

@@ -1,4 +1,4 @@
-"""The README is true: its snippets and commands run, its tables are those of the code, and the tests it names exist."""
+"""README.md and `docs/` are true: snippets and commands run, tables are those of the code, what they name exists, and the pages build."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ import pytest
 
 from busmq_spark import options
 from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import BusError
 from busmq_spark.federation.keyring import Keyring
 from tests.jvm import module
 from tests.peers.node import need
+from tests.reference_pages import NEEDED, PAGES, cause_and_remedy, current, raised
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
-PROGRAMS = [body for kind, body in BLOCKS if kind == "python"]
-COMMANDS = [line[2:].partition("    #")[0] for kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
+README = ROOT / "README.md"
+TEXTS = {path: path.read_text("utf-8") for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
+BLOCKS = [(path.stem, *block) for path, text in TEXTS.items() for block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)]
+PROGRAMS = [pytest.param(body, id=f"{page}-{i}") for i, (page, kind, body) in enumerate(BLOCKS) if kind == "python"]
+COMMANDS = [line[2:].partition("    #")[0] for _, kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("program", PROGRAMS, ids=[f"program{i}" for i, _ in enumerate(PROGRAMS)])
-def test_a_program_in_the_readme_runs_as_it_stands_in_any_order_and_again(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_the_pages_runs_as_it_stands_in_any_order_and_again(program: str, tmp_path: Path) -> None:
     """In any order and again, since it leaves nothing that the next could find."""
     if "busmq-realtime" in program:
         need(module.missing())
@@ -41,11 +44,18 @@ def test_a_program_in_the_readme_runs_as_it_stands_in_any_order_and_again(progra
 
 
 def test_the_programs_are_short_enough_to_be_read() -> None:
-    assert PROGRAMS
-    assert all(len(program.splitlines()) <= 24 for program in PROGRAMS)
+    lengths = [(page, len(body.splitlines())) for page, kind, body in BLOCKS if kind == "python"]
+    assert lengths[0][0] == "README"
+    assert all(lines <= (12 if page == "README" else 24) for page, lines in lengths)
 
 
-def test_the_commands_of_the_readme_run_one_after_the_other() -> None:
+def test_the_readme_is_read_in_two_minutes() -> None:
+    lines = TEXTS[README].splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120] == []
+
+
+def test_the_commands_of_the_pages_run_one_after_the_other() -> None:
     ours = [shlex.split(command) for command in COMMANDS if command.startswith("busmq ")]
     assert ours
     with RedisServer() as server:
@@ -55,8 +65,8 @@ def test_the_commands_of_the_readme_run_one_after_the_other() -> None:
             assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
 
 
-def test_the_secrets_of_the_readme_say_what_it_says_about_them(tmp_path: Path) -> None:
-    [text] = [body for kind, body in BLOCKS if kind == "toml"]
+def test_the_secrets_of_the_pages_say_what_is_said_about_them(tmp_path: Path) -> None:
+    [text] = [body for _, kind, body in BLOCKS if kind == "toml"]
     path = tmp_path / "secrets.toml"
     path.touch(mode=0o600)
     path.write_text(text)
@@ -66,8 +76,8 @@ def test_the_secrets_of_the_readme_say_what_it_says_about_them(tmp_path: Path) -
     assert [spark.may(verb, "queue", name) for verb, name in asked] == [True, False, False, True, False]
 
 
-def test_the_command_that_serves_has_the_options_of_the_readme() -> None:
-    [words] = [shlex.split(body) for kind, body in BLOCKS if kind == "sh"]
+def test_the_command_that_serves_has_the_options_of_the_pages() -> None:
+    [words] = [shlex.split(body) for _, kind, body in BLOCKS if kind == "sh"]
     assert words[:2] == ["busmq", "serve"]
     wide = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-m", "busmq_spark", "serve", "--help"], env=wide, capture_output=True, text=True, check=True)
@@ -87,28 +97,50 @@ def test_other_commands_name_targets_and_extras_that_exist() -> None:
             assert words[0] == "busmq", command
 
 
-def option_table(name: str) -> str:
-    rows = [f"| `{option}` | {default} | {doc} |" for option, default, doc in options.rows(getattr(options, name))]
-    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_what_is_made_from_the_code_is_current(page: Path) -> None:
+    assert current(TEXTS[page]) == TEXTS[page], "the page is old: python -m tests.reference_pages writes it anew"
 
 
-@pytest.mark.parametrize("name", ["ReadOptions", "WriteOptions"])
-def test_the_option_tables_are_those_of_the_code(name: str) -> None:
-    found = re.search(rf"<!-- options: {name} -->\n(.*?)\n<!-- /options -->", README, re.DOTALL)
-    assert found
-    assert found[1] == option_table(name), f"the table in the README is old; it should be:\n\n{option_table(name)}"
+def test_each_option_and_error_is_on_its_page() -> None:
+    options_page, errors_page = (TEXTS[ROOT / "docs" / name] for name in ("options.md", "errors.md"))
+    for cls in (options.ReadOptions, options.WriteOptions):
+        assert [name for name, _, _ in options.rows(cls) if f"\n| `{name}` |" not in options_page] == []
+    assert len(NEEDED) == 10
+    assert all(f"\n| `{name}` |" in TEXTS[README] for name in NEEDED)
+    assert [cls.code for cls in raised()] == re.findall(r"^## (BUSMQ_\w+)$", errors_page, re.MULTILINE)
 
 
-def test_every_test_that_the_readme_names_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", README)
-    assert len(named) >= 7
-    for path, test in named:
-        kinds = ast.FunctionDef | ast.AsyncFunctionDef
+@pytest.mark.parametrize("error", raised(), ids=lambda cls: cls.__name__)
+def test_each_error_has_a_cause_and_a_remedy(error: type[BusError]) -> None:
+    cause, remedy = cause_and_remedy(error)
+    assert cause.endswith(".")
+    assert remedy.endswith(".")
+    assert len(remedy) > 1
+    assert "{" not in cause + remedy
+    assert "remedy" in vars(error) or remedy.removesuffix(".") in error.template
+
+
+def test_every_test_that_the_pages_name_exists() -> None:
+    named = {found for text in TEXTS.values() for found in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)}
+    assert len(named) >= 60
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    for path in {path for path, _ in named}:
         functions = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if isinstance(node, kinds)}
-        assert test in functions, f"{path} has no {test}"
+        assert {test for named_path, test in named if named_path == path} - functions == set(), path
 
 
-def test_every_folder_on_the_map_exists() -> None:
-    for path in re.findall(r"^\| `([\w/]+)` \|", README, re.MULTILINE):
-        if "/" in path:
-            assert (ROOT / path).exists(), path
+def test_every_path_that_the_pages_name_exists() -> None:
+    for path, text in TEXTS.items():
+        for named in re.findall(r"`((?:busmq_spark|conf|docs|jvm-shim|notebooks|tests)/[\w/.-]*)`", text):
+            assert (ROOT / named).exists(), f"{path.name}: {named}"
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_the_documentation_builds_strictly(tmp_path: Path) -> None:
+    """As ``make docs`` builds it: a link, anchor or page that is missing is an error."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((tmp_path / "site").rglob("index.html"))) == len(TEXTS) - 1  # all but the README

@@ -79,9 +79,9 @@ def test_a_plain_install_brings_neither_spark_nor_web_sockets(metadata: Message)
     assert plain == {"redis", "hiredis", "numpy", "pyarrow"}
 
 
-def test_the_readme_says_of_each_extra_what_it_is_for() -> None:
+def test_the_documentation_says_of_each_extra_what_it_is_for() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    table = (ROOT / "README.md").read_text("utf-8").partition("| extra |")[2].partition("\n\n")[0]
+    table = (ROOT / "docs" / "index.md").read_text("utf-8").partition("| extra |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(extras)
 
 

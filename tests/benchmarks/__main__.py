@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [name …]``: run all benchmarks, or the named ones, print the table, and write a full one into the README."""
+"""``python -m tests.benchmarks [name …]``: run all benchmarks, or the named ones, print the table, and write a full one to docs/performance.md."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def main(names: Sequence[str]) -> int:
             print(f"  {row.what}: {row.measured} {row.target}", file=sys.stderr, flush=True)
     text = table(rows)
     print(text)
-    readme = Path(__file__).parents[2] / "README.md"
-    before, start, rest = readme.read_text("utf-8").partition(START)
+    page = Path(__file__).parents[2] / "docs" / "performance.md"
+    before, start, rest = page.read_text("utf-8").partition(START)
     if not names and start:
-        readme.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+        page.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
     return 0
 
 

@@ -15,12 +15,12 @@ from tests.support import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow]
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-RULES = re.search(r"ACL SETUSER spark on >secret (.*?)\n", README)
+PAGE = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
+RULES = re.search(r"ACL SETUSER spark on >secret (.*?)\n", PAGE)
 
 
 def rights() -> list[str]:
-    """As the README has them."""
+    """As `docs/layouts.md` has them."""
     assert RULES
     return RULES[1].split()
 

@@ -147,7 +147,7 @@ def test_a_user_without_the_right_to_run_a_script_is_unauthorized(probe: Probe) 
             links.run_all([push(QueueKeys("q"), "v")])
 
 
-def test_the_rights_of_the_readme_do_and_without_subscribe_only_the_bell_is_silent(probe: Probe) -> None:
+def test_the_rights_of_the_page_do_and_without_subscribe_only_the_bell_is_silent(probe: Probe) -> None:
     with RedisServer() as server:
         for missing, rings in (("+ping", True), ("-subscribe", False)):
             server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), missing)

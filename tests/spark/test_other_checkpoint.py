@@ -58,7 +58,7 @@ def test_the_same_queues_are_not_mentioned(bus: Bus, engine: MakeEngine, fresh: 
 def test_a_java_query_without_checkpoint_location_says_once_that_it_acknowledges(
     spark: SparkSession, bus: Bus, tmp_path: Path, lasting: bool, ack: str, warnings: int
 ) -> None:
-    """A reader in Python is not told where the checkpoint is; the README says it."""
+    """A reader in Python is not told where the checkpoint is; `docs/options.md` says it."""
     queue = f"look_{lasting}_{ack}"
     bus.fill(queue, 3)
     with java_log(spark) as log:

