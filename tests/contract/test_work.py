@@ -210,6 +210,15 @@ def test_a_cap_of_bytes_looks_at_less_than_a_tenth_of_the_messages(own: Watched,
     assert sum(call.items for call in work) <= 2 * 100_000 / 10
 
 
+def test_a_cap_of_bytes_looks_at_few_places_of_a_long_queue(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
+    """Redis walks to every place, which costs more than the messages there."""
+    keys = filled(0)
+    own.link.run(queue.push_many(keys, [b"x" * size for size in (10, 500, 90, 300)] * 15_000))
+    work = own.run(state.bytes_until(keys, 1, 60_000, 2**50))
+    assert sum(call.commands for call in work) <= 160
+    assert sum(call.items for call in work) >= 2 * 1_500
+
+
 @pytest.mark.parametrize("maxsize", [0, 10**9])
 def test_staging_and_committing(own: Watched, fresh_keys: FreshKeys, maxsize: int) -> None:
     keys, cut, before = fresh_keys(), list(chunks([b"x"] * 20_000)), 0

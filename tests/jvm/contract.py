@@ -75,6 +75,7 @@ def _of_queues() -> dict[str, int]:
         "sampled": state.SAMPLED,
         "longerPercent": round(100 * state.LONGER),
         "run": state.RUN,
+        "mostRun": state.MOST_RUN,
         "largeBytes": state.LARGE_BYTES,
         "leastPlaces": state.LEAST_PLACES,
         "mostPlaces": state.MOST_PLACES,

@@ -14,6 +14,7 @@ import java.util.List;
 final class Measured {
     private static final int SAMPLED = Contract.whole("sampled");
     private static final int RUN = Contract.whole("run");
+    private static final int MOST_RUN = Contract.whole("mostRun");
     private static final long LARGE_BYTES = Contract.number("largeBytes");
     private static final long LEAST_PLACES = Contract.number("leastPlaces");
     private static final long MOST_PLACES = Contract.number("mostPlaces");
@@ -71,11 +72,12 @@ final class Measured {
     private void roughly(long first, long last) {
         long mean = Math.max(1, used / (at - first + 1));
         long likely = Math.min(last - at, (budget - used) / mean);
-        int run = mean <= LARGE_BYTES ? RUN : 1;
-        long places = Math.min(MOST_PLACES, likely / (SAMPLED * run));
+        long run = mean <= LARGE_BYTES ? RUN : 1;
+        long places = Math.min(MOST_PLACES * RUN / run, likely / (SAMPLED * run));
         if (places < LEAST_PLACES) {
             return;
         }
+        run = run > 1 ? Math.max(run, Math.min(MOST_RUN, likely / (SAMPLED * places))) : 1;
         long stride = likely / places;
         List<Call> calls = new ArrayList<>();
         for (long start = 0; start < places; start += PLACES_PER_CALL) {
