@@ -39,6 +39,8 @@ def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_eac
         orphan = old.worker_at(of_old.port)
         old.kill(orphan=orphan)
         assert bus.progress("out") in ("", f"0:0:{moved(of_old)}")
+        of_old.release()  # so that the next driver is behind it, however soon it comes
+        of_old = gate.wait()
 
         run.start(new, proxy.url)
         while (of_new := gate.poll(STEP_S)) is None:
