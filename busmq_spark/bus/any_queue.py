@@ -63,7 +63,7 @@ class AnyQueue(Emitter):
 
     @property
     def attached(self) -> bool:
-        """Whether this object is attached; a server that is away does not change that."""
+        """Whether this object is attached; an unreachable server does not change that."""
         return self.ttl_s > 0
 
     def consume(self, **options: Unpack[ConsumeKeywords]) -> Buffered:

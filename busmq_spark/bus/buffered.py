@@ -22,7 +22,7 @@ class Buffered:
     def __init__(self, options: ConsumeOptions) -> None:
         self._options = options
         self.prefetch = options.prefetch
-        """Most messages to take at once; whoever iterates may change it, to take no more than it has room for."""
+        """Most messages to take at once; the iterating caller may change it, to take no more than it has room for."""
         self._left = None if options.max is None or options.max < 0 else options.max
         self._buffer: deque[Message] = deque()
         self._wake = asyncio.Event()
@@ -72,7 +72,7 @@ class Buffered:
     async def stop(self) -> None:
         """End. The task that iterates sees the end. What was not handed over goes back to the head of the queue, or on to the next consumption.
 
-        Raises LinkLost when the server is away and does not come back soon; then it may be called again.
+        Raises LinkLost when Redis stays unreachable; then it may be called again.
         """
         self._stopping = True
         self._wake.set()

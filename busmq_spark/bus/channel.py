@@ -59,14 +59,13 @@ class _Connection:
 
 
 class Channel(Emitter):
-    """One side of a channel. What is sent while the other side is away waits for it, as long as the queue's ttl allows.
+    """One side of a channel. What is sent while the other side is disconnected stays in the queue for it, for the queue's ttl.
 
     Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
     (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that dies without a word does not disconnect.
 
-    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers hear also what
-    an iteration takes. Those that nobody takes wait, and everything that came behind them waits, too: whoever only sends adds a handler that does
-    nothing.
+    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers are also called
+    for what an iteration takes. A message not taken holds up everything behind it: a program that only sends adds a handler that does nothing.
     """
 
     events = ("connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error")
@@ -127,7 +126,7 @@ class Channel(Emitter):
         return self._connection.outgoing.push(frame(Kind.MESSAGE, encode(value)))
 
     async def send_to(self, endpoint: str, value: object) -> int:
-        """Send to whoever reads as the role ``endpoint``, now or later; the result is the id. Needs no connection."""
+        """Send to the reader of the role ``endpoint``, connected now or later; the result is the id. Needs no connection."""
         message = frame(Kind.MESSAGE, encode(value))
         queue = Queue(self.bus, channel_queue(endpoint, self.name))
         await queue.attach(ttl_s=TTL_S)
@@ -197,7 +196,7 @@ class Channel(Emitter):
             told, self._state = self._state == "leaving", "leaving"  # leaving already: cancelled on the way
             steps = [connection.incoming.detach, connection.outgoing.detach]
             if word is not None and not told:
-                # After reading has ended: the peer answers that it is here, and that is for whoever connects next.
+                # After reading has ended: the peer replies HERE, and that frame is for the next one to connect in this role.
                 steps.insert(1, lambda: _last_word(connection.outgoing, word))
             for step in steps:
                 try:

@@ -5,7 +5,7 @@ Rule 1. Whatever was taken and not handed over stands in a record in Redis: ``to
         a take under way: one that is executed behind the return would strand what it took.
 Rule 2. The next batch is taken when the one before is handed over, so at most ``prefetch`` messages are ever in memory.
 Rule 3. A notification sets a flag; it is cleared before Redis is asked, so none is missed.
-Rule 4. A server that is away is waited for, however long; whoever is reliable shows its lease with every take.
+Rule 4. While the server is unreachable the consumer waits, without limit; a reliable consumer sends its lease token with every take.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LEASE_POLL_S = 0.5
 RETRY_S = 1.0
-"""Longest pause between two tries to reach a server that is away."""
+"""Longest pause between two tries to reach an unreachable server."""
 
 
 class ConsumeKeywords(TypedDict, total=False):
@@ -110,7 +110,7 @@ class Consumption(Buffered):
             yield batch
 
     def lease_lost(self) -> None:
-        """Somebody else has become the reliable consumer: this one was cut off for longer than its lease."""
+        """Another client has become the reliable consumer: this one was disconnected for longer than its lease."""
         if self.follows is not None:
             self.follows.lease_lost()
         if self._token and self.running:
@@ -166,7 +166,7 @@ class Consumption(Buffered):
                 try:
                     await self.stop()
                 except LinkLost:
-                    if not asked:  # else whoever asked for the end is told
+                    if not asked:  # else the caller of stop() gets the error
                         raise
                 failed, self._failed = self._failed, None
                 raise failed or StopAsyncIteration
@@ -323,7 +323,7 @@ class Consumption(Buffered):
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     async def _insist(self, flow: Callable[[], Flow[T]]) -> T | None:
-        """Run a flow as often as its server is away; None when stopped meanwhile."""
+        """Run a flow, again after every LinkLost; None when stopped meanwhile."""
         while not self._stopping:
             try:
                 return await self._queue.run(flow())
@@ -346,7 +346,7 @@ class Consumption(Buffered):
     def _notified(self, id: bytes | None) -> None:
         """What was received already needs no look, once: in another life of the queue the same id means another message.
 
-        The first word is always followed: nobody knows whether the message received was said before.
+        The first notification always causes a look: whether the message received was announced before is unknown.
         """
         known = self._noted is not None and self._received and id == b"%d" % self._received and id != self._noted
         self._noted = id

@@ -17,8 +17,8 @@ log = logging.getLogger("busmq_spark")
 class Emitter:
     """Calls handlers in the order they were added. A handler may be a coroutine function; it then runs as a task of the bus.
 
-    What a coroutine handler raises ends the bus' scope, and so does what a function raises in an event that a task of the bus emits: an error nobody
-    sees would be worse. In an event that a call of yours emits (``attached``, ``connect`` …) a function raises out of that call.
+    What a coroutine handler raises ends the bus' scope, and so does what a function raises in an event that a task of the bus emits: a hidden error
+    would be worse. In an event that a call of yours emits (``attached``, ``connect`` …) a function raises out of that call.
     """
 
     events: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """What comes in during one connection of a channel.
 
-Rule 1. Frames are handled in order. A message that nobody takes yet holds up what came behind it.
-Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``. What nobody took goes back to the queue at the end.
+Rule 1. Frames are handled in order. A message that is not taken yet holds up the frames behind it.
+Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``. Messages not taken go back to the queue at the end.
 Rule 3. A control frame is acked as soon as every message before it is.
 Rule 4. A message that a federation server takes for a peer counts as taken once it has left for the peer; before that it goes back, too, with the
         control frames behind it. So nothing more is read from Redis, and the channel does not end, while one is under way.
@@ -143,7 +143,7 @@ class Inbox:
         except ProtocolError as error:
             self._channel._report(error)
         if kind is Kind.LEAVING:
-            await self._channel._say(Kind.HERE)  # whoever comes next learns that we are here
+            await self._channel._say(Kind.HERE)  # the peer that connects next learns that this side is connected
         try:
             await self._settle()
         except BusError as error:

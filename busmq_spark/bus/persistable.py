@@ -81,7 +81,7 @@ class Persistable:
         """Write what has changed and touch the object; whether there was anything. Nothing changed: nothing is sent.
 
         A change made while this is under way is for the next save. When it fails, everything it sent counts as changed still. An object that
-        vanished from Redis gets its other fields back too, where nobody else has written them meanwhile.
+        vanished from Redis gets its other fields back too, except those that another client has written meanwhile.
         """
         async with self._busy:
             mine, done = self._fields, False

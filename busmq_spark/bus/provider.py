@@ -1,7 +1,7 @@
 """The provider's side of a service: it takes requests, runs the handler for several at once, and replies.
 
 Rule 1. No request is taken that finds no room: others who serve may have it. So ``concurrency`` is the back-pressure.
-Rule 2. In flight is what has a task. Every task ends with one last reply, unless nobody waits for it or the grace period is over.
+Rule 2. In flight is what has a task. Every task ends with one last reply, unless no requester waits for it or the grace period is over.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ class Provider:
         try:
             await consumption.stop()
         except BusError as error:
-            self._service._report(error)  # what it leaves behind is found by whoever serves next
+            self._service._report(error)  # the next provider takes over the requests that this one leaves unfinished
 
     async def _accept(self, message: Message) -> None:
         service = self._service
         try:
             frame = decode_request(message.text)
             if frame.reply_to is not None and not frame.reply_to.startswith(reply_queue(service.name, "")):
-                # Whoever may ask must not make us write to any queue.
+                # A requester must not be able to make the provider write to an arbitrary queue.
                 raise ValueError(f"its replyTo is {frame.reply_to[:80]!r}, not a reply queue of this service")
         except ValueError as error:
             log.warning("service %r: request %d is dropped: %s", service.name, message.id, error)

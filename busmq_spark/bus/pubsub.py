@@ -1,4 +1,4 @@
-"""Publish and subscribe: who listens hears what is published meanwhile, nothing is stored (protocol 4.1).
+"""Publish and subscribe: a subscriber receives what is published while it is subscribed; nothing is stored (protocol 4.1).
 
     async with bus.pubsub("news") as news:
         await news.publish({"n": 1})
@@ -75,12 +75,12 @@ class Pubsub(Emitter):
     async def publish(self, value: object) -> None:
         """Tell every subscriber, this one too. Text and bytes travel as they are, everything else as JSON.
 
-        Raises LinkLost when the link broke and nobody knows whether it was told: it is never told twice.
+        Raises LinkLost when the connection broke before the reply: whether the message was published is unknown, and it is not published again.
         """
         await self.bus.servers.commands[0].execute(command("PUBLISH", self.channel, encode(value), idempotent=False))
 
     async def subscribe(self) -> None:
-        """Listen: what is published after this has returned is heard. Waits while Redis is away; no error when subscribed already."""
+        """Subscribe: what is published after this returns is received. Waits while Redis is unreachable; no error when subscribed already."""
         async with self._busy:
             if self._hearing is not None:
                 return
@@ -148,7 +148,7 @@ class _Hearing:
         if handled:
             out += self._for_handlers.put(payload)
             self._wake_teller.set()
-        if self._looping or not handled:  # a loop may begin later, but where there are handlers nobody says that it will
+        if self._looping or not handled:  # kept for a loop that may begin later, unless a handler took it
             out += self._for_loop.put(payload)
             self._wake_loop.set()
         if out:

@@ -36,7 +36,7 @@ class Queue(AnyQueue):
     """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,
-    ``error(error)`` when the server is away while nobody waits for it (told once, until it is back).
+    ``error(error)`` when the server is unreachable while no call waits for it (emitted once, until it is reachable again).
     """
 
     _consumption: Consumption | None
@@ -106,8 +106,8 @@ class Queue(AnyQueue):
     def push(self, value: object) -> asyncio.Future[int]:
         """Append a message; the result is its id, once stored. Messages are stored in the order of the calls, awaited or not.
 
-        Text and bytes are stored as they are, everything else as JSON. The future fails with QueueFull, and with LinkLost when the link broke
-        and nobody knows whether the message is stored. Awaiting it is the back-pressure.
+        Text and bytes are stored as they are, everything else as JSON. The future fails with QueueFull, and with LinkLost when the connection
+        broke before the reply: then it is unknown whether the message is stored. Awaiting it is the back-pressure.
         """
         self._need_attached("push to")
         return self._pump.add((encode(value),), single=True)
@@ -137,7 +137,7 @@ class Queue(AnyQueue):
         return self._servers.commands[self.server].endpoint.masked
 
     async def push_call(self, values: Any) -> tuple[int, int]:
-        """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, somebody closed it) is made anew."""
+        """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, another client closed it) is created again."""
         link = self.bus.servers.commands[self.server]
         try:
             return await link.run(flows.append(self.keys, values))
@@ -189,7 +189,7 @@ class Queue(AnyQueue):
         return await self.run(flows.flush(self.keys))
 
     async def exists(self) -> bool:
-        """Whether somebody has created it (or has found it through federation) and it has not expired."""
+        """Whether any client has created it (or has found it through federation) and it has not expired."""
         return await self.run(flows.exists(self.keys))
 
     async def ttl(self) -> int | None:
@@ -201,7 +201,7 @@ class Queue(AnyQueue):
         return _number((await self.metadata()).get("maxsize")) or 0
 
     async def find(self) -> str | None:
-        """Where the queue lives: ``local``, the URL of the federated bus that announced it, or None when nobody knows it."""
+        """Where the queue lives: ``local``, the URL of the federated bus that announced it, or None when it is unknown."""
         return (await self.metadata()).get("source")
 
     async def metadata(self) -> dict[str, str]:
@@ -248,7 +248,7 @@ class Queue(AnyQueue):
         return [] if self._consumption is None else self._consumption.kept
 
     def touched(self, status: int) -> None:
-        """What the keeper found: 1 alive, 0 gone, -1 the lease is somebody else's. A consumer looks for itself then: pub/sub may lose a word."""
+        """What the keeper found: 1 alive, 0 gone, -1 another holds the lease. The consumer then reads Redis itself: pub/sub may lose messages."""
         self._away = False
         if self._consumption is not None:
             self._consumption.look()

@@ -55,7 +55,7 @@ class ReplyQueues:
             await self._leave([name for name, other in self._entries.items() if not other.users][: max(0, len(self) - self._most)])
 
     async def sweep(self) -> None:
-        """Leave those that nobody has used for long, until cancelled."""
+        """Detach the reply queues that have been idle for long, until cancelled."""
         while True:
             await asyncio.sleep(self._idle_s / 4)
             long_ago = asyncio.get_running_loop().time() - self._idle_s

@@ -51,7 +51,7 @@ class Requester:
         self.active = True
 
     async def stop(self, grace_ms: int) -> None:
-        """Take no more requests, wait for the replies to those under way, at most ``grace_ms``; whoever waits longer gets a StateError."""
+        """Take no more requests, wait for the replies to those under way, at most ``grace_ms``; after that their callers get a StateError."""
         self.active = False
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._requests.detach)
@@ -68,7 +68,7 @@ class Requester:
                     waiting.end(self._closed("wait for a reply of"))
 
     async def send(self, data: Any, timeout_ms: int | None) -> None:
-        """Returns when the request is stored. Nobody replies to it."""
+        """Returns when the request is stored. There is no reply to it."""
         timeout_ms = self._timeout_ms if timeout_ms is None else _checked(timeout_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1000):

@@ -208,7 +208,7 @@ class _Running:
 
 
 def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
-    """Nobody waits for a handler here, so what it raises goes to the log."""
+    """No caller awaits a handler here, so its exception is logged."""
     try:
         handler(*args)
     except Exception:  # whatever it is: the executor would keep it to itself

@@ -1,4 +1,4 @@
-"""For loops that nobody awaits: what Redis refuses must not end the bus, and nobody would catch it."""
+"""For background loops that no caller awaits: an error reply of Redis must not end the bus, and no caller would catch it."""
 
 from __future__ import annotations
 

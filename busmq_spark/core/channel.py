@@ -32,7 +32,7 @@ def frame(kind: Kind, body: bytes = b"") -> bytes:
 
 
 def kind_of(message: Message, queue: str) -> Kind:
-    """What the frame says. Raises ProtocolError when it is none, or of a kind nobody knows."""
+    """Decode a frame. Raises ProtocolError when it is malformed or its kind is unknown."""
     found = message.value[:3]
     if (kind := _HEADS.get(found)) is None:
         raise ProtocolError(id=message.id, queue=queue, found=repr(found)[1:], expected="':1:' to ':4:', as the frames of a channel do")

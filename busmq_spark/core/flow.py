@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Call:
     """One command, or one Lua script, for the server that owns its keys.
 
-    ``idempotent`` says whether the driver may send it again when the link broke and nobody knows whether it was executed.
+    ``idempotent``: whether the driver may send it again when the connection broke and it is unknown whether Redis has executed it.
     """
 
     words: tuple[Arg, ...]

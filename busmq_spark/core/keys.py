@@ -113,7 +113,7 @@ def metadata_pattern(*, cluster: bool = False) -> str:
 
 
 def channel_queue(role: str, name: str) -> str:
-    """The queue that whoever has this role in a channel reads (protocol chapter 3)."""
+    """The queue that the client with this role in a channel reads (protocol chapter 3)."""
     return f"channel:{role}:{name}"
 
 
@@ -142,7 +142,7 @@ def service_queue(service: str) -> str:
 
 
 def reply_queue(service: str, requester: str) -> str:
-    """Name of the queue on which one requester finds its replies; ``requester`` is 16 lower-case hex digits that nobody else has."""
+    """Name of the queue on which one requester finds its replies; ``requester`` is 16 lower-case hex digits, unique to it."""
     return f"service:{service}:replyTo:{requester}"
 
 

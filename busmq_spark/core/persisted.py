@@ -65,7 +65,7 @@ class Fields:
         return sending
 
     def failed(self, sending: Sending) -> None:
-        """The save did not come through, or nobody knows: what it sent is still to be saved."""
+        """The save failed, or its result is unknown: what it sent is still to be saved."""
         self._assigned |= sending.fields.keys()
 
     def saved(self, sending: Sending, created: int) -> None:
@@ -80,7 +80,7 @@ class Fields:
             self.misfits.pop(name, None)
 
     def gone(self) -> bool:
-        """The object is not in Redis any more: the next save brings back every field it had, where nobody else has. Whether it had any."""
+        """The object has vanished from Redis: the next save restores each of its fields that no other client has. Result: whether it had any."""
         had = bool(self._stored)
         self._lost |= self._stored
         self._stored.clear()
@@ -97,7 +97,7 @@ class Fields:
         misfits: dict[str, str] = {}
         for name, text in stored.items():
             if self.hints is not None and name not in self.hints:
-                continue  # somebody else's: neither read nor written
+                continue  # a field of another client: neither read nor written
             try:
                 value = from_text(text, self._hint(name))
             except Misfit as misfit:

@@ -18,7 +18,7 @@ ACK_MOST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What a queue is: ``born`` names its incarnation, ``existed`` says whether somebody had created it before."""
+    """What a queue is: ``born`` names its incarnation, ``existed`` is true when a client had created it before."""
 
     existed: bool
     ttl_s: int
@@ -70,7 +70,7 @@ def push_many(keys: QueueKeys, values: Sequence[bytes]) -> Flow[int]:
 
 def append(keys: QueueKeys, values: Sequence[bytes]) -> Flow[tuple[int, int]]:
     """Append one chunk (see :func:`chunks`) in one script call: the first id, and how many were stored. Raises QueueMissing."""
-    # Not idempotent: after a broken link nobody knows whether the messages are stored, so the caller decides.
+    # Not idempotent: after a broken connection it is unknown whether the messages are stored, so the caller decides.
     first, stored = yield script("push", keys.shared, (keys.available, *values), idempotent=False)
     if stored < 0:
         raise QueueMissing(queue=keys.name)
@@ -92,7 +92,7 @@ def pop(keys: QueueKeys, *, reliable: bool = False, ttl_s: int = 0, most: int = 
 def take(keys: QueueKeys, record: str, after: int, *, most: int, ttl_s: int, token: str = "") -> Flow[list[Message] | None]:
     """Take up to ``most`` messages from the head into the list ``record``; safe to repeat, since a reply that was lost is found there.
 
-    ``after`` is the id received last (0: none). With a ``token`` the record is ``toack`` and None means that somebody else has the lease;
+    ``after`` is the id received last (0: none). With a ``token`` the record is ``toack`` and None means that another consumer has the lease;
     without one the record is the consumer's own and holds the last batch only.
     """
     _check_ttl(ttl_s)

@@ -77,7 +77,7 @@ UNNOTED = Sizes()
 
 
 class RangeCursor:
-    """Walks first..last (inclusive) through list windows. Pure: it is told what came and says what to ask.
+    """Walks first..last (inclusive) through list windows. Pure: it returns the next request, and is given each reply.
 
     A window is a LRANGE where its values cannot come to more than MOST_BYTES, else a script that stops in time. After ``take`` returned None look
     where the head is now, and go on with a new cursor.

@@ -2,7 +2,7 @@
 
 Rule 1. A key whose value is absent is left out; ABSENT and None (JSON's null) are two things.
 Rule 2. ``reqId`` belongs to the requester: whatever it is, it goes back as it came.
-Rule 3. Keys that nobody knows are ignored; what cannot be understood raises ValueError, and whoever reads it goes on with the next.
+Rule 3. Unknown keys are ignored; a malformed frame raises ValueError, and its reader goes on with the next frame.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ABSENT: Final = Absent()
 
 @dataclass(frozen=True, slots=True)
 class RequestFrame:
-    """A request; without ``reply_to`` nobody waits for a reply. ``expires_ms``: epoch milliseconds, None for a request that never expires."""
+    """A request; without ``reply_to`` the requester expects no reply. ``expires_ms``: epoch milliseconds, None for a request that never expires."""
 
     data: Any
     req_id: Any = ABSENT
@@ -43,7 +43,7 @@ class RequestFrame:
         return _encode(data=self.data, replyTo=_absent(self.reply_to), reqId=self.req_id, expires=_absent(self.expires_ms))
 
     def expired(self, now_ms: float) -> bool:
-        """Whether nobody waits any more, by the clock of the provider."""
+        """Whether the requester has stopped waiting, by the clock of the provider."""
         return self.expires_ms is not None and now_ms > self.expires_ms
 
 

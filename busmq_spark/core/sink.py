@@ -1,6 +1,6 @@
 """The exactly-once sink: stage, one commit point, then append with progress.
 
-Rule 1. A task writes its rows to lists nobody reads (``stage``), one list per queue and attempt.
+Rule 1. A task writes its rows to lists that no consumer reads (``stage``), one list per queue and attempt.
 Rule 2. The driver writes down which lists make up the batch (``record``). This is the commit point: before it nothing is visible, after it
         exactly these lists are appended, even when the batch is computed again with other rows or another order.
 Rule 3. A staged list is a segment: one connection writes it, and what counts of it are the chunks that Redis has confirmed there. When the link
@@ -76,7 +76,7 @@ class Staged:
 
 
 def digest(values: Sequence[bytes]) -> int:
-    """Tells rows from others, in whichever order, chunks and partitions they come: digests of parts add up (:func:`total`)."""
+    """A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up (:func:`total`)."""
     return sum(map(crc32, values)) & MAX_ID
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
 UNTOLD = -1
-"""In the place of the id given last, of an empty queue where that cannot be known: the next message tells (federation/plain/queue.py)."""
+"""Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/plain/queue.py)."""
 SAMPLED = 16
 """Where bytes are estimated, one message in so many is measured, at most."""
 RUN, MOST_RUN, LARGE_BYTES = 4, 16, 16 * 1024
@@ -195,7 +195,7 @@ def release(keys: QueueKeys, subscription: str, token: str) -> Flow[bool]:
 
 
 def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str = "", lease_ms: int = 0) -> Flow[list[int]]:
-    """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 the lease is somebody else's. An empty token renews no lease."""
+    """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease."""
     replies = yield [
         script("touch", [key for keys in part for key in (*keys.all, keys.lease(subscription))], (token, lease_ms, LONG_TTL_S))
         for part in _parts(queues, queues)

@@ -1,4 +1,4 @@
-"""How a store over several sources talks to each of them: in person, or through a thread, so that one that is away holds nobody up."""
+"""How a store over several sources calls each of them: directly, or through a thread, so that an unreachable one delays no other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUDGET_S = 2.0
 """A link that owes an answer for so long is taken for away. One that then answers late after all gets twice as long, until many were prompt."""
 MOST_BUDGET_S = 30.0
 PROBE_S = (0.1, 2.0)
-"""The first and the longest pause between two looks at a link that is away."""
+"""The first and the longest pause between two probes of an unreachable link."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -51,7 +51,7 @@ def named(source: str, error: BusError) -> BusError:
 
 
 class DirectLine:
-    """Asks in the thread of whoever waits for the answer. After LinkLost it asks again for ``patience_s``, with one line in the log."""
+    """Calls the source in the caller's thread. After LinkLost it retries for ``patience_s``, with one line in the log."""
 
     away = False
 
@@ -112,9 +112,9 @@ class _Job:
 
 
 class PausingLine:
-    """A source whose absence is nobody else's trouble: whoever asks waits for a budget at most, then it is away until a probe has reached it.
+    """A source that does not delay the others: a caller waits for a budget at most, then the source is paused until a probe has reached it.
 
-    The store belongs to the thread alone. Everything asked here may be repeated: the probe is the question that found nobody.
+    The store belongs to the thread alone. Every call here may be repeated: the probe is the call that failed.
     """
 
     def __init__(self, source: str, make: Callable[[], ReadStore], *, quiet: bool = False) -> None:

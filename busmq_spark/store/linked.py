@@ -1,6 +1,6 @@
 """One store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as ``sources.spell`` does.
 
-Answers about many queues leave out those of a source that is away (see line.py): what is missing is not known now, and nothing may be concluded.
+Answers about many queues leave out those of an unreachable source (see line.py): the state of a queue left out is unknown.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class LinkedStore:
         return self._one(source, lambda store: store.bytes_until(own, first, last, budget), (first - 1, 0))
 
     def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[Rows] | None]:
-        """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of a link that is away are left out."""
+        """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of an unreachable link are left out."""
         asked: dict[str, list[Range]] = {}
         for part in parts:
             source, queue = split(part.queue)
@@ -133,7 +133,7 @@ class LinkedStore:
         return self.read_many([part], fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
-        """For tasks, so over direct lines only. A patient one goes on after the last row that came, however long its link is away."""
+        """For tasks, so over direct lines only. With patience it resumes after the last row received, however long its link was unreachable."""
         for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
             if not source and self.own is not None:
                 yield from self.own.read_many(list(group), fail_on_data_loss)

@@ -24,7 +24,7 @@ class Loss:
     expected: str
     found: str
     ids: int = 0
-    """How many ids are known to be missing; 0 when nobody can know."""
+    """How many ids are known to be missing; 0 when the number is unknown."""
 
 
 def loss_error(queue: str, loss: Loss, traces: Traces, *, own_listeners: int = 0) -> DataLoss:

@@ -1,4 +1,4 @@
-"""Places in a queue: how far somebody has read, and what to read next. Ids are inclusive."""
+"""Positions in a queue: the last id that a reader has read, and the range to read next. Ids are inclusive."""
 
 from __future__ import annotations
 

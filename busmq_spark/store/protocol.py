@@ -106,7 +106,7 @@ class ReadStore(Protocol):
 
 
 class SourceStore(ReadStore, Protocol):
-    """What a streaming source plans with. Where a source is away, answers about many queues leave its queues out (a counter is None)."""
+    """What a streaming source plans with. Answers about many queues leave out those of an unreachable source (a counter is None)."""
 
     @property
     def away(self) -> Collection[str]:

@@ -17,7 +17,7 @@ SHORT_ROWS = 250
 SHORT_BYTES = 64 * 1024
 """Most bytes of values taken of one range this way."""
 MOST_RANGES, MOST_ROWS = 64, 2_500
-"""In one round trip: at most 4 MB in all, and about 2 ms of Redis, which serves nobody else meanwhile."""
+"""In one round trip: at most 4 MB in all, and about 2 ms of Redis, which serves no other client meanwhile."""
 
 
 def read_ranges(links: RangeLinks, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
@@ -32,7 +32,7 @@ def read_ranges(links: RangeLinks, parts: Sequence[Range], fail_on_data_loss: bo
             if values and born == part.born:
                 yield Rows(part.queue, need, pa.array(values, pa.binary()))
                 need += len(values)
-            if need <= part.last:  # too large, gone, or in another life: that is told apart there
+            if need <= part.last:  # too large, gone, or of another incarnation: read_range finds out which
                 yield from read_range(links, replace(part, first=need), fail_on_data_loss)
 
 

@@ -50,7 +50,7 @@ class RedisStore:
     listed: Collection[str] = ()
 
     def __init__(self, where: Address, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
-        """``patience_s``: how long one step is tried while Redis is away; None: what suits the endpoint (topology/endpoint.py).
+        """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (topology/endpoint.py).
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """
         self._reply_bytes = reply_bytes
@@ -125,7 +125,7 @@ class RedisStore:
         )
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
-        """Whose lease each queue is under; empty when nobody's."""
+        """The token of each queue's lease holder; empty when there is no lease."""
 
         def flow(part: Sequence[str]) -> Flow[list[str]]:
             replies = yield [command("GET", self.keys(queue).lease(subscription)) for queue in part]
@@ -172,7 +172,7 @@ class RedisStore:
         return RedisAppender(self._links, self.locate, self.keys)
 
     def stage_at(self, queue: str, key: str, before: int, values: Sequence[bytes], run: Run | None = None) -> tuple[int, int]:
-        """One piece of a staged list, numbered by whoever may send it again: the rows up to and with it, and the list's server."""
+        """Append one piece to a staged list, numbered by the caller so that it may be resent. Result: the rows up to and with it, and the server."""
         server = self.locate([queue])[queue]
         noted = (self.keys(queue).stages(run.sink), run.epoch) if run else ()
         return stage_at(self._links[server], Staged(queue, server, key, ()), before, values, *noted), server

@@ -6,7 +6,7 @@
 -- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again. What others gave back before moves
 -- with them, since a list takes messages at its ends only: those up to our newest, or where these are many and fewer, those from our oldest on. So one
 -- call moves as many as lie on the shorter side, 50,000 in some 0.2 s. In steps it could not: between two of them npm's peers pop whatever is at the
--- head, so all that nobody holds must be there, in order; and what the taker held meanwhile would be lost with it.
+-- head, so every message that no consumer holds must be in the list, in order; and what the script's caller held meanwhile would be lost with it.
 -- @include even_if_full
 -- @include find
 -- @include behind
