@@ -107,7 +107,7 @@ class Connection:
         self.outbox.put(b"%b1%b" % (channel.encode("ascii"), body), left)
 
     def close_channel(self, channel: str) -> None:
-        """End a channel from our side; the peer is told."""
+        """End a channel from this side; the peer gets a closing frame."""
         if channel in self._sessions:
             self.outbox.put(Packet(channel, None).encode())
             self._forget(channel)
@@ -214,7 +214,7 @@ class Connection:
                 task.cancel()
 
     async def _watching(self) -> None:
-        """Whoever waits for the peer to read need not wait for one that is gone."""
+        """Release the tasks that wait for the peer to read when its connection has closed."""
         await self._socket.wait_closed()
         self._gone = True
         self.outbox.close()

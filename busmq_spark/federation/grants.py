@@ -72,7 +72,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Patterns by verb. A verb implies no other: who may push may not browse unless it says so."""
+    """Patterns by verb. A verb implies no other: a right to push gives no right to browse."""
 
     allowed: Mapping[Verb, tuple[Pattern, ...]]
     denied: tuple[Pattern, ...] = ()

@@ -37,7 +37,7 @@ from busmq_spark.federation.grants import DENY, SETTINGS, Grants
 from busmq_spark.federation.rights import Identity
 
 SHORTEST = 16
-"""Fewest characters of a secret: whoever has seen a token may try out secrets at leisure."""
+"""Fewest characters of a secret: anyone with a token can guess at its secret offline, without a limit of tries."""
 MOST_BYTES = 1024 * 1024
 log = logging.getLogger("busmq_spark")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -54,7 +54,7 @@ class _Key:
 
     @property
     def id(self) -> bytes:
-        """Tells it from others; the secret cannot be found from it, nor can anything be signed with it."""
+        """Identifies the key. The secret cannot be computed from it, and it cannot sign anything."""
         return hmac.digest(self.signing, b"busmq_spark id", sha256)[:16]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.limits import Limits
 
 V6_PREFIX = 64
-"""Bits of an IPv6 address that belong to one household: whoever has one such address has all of them."""
+"""Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can use all of them."""
 log = logging.getLogger("busmq_spark")
 
 

@@ -21,7 +21,7 @@ def give_back() -> None:
 
 
 class Tide:
-    """Tells when many have left and no more are leaving."""
+    """Detects the moment when many peers have disconnected and no more are disconnecting."""
 
     def __init__(self) -> None:
         self._most = self._last = 0

@@ -1,6 +1,6 @@
 """The logger that websockets is given, in both roles: one that says nothing.
 
-At level DEBUG, and in what it tells of bad handshakes, websockets logs request lines and headers; in busmq's protocol the request line holds
+At level DEBUG, and in its reports of bad handshakes, websockets logs request lines and headers; in busmq's protocol the request line holds
 the secret. No setting of the user's logging reaches this logger. What is worth telling, our own code logs and counts.
 """
 

@@ -125,7 +125,7 @@ class FederationServer:
         server = self._server
         assert server is not None
         assert self._watch is not None
-        self._draining = True  # /readyz says so, and new connections are refused
+        self._draining = True  # /readyz reports it, and new connections are refused
         try:
             await asyncio.gather(_within(self._limits.drain_s, self._bulk.drain), _within(self._limits.close_s, self._leave))
         finally:  # a stop that is cancelled leaves no server that listens

@@ -2,7 +2,7 @@
 
 Rule 1. Calls are executed in the order in which they came. A call that takes its time holds up those behind it; pushes do not take any.
 Rule 2. What is called by name or number is looked up in the table of its object; nothing else can be reached.
-Rule 3. Whoever calls what it may not call gets an answer, if it asked for one, else an ``error`` event.
+Rule 3. A peer that calls a method without the right gets the error in its callback, if it gave one, else as an ``error`` event.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Session:
         if self._open:
             self._open = False
             for task in self._tasks - {self._working}:
-                task.cancel()  # now: with one more step it would take a message for nobody
+                task.cancel()  # now: with one more step it would take a message without a peer to send it to
             self._calls.clear()
             if self._object is not None:
                 self._object.forget_listeners()
@@ -86,7 +86,7 @@ class Session:
             self._hold(0)
 
     async def end(self) -> None:
-        """Detach the object. While Redis is away that takes as long as the bus has patience; cut short, it would stay attached for nobody."""
+        """Detach the object. While Redis is unreachable this waits as long as the bus retries: cut short, the object would stay attached."""
         self.shut()
         for task in tuple(self._tasks):
             task.cancel()
@@ -115,7 +115,7 @@ class Session:
             self.connection.send(self._channel, line, left)
 
     def fail(self, callback: Remote | None, error: BusError) -> None:
-        """A call did not work: tell whoever asked, else whoever listens to errors."""
+        """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
         if not fault.is_open(error):
             log.warning("federation: %s", error)
         if callback is not None:

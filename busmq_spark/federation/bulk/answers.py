@@ -20,7 +20,7 @@ log = logging.getLogger("busmq_spark")
 
 
 def refusal(id: int, error: BusError, asked: Address) -> Frame:
-    """The ERROR frame. When Redis is away it says for how long trying again makes sense: longer where another server may take over."""
+    """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
     head = encode_error(error)
     if not fault.is_open(error):
         log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again

@@ -185,7 +185,7 @@ class BulkLink:
                 self.drop()
 
     def _next(self, id: int) -> Frame:
-        """The next frame of a call; those of others are kept for them, those nobody waits for are dropped. Raises the server's error."""
+        """The next frame of a call. Frames of other open calls are kept for them, frames of ended calls dropped. Raises the server's error."""
         while not self._inbox.get(id):
             if self._socket is None or id not in self._inbox:
                 raise FederationLost(url=self.address.url, reason="the connection broke while this was under way")
@@ -214,7 +214,7 @@ class BulkLink:
         return id
 
     def _check_size(self, name: str, size: int, body: int) -> None:
-        """A server cuts off whoever sends more than it takes, which looks as if it were away."""
+        """Checked here, since a server closes the connection of a client that sends too much, which looks like a lost link."""
         most = self.hello.message_bytes if self.hello is not None else size
         if size > most or size - body > frames.HEAD_BYTES:
             limit = f"{most} bytes (its limit message_bytes), {frames.HEAD_BYTES} of them names and the like"

@@ -37,7 +37,7 @@ class Hearing:
         new = {channel: ear for channel, ear in wanted.items() if channel not in self._heard}
         self._heard.update(new)
         if adding := [asyncio.create_task(self._add(channel, ear), name="bulk: listening") for channel, ear in new.items()]:
-            await asyncio.wait(adding, timeout=CONFIRM_S)  # Redis is away: it rings when it is back
+            await asyncio.wait(adding, timeout=CONFIRM_S)  # after a time-out Redis is unreachable: the bell rings when it is back
         self._rung.set()
 
     async def wait(self, timeout_s: float) -> bool:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 THREADS, DOUBTFUL = 128, 32
 """In all, and of them for lanes whose Redis did not answer last time: one that is silent holds up its own queues only."""
 PATIENCE_S = 1.0
-"""How long a step is tried while Redis is away. So short since threads are few and peers many: the peer tries again, without a thread of ours."""
+"""How long a step is retried while Redis is unreachable. Short, since peers share few threads: the peer itself retries, without a thread here."""
 REPLY_BYTES = 2 * 1024 * 1024
 """Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with 1 MB it takes a quarter longer (measured)."""
 
@@ -100,7 +100,7 @@ class Lane:
 
 
 def _seen(done: asyncio.Future[Any]) -> None:
-    """Where nobody waits any more, an error is nobody's."""
+    """Mark the exception of a call that no caller awaits any more as retrieved, or asyncio logs it."""
     if not done.cancelled():
         done.exception()
 

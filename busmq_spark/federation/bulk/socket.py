@@ -84,7 +84,7 @@ class BulkSocket:
             while self._used > self._at or self._arrived():
                 _, opcode, length = self._head()
                 if opcode < Opcode.CLOSE:
-                    self._take(length)  # rows of a read that nobody wants any more
+                    self._take(length)  # rows of a read that was given up
                     continue
                 self._control(opcode, bytes(self._take(length)))
         except (FederationLost, WireError):

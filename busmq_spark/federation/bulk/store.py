@@ -159,7 +159,7 @@ class FederatedStore:
         self._link.drop()
 
     def _about(self, queues: Sequence[str] | Mapping[str, Any], name: str, *arguments: Any) -> dict[str, Any]:
-        """Answers under the names of the queues, asked about so many at a time as fit a call; about none nobody is asked."""
+        """Answers under the names of the queues, with as many queues in a call as fit; without queues the server is not called."""
         asked = [[_only(some, argument) for argument in arguments] for some in _cut(list(queues))]
         found: dict[str, Any] = {}
         for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.calls(name, asked):
@@ -377,7 +377,7 @@ class FederatedBell:
                 log.debug("bell: %s", error)
                 self._stopped.wait(1.0)
             except BusError as error:
-                # A server without bulk has no bells either; one that refuses more than these tells the store, too.
+                # A server without bulk has no bells either; one that refuses other calls too raises its error in the store's next call.
                 log.log(
                     logging.DEBUG if isinstance(error, FederationRefused) else logging.WARNING,
                     "pushes are not heard, new messages are found by polling only: %s",

@@ -1,4 +1,4 @@
-"""Hears where discoverable queues are, and remembers it in this bus' own Redis, so that ``queue.find()`` knows (protocol 1.11, 5.8).
+"""Receives where discoverable queues are, and stores it in this bus' own Redis, where ``queue.find()`` reads it (protocol 1.11, 5.8).
 
 Rule 1. A server is believed no further than needed: it can name queues, not keys; a queue of this bus stays what it is (npm busmq overwrites it, Q5);
         nothing is remembered for longer than a day, nor are more than so many names waited for.
@@ -57,7 +57,7 @@ class Announcements:
         self._bus._emit("federating", self._url)
 
     def wire_failed(self, error: BusError) -> None:
-        """Objects are told when they are used; this is for whoever uses none."""
+        """An object in use raises the error in its calls; this logs it for a program that uses none."""
         log.warning("%r cannot be heard: %s", self, error)
 
     async def _restore(self, line: Line) -> None:

@@ -1,7 +1,7 @@
-"""A channel of another bus, with the methods of one of this bus (``bus/channel.py``). The server has the queues; here is what it tells, in order.
+"""A channel of another bus, with the methods of one of this bus (``bus/channel.py``). The server has the queues and sends events, in order.
 
-Rule 1. Events and messages are handed out in the order they came. A message that nobody takes yet holds up what came behind it.
-Rule 2. The wire cannot stop the server: what is not taken waits here. What nobody took when the channel ends is lost, unless it is reliable.
+Rule 1. Events and messages are handed out in the order they came. A message that is not taken yet holds up what came behind it.
+Rule 2. The wire cannot stop the server: what is not taken is kept here. Messages not taken when the channel ends are lost, unless it is reliable.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RemoteChannel(Emitter):
     # -- talking ----------------------------------------------------------------------------------------------------------------------------
 
     def send(self, value: object) -> asyncio.Future[int]:
-        """As Channel.send. The future fails with FederationLost when the link broke and nobody knows whether the message is stored."""
+        """As Channel.send. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
         if not self.connected:
             raise self._not_connected("send on")
         return self._pushes.add((as_text(encode(value)),), single=True)
@@ -213,7 +213,7 @@ class RemoteChannel(Emitter):
         self._emit("reconnected")
 
     def wire_failed(self, error: BusError) -> None:
-        """What nobody waits for."""
+        """Report an error that no caller awaits."""
         self._report(error)
         if not self._wire.wanted and self.connected:
             self._gone()
@@ -276,7 +276,7 @@ class RemoteChannel(Emitter):
 
     def _far_error(self, found: Any = None, *_: Any) -> None:
         error = told_error(found)
-        # A full queue of the peer's keeps nobody from connecting.
+        # A full queue of the peer does not prevent a connection.
         if self._failing is not None and not self._failing.done() and not isinstance(error, QueueFull):
             self._failing.set_exception(error)
         else:

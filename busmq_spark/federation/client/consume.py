@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.queue import RemoteQueue
 
 MOST_WAITING = 1000
-"""So many messages that nobody asks for make the server stop, or four times ``prefetch`` if that is more."""
+"""Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is more."""
 EARLY = 32
 MOST_UNRELIABLE = 100_000
 """The same where stopping may lose a message."""
@@ -65,7 +65,7 @@ class RemoteConsumption(Buffered):
     # -- piece by piece ---------------------------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin now; a reliable one has then what was not acked before. Returns early when it is stopped. Waits while the server is away."""
+        """Begin now; a reliable one has then what was not acked before. Returns early when it is stopped. Waits while the server is unreachable."""
         if self.running or self._stopping:
             return
         queue = self._queue
@@ -115,7 +115,7 @@ class RemoteConsumption(Buffered):
             self._ask_early()
         return message
 
-    # -- what the queue is told by its line -------------------------------------------------------------------------------------------------
+    # -- called by the queue, from its line -------------------------------------------------------------------------------------------------
 
     def arrived(self, message: Message) -> None:
         """A message. What came twice, since the server began anew, is dropped."""
@@ -203,7 +203,7 @@ class RemoteConsumption(Buffered):
             self._left -= most
 
     def _ask_early(self) -> None:
-        """Before the last message is handed over. Who wants few at a time has no use for more yet: others may have them."""
+        """Before the last message is handed over. A consumption with a small prefetch asks later: other consumers may take those messages."""
         if self._buffer and (self.prefetch >= EARLY or not self._in_parts):
             self._ask()
 

@@ -2,7 +2,7 @@
 
 Rule 1. A Node server dies of what it does not expect: the creation message goes first, then calls of the object's own methods, each in one packet.
 Rule 2. The number of a callback that was answered is used again: Node keeps every number it has seen for the life of the channel (protocol Q31).
-Rule 3. Every call that wants an answer gets one: what the server says, or FederationLost.
+Rule 3. Every call with a callback gets an answer: the server's, or FederationLost.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class Line:
         return future
 
     def close(self) -> None:
-        """End the object at the server, which detaches it. Whoever waits for an answer gets FederationLost."""
+        """End the object at the server, which detaches it. Callers that wait for an answer get FederationLost."""
         if not self.over:
             self._socket.remove(self)
             self._socket.send(Packet(self.id, None).encode())
             self._end(FederationLost(url=self._socket.target.url, reason="the object was closed here"))
 
-    # -- what the socket tells --------------------------------------------------------------------------------------------------------------
+    # -- called by the socket ---------------------------------------------------------------------------------------------------------------
 
     def received(self, body: bytes) -> None:
         """Raises WireError."""
@@ -199,7 +199,7 @@ class Line:
         self.over = True
         if not self._opening.done():
             self._opening.set_exception(why)
-            self._opening.exception()  # nobody may be waiting
+            self._opening.exception()  # retrieved: there may be no waiting caller
         asked, self._asked = self._asked, {}
         for answered, _, size in asked.values():
             self._settled(size)
@@ -221,7 +221,7 @@ def settle(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> No
     """What a callback got, in Node's manner: the error first."""
     if isinstance(found, BusError):
         future.set_exception(found)
-        future.exception()  # whoever asked may have been cancelled
+        future.exception()  # retrieved: the caller may have been cancelled
     elif found and found[0] is not None:
         future.set_exception(fault.from_wire(found[0]))
         future.exception()

@@ -27,12 +27,12 @@ class Pool:
         self.sockets = [Socket(target, spawn, self._changed) for _ in range(size)]
 
     def start(self) -> None:
-        """Dial, if nobody does. Raises StateError while the bus is not open."""
+        """Dial, unless the sockets are running. Raises StateError while the bus is not open."""
         if all(task.done() for task in self._tasks) and not isinstance(self.why, FederationRefused):
             self._tasks = [self._spawn(socket.run(), f"a federation link to {self.target.url}") for socket in self.sockets]
 
     def hang_up(self) -> None:
-        """Nobody seems to be there: dial again."""
+        """Abort the connections, which seem dead; they are dialled again."""
         for socket in self.sockets:
             socket.hang_up()
 

@@ -40,7 +40,7 @@ class RemotePubsub(Pubsub):
         return f"RemotePubsub({self.name!r}, {self._wire.url!r})"
 
     async def publish(self, value: object) -> None:
-        """As Pubsub.publish. Raises FederationLost when the link broke and nobody knows whether it was told."""
+        """As Pubsub.publish. Raises FederationLost when the link broke and it is unknown whether the message was published."""
         await self._wire.ask("publish", as_text(encode(value)), again=False)
 
     async def _begin_hearing(self, hear: Callable[[bytes | None], None]) -> None:
@@ -69,11 +69,11 @@ class RemotePubsub(Pubsub):
         self._emit("reconnected")
 
     def wire_failed(self, error: BusError) -> None:
-        """What nobody waits for."""
+        """Report an error that no caller awaits."""
         self._report(error)
 
     async def _restore(self, line: Line) -> None:
-        line.on("error", self._far_error)  # first: an error event that nobody hears ends a Node server
+        line.on("error", self._far_error)  # first: an error event without a listener ends a Node server
         if (hear := self._hear) is None:
             return
         answered = self._failing = line.expect("subscribed")

@@ -1,6 +1,6 @@
 """Pushing over a line: in the order of the calls, many under way, nothing sent twice.
 
-Rule 1. When the line breaks, what is under way fails with FederationLost: nobody knows whether it is stored. The rest waits for the next.
+Rule 1. When the line breaks, what is under way fails with FederationLost: whether it is stored is unknown. The rest waits for the next line.
 Rule 2. A queue with a maxsize is pushed to one by one, so that of an order that does not fit a beginning is stored and the rest is not.
 """
 

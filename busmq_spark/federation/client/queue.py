@@ -38,8 +38,8 @@ class _Wanted(NamedTuple):
 class RemoteQueue(AnyQueue):
     """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
 
-    Further events: ``reconnecting(error)`` and ``reconnected``. While the server is away calls wait 8 s and then raise FederationLost; a queue that
-    is attached comes back, consuming where it was. Values must be text: bytes that are no UTF-8 are refused.
+    Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable, calls wait 8 s and then raise FederationLost; a
+    queue that is attached is attached again, and consumed from where it was. Values must be text: bytes that are no UTF-8 are refused.
     """
 
     events = (*AnyQueue.events, "reconnecting", "reconnected")
@@ -67,7 +67,7 @@ class RemoteQueue(AnyQueue):
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
     async def attach(self, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
-        """As Queue.attach. Raises FederationLost when the server is away for too long."""
+        """As Queue.attach. Raises FederationLost when the server is unreachable for too long."""
         if ttl_s < 1:
             raise ConfigError(reason=f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what may live for less")
         async with self._busy:
@@ -121,7 +121,7 @@ class RemoteQueue(AnyQueue):
     # -- pushing ----------------------------------------------------------------------------------------------------------------------------
 
     def push(self, value: object) -> asyncio.Future[int]:
-        """As Queue.push. The future fails with FederationLost when the link broke and nobody knows whether the message is stored."""
+        """As Queue.push. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
         self._need_attached("push to")
         return self._pushes.add((as_text(encode(value)),), single=True)
 
@@ -134,8 +134,8 @@ class RemoteQueue(AnyQueue):
 
     def consume(self, **options: Unpack[ConsumeKeywords]) -> RemoteConsumption:
         """As Queue.consume, with two limits of the wire. What was taken when a consumption ends goes to the next one of this object and not back to
-        the queue; at most ``prefetch`` messages are so, and none when it is reliable. And an npm server has one idea of ``reliable``: whoever
-        begins takes what others have not acked. ``wait=False`` is refused.
+        the queue; at most ``prefetch`` messages are so, and none when it is reliable. On an npm server a reliable consumption also takes
+        what other consumers have not acked. ``wait=False`` is refused.
         """
         self._need_attached("consume from")
         asked = ConsumeOptions(**options)
@@ -217,13 +217,13 @@ class RemoteQueue(AnyQueue):
         self._emit("reconnected")
 
     def wire_failed(self, error: BusError) -> None:
-        """What nobody waits for."""
+        """Report an error that no caller awaits."""
         if self.current is not None and not self.wire.wanted:
             self.current.failed(error)
         self._report(error)
 
     async def _restore(self, line: Line) -> None:
-        line.on("error", self._far_error)  # first: an error event that nobody hears ends a Node server
+        line.on("error", self._far_error)  # first: an error event without a listener ends a Node server
         if self._wanted is None:
             await line.ask("exists")  # finds the queue's server; without it Node dies of every other question
             return

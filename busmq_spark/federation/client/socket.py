@@ -107,7 +107,7 @@ class Socket:
             await asyncio.sleep(pause_s(attempt))
 
     def hang_up(self) -> None:
-        """Nobody seems to be there: dial again."""
+        """Abort the connection, which seems dead; it is dialled again."""
         if self._socket is not None:
             self._socket.transport.abort()
 
@@ -255,7 +255,7 @@ class Socket:
         self._flushing = False
         socket = self._socket
         if socket is None or socket.protocol.state is not State.OPEN:
-            return  # whoever reads finds that it is lost
+            return  # the reading task reports the loss
         while self._outbox and (all_of_it or not socket.paused):
             packets, size = [], 0
             while self._outbox and size < PIECE:

@@ -1,4 +1,4 @@
-"""Where a federation server is, and the secret it wants."""
+"""The address of a federation server, and the secret for it."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from busmq_spark.federation.client.line import Line
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.socket import pause_s
 from busmq_spark.federation.creation import Creation
-from busmq_spark.topology.endpoint import PATIENCE_S  # how long a call waits for a server that is away, as long as for Redis
+from busmq_spark.topology.endpoint import PATIENCE_S  # how long a call waits for an unreachable server, as long as for Redis
 
 LOOK_S = 0.25
 END_S = 1.5
 """How long the server may take to say that an object has ended."""
 IDLE_S = 30.0
-"""How long an object that is not wanted keeps a line that nobody uses."""
+"""How long an object that is neither attached nor subscribed keeps an unused line."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -96,7 +96,7 @@ class Wire:
                 raise self._away()
 
     def begin(self) -> None:
-        """Want a line, now and whenever it is lost; nobody waits for it."""
+        """Open a line, now and whenever it is lost, without waiting for it."""
         self.wanted = True
         self._come()
 
@@ -113,7 +113,7 @@ class Wire:
                     raise
 
     async def finish(self, method: str, event: str) -> None:
-        """Call what ends the object, and wait for the event that says so, if there is a line: closing that ends the object anyhow."""
+        """Call the method that ends the object and wait for its event, if there is a line: closing the line ends the object anyhow."""
         if (line := self.line) is None:
             return
         done = line.expect(event)
@@ -150,7 +150,7 @@ class Wire:
         return self._coming
 
     async def _open(self, coming: asyncio.Future[Line], *, back: bool) -> None:
-        """Until there is a line. ``back``: there was one before, so nobody may be waiting to be told what fails."""
+        """Until there is a line. ``back``: there was one before, so there may be no caller to raise an error to."""
         attempt = 0
         try:
             while True:
@@ -172,7 +172,7 @@ class Wire:
         except BusError as error:
             self._coming = None
             coming.set_exception(error)
-            coming.exception()  # nobody may be waiting
+            coming.exception()  # retrieved: there may be no waiting caller
             if back:
                 self.wanted = False
                 self._owner.wire_failed(error)
@@ -200,7 +200,7 @@ class Wire:
 
     def _lost(self, line: Line, why: BusError) -> None:
         if line is not self.line:
-            return  # it broke while its state was being restored: whoever does that is told
+            return  # it broke while its state was being restored: the restoring task gets the error
         self.line = None
         self._owner.wire_lost(why)
         if self.wanted:

@@ -69,7 +69,7 @@ class Exposed:
 
     kind: ClassVar[str]
     emits: ClassVar[frozenset[str]] = frozenset()
-    """The events that it tells; who listens to others would wait for ever, and is not remembered."""
+    """The events that it emits. A listener of any other event would wait for ever, and is not stored."""
     methods: ClassVar[dict[str, Method]]
 
     def __init__(self, session: Session, made: Creation) -> None:
@@ -120,7 +120,7 @@ class Exposed:
         return found
 
     def emit(self, event: str, *arguments: Any) -> None:
-        """Tell whoever listens; an event nobody listens to is dropped, ``error`` too. One that is too long becomes an error."""
+        """Send an event to its listeners; without one it is dropped, ``error`` too. An event that is too long becomes an error."""
         try:
             for id, _ in self.listeners(event):
                 self.session.invoke(id, *arguments)
@@ -174,7 +174,7 @@ EVENTS = {"on": Method(Exposed.on, NOTHING), "once": Method(Exposed.once, NOTHIN
 
 
 def refused(reason: str) -> FederationRefused:
-    """What a peer is told that may not do it."""
+    """The error for a peer without the right."""
     return FederationRefused(url="this bus", reason=reason)
 
 

@@ -48,7 +48,7 @@ class ExposedChannel(Exposed):
         self._reader: asyncio.Task[None] | None = None
 
     async def end(self) -> None:
-        """Disconnect: the other side of the channel is told."""
+        """Disconnect, with the frame for the other side of the channel."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -67,7 +67,7 @@ class ExposedChannel(Exposed):
         return self._open(self._let_in(self._channel.listen, _keywords(call)))
 
     async def _let_in(self, enter: Callable[..., Coroutine[Any, Any, Channel]], keywords: ConnectKeywords) -> None:
-        """A peer that has to wait for another reader to end is told so: npm knows no such wait."""
+        """A peer that has to wait until another reader ends gets an error for it: npm has no such wait."""
         if keywords.get("wait"):
             try:
                 await enter(**{**keywords, "wait": False})

@@ -26,7 +26,7 @@ MOST, MOST_BYTES = 1000, 8 * 1024 * 1024
 
 
 class ExposedPubsub(Exposed):
-    """One pubsub object of the bus, for one channel. A peer that reads too slowly misses messages, and is told with an ``error``."""
+    """One pubsub object of the bus, for one channel. A peer that reads too slowly misses messages, and gets an ``error`` event."""
 
     kind = "pubsub"
     emits = frozenset({"subscribed", "unsubscribed", "error", "message"})
@@ -44,7 +44,7 @@ class ExposedPubsub(Exposed):
         self._missed = 0
 
     def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
-        """Everybody may listen to notifications, and hears those of queues it may use; others believe them, so only admins send any."""
+        """Every peer may subscribe to notifications and receives those of queues it may use; other buses trust them, so only admins may send."""
         if not self._notifications:
             return method.need
         return ADMIN if name == "publish" else NOTHING

@@ -197,11 +197,11 @@ class ExposedQueue(Exposed):
         except BusError:
             await self.session.connection.outbox.passed()
             with suppress(BusError):
-                await self._queue.stop()  # which tells the peer that nothing is consumed any more
+                await self._queue.stop()  # which sends the peer ``consuming(False)``
             raise
 
     async def _filled(self, consumption: Consumption) -> None:
-        """Until there is a message. What is full or read-only now will not be for ever: the peer is told once, and waits."""
+        """Until there is a message. A Redis that is full or read-only may recover: the peer gets one ``error`` event, and waits."""
         told = False
         while True:
             try:

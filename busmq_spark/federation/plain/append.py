@@ -50,7 +50,7 @@ class PlainAppender:
         self._store.once()
 
     def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
-        """Append values to the queue. Those under way when the link breaks are pushed again, since nobody knows whether they are stored."""
+        """Append values to the queue. Those under way when the link breaks are pushed again, since it is unknown whether they are stored."""
         left = [_text(queue, value) for value in values]
         while left:
             before = len(left)

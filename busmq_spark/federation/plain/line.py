@@ -3,7 +3,7 @@
 Rule 1. npm's server dies of what it does not expect (protocol 5.10): ``error`` is listened to first, and nothing but ``exists`` is called before
         attach, which happens once.
 Rule 2. One consumption at a time, the next when all that the last one asked of Redis is answered. A line on which that is not known is closed.
-Rule 3. What removes is reliable: what it took too much is put back (protocol 1.4, ACK with restore), whether it was cut short or overtook somebody.
+Rule 3. A consumption that removes is reliable: what it took too much is put back (protocol 1.4, ACK with restore).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUIET_S = 0.25
 
 
 class PlainLine:
-    """Everything raises FederationLost when the line is lost, or the server tells of an error; then ``over`` is true, and it is of no more use."""
+    """Every method raises FederationLost when the line is lost or the server reports an error; then ``over`` is true, and it must not be used."""
 
     def __init__(self, pool: Pool) -> None:
         self.located = self.attached = False
@@ -133,7 +133,7 @@ class PlainLine:
             raise self._broken(f"no answer to {method} within {ANSWER_S:g} s") from None
         except LinkLost:
             raise
-        except BusError as error:  # its Redis is away, or full
+        except BusError as error:  # the server's Redis is unreachable, or full
             raise self._broken(f"{method}: {error}") from None
         self._check()
         return found[0] if found else None

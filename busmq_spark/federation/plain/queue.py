@@ -1,9 +1,9 @@
-"""What a source must know and do about a queue, over busmq's own protocol. Satisfies the contract of store/protocol.py as far as that wire tells.
+"""What a source reads from and does to a queue, over busmq's own protocol. Satisfies store/protocol.py as far as that wire allows.
 
 Rule 1. The wire knows positions from the head, not ids. Nothing is believed of a position before the id that is found there.
 Rule 2. An empty queue does not say its last id. It is the id up to which a checkpoint has read (``wanted``), or the mark that an ack left in the
-        metadata, whichever is higher; where there is neither it is UNTOLD, and the next message tells.
-Rule 3. What is in the metadata is written without comparing: whoever writes looks again a moment later whether it stayed.
+        metadata, whichever is higher; where there is neither it is UNTOLD until the next message shows it.
+Rule 3. The metadata is written without compare-and-set: the writer reads it again a moment later to see whether its value stayed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from busmq_spark.topology.place import new_token
 LAST, READER = "busmq_spark:last", "busmq_spark:reader"
 """Fields in a queue's metadata: the highest id acked, and who reads."""
 STAYED_S = 0.2
-"""Whoever writes at the same time has done so within this time."""
+"""A writer of the same moment has finished its write within this time."""
 TRIES = 5
 PUSHES = 500
 """Under way at once."""
@@ -46,7 +46,7 @@ class PlainQueue:
     def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[PlainLine]]) -> None:
         self.name = name
         self.lock = asyncio.Lock()
-        """Whoever asks holds it: one question at a time."""
+        """Held during each call of the server: one at a time."""
         self._open = open_
         self._lines: dict[bool, PlainLine] = {}
         self._reader: tuple[str, float] = ("", 0.0)  # what READER was, and since when it has not changed
@@ -81,7 +81,7 @@ class PlainQueue:
                 return QueueState(*known, max(wanted, int(fields.get(LAST) or UNTOLD)), 0, 0, 0, "", "")
             oldest, newest = await line.look(0), await line.look(count - 1)
             if not oldest or not newest:
-                continue  # somebody else takes them away at this moment
+                continue  # another consumer is removing them at this moment
             (first, _), (last, text) = oldest[0], newest[0]
             if 0 <= wanted < first - 1 and not back and (back := await self._put_back(fields)):
                 continue
@@ -130,7 +130,7 @@ class PlainQueue:
         raise FederationLost(url=line.url, reason=f"queue {self.name!r} changes faster than it can be read")
 
     async def ack(self, position: Position) -> AckResult:
-        """As core.state.ack_to, without subscriptions. What is removed was looked at before; what comes back is what nobody has read."""
+        """As core.state.ack_to, without subscriptions. Messages are read before they are removed; those above the position are put back."""
         line, fields = await self._looked()
         if not fields:
             return AckResult("missing", "")
@@ -166,7 +166,7 @@ class PlainQueue:
         return ((await line.fields()).get(READER) or "").rpartition("#")[0]
 
     async def keep_alive(self, token: str) -> int:
-        """1 alive, 0 missing, -1 somebody else reads. An attached object keeps its queue alive; the lease is renewed here."""
+        """1 alive, 0 missing, -1 another reader has the lease. An attached object keeps its queue alive; the lease is renewed here."""
         line, fields = await self._looked()
         if not fields or not token:
             return int(bool(fields))
@@ -213,7 +213,7 @@ class PlainQueue:
             line = await self._line(texts=True)
             fields = await line.fields()
         if fields and not line.attached:
-            # Should it end just now, attach makes it anew, with a life that has no name: whoever knew the old one sees that.
+            # Should the queue end just now, attach creates it again without a ``born`` field: readers of the old one see that.
             await line.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
             fields = await line.fields()
         return line, fields

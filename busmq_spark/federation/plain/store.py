@@ -57,7 +57,7 @@ class _Target(Target):
 
 
 class PlainStore(AtLeastOnce):
-    """A thread of its own runs the link, so that the server hears from us while nobody asks, and attached queues stay alive."""
+    """A thread of its own runs the link, so that heartbeats go on between calls, and attached queues stay alive."""
 
     def __init__(self, address: FederationAddress) -> None:
         self.address = address
