@@ -83,7 +83,7 @@ class Metrics:
         return self._metrics.setdefault(name, Metric("gauge", name, doc, labels))
 
     def before_text(self, measure: Callable[[], None]) -> None:
-        """Call ``measure`` whenever the text is asked for: it sets gauges that nobody need keep up to date."""
+        """Call ``measure`` whenever the text is asked for: it sets gauges that are not kept up to date otherwise."""
         self._measured.append(measure)
 
     def text(self) -> str:

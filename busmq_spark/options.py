@@ -176,7 +176,7 @@ class StoreOptions(RedisOptions):
 
     @property
     def has_redis(self) -> bool:
-        """Whether a Redis takes part. Beside links only one that is named in the options does: a query must not read what nobody wrote down."""
+        """Whether a Redis takes part. Beside links only one that is named in the options does: a query must not read from a default address."""
         return self.url is not None or not self.links
 
     @property

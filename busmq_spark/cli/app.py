@@ -22,7 +22,7 @@ OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 class _ReaderGone(Exception):
-    """Nobody reads stdout any more. Not an OSError: typer would make a failure of that."""
+    """The reader of stdout has closed it. Not an OSError: typer would turn that into a failure."""
 
 
 def _piped(command: Callable[..., None]) -> Callable[..., None]:
@@ -139,6 +139,6 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _close_stdout() -> None:
-    """The reader is gone: what Python still wants to flush at its exit goes nowhere."""
+    """The reader is gone: what Python flushes at its exit is discarded."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""A data centre for the demo: a Redis, ``busmq serve`` in front of it in a process of its own, and somebody who pushes all the time."""
+"""A data centre for the demo: a Redis, ``busmq serve`` in front of it in a process of its own, and a thread that pushes all the time."""
 
 import os
 import secrets

@@ -123,7 +123,7 @@ class _Show:
         self.line("both", f"{text} in {seconds:.1f} s", rate(sum(rows.values()), seconds), rows=rows, seconds=round(seconds, 2))
 
     def away(self, gone: str, there: str, rows: dict[str, int], seconds: float, waits: int) -> None:
-        """One is away."""
+        """The row of the part in which one centre is unreachable."""
         text = f"{there} goes on: {count(rows[there], 'order')} in {seconds:.1f} s; {gone} waits behind order {number(waits)}"
         self.line(f"{gone} away", text, rate(rows[there], seconds), rows=rows, seconds=round(seconds, 2))
 

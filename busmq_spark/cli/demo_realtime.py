@@ -59,7 +59,7 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
     from busmq_spark.spark.demo_realtime import Stream, needed
 
     began = time.monotonic()
-    settings = needed()  # first: it says so at once when there is nothing to run
+    settings = needed()  # first: raises at once when there is nothing to run
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         with out.working("starting Redis"):

@@ -9,7 +9,7 @@ from busmq_spark.errors import BusError, QueueFull, QueueMissing
 
 
 class _Typed(BusError):
-    """Knows the queue's name as a shell wants it."""
+    """Has the queue's name quoted for a shell."""
 
     def __init__(self, **details: Any) -> None:
         super().__init__(**{**details, "typed": quote(details["queue"])})

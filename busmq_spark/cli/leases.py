@@ -1,4 +1,4 @@
-"""Who reads a queue now: the leases of running queries. A lease outlives its query by some seconds, so a dead holder is told apart where possible."""
+"""The current readers of a queue: the leases of running queries. A lease outlives its query by some seconds; dead holders are marked if known."""
 
 from __future__ import annotations
 

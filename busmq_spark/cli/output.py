@@ -17,7 +17,7 @@ from rich.text import Text
 from busmq_spark.cli.safe import one_line, plain, shown
 from busmq_spark.errors import BusError
 
-PIPE_WIDTH = 10_000  # a table in a pipe is cut by nobody
+PIPE_WIDTH = 10_000  # a table written to a pipe is not cut
 
 
 class _Console(Console):
@@ -95,7 +95,7 @@ class Output:
 
 
 class LogNotes(logging.Handler):
-    """Warnings of this package as notes. Those of other packages (py4j tells of every Ctrl-C with a stack trace) go nowhere."""
+    """Warnings of this package as notes. Those of other packages are dropped (py4j logs a stack trace at every Ctrl-C)."""
 
     def __init__(self, out: Output) -> None:
         super().__init__(logging.WARNING)

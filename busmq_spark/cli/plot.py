@@ -19,7 +19,7 @@ COLOURS = ("#d1495b", "#edae49", "#00798c", "#6a4c93", "#52796f", "#3d5a80", "#b
 
 def draw(delays: Sequence[Delay], airlines: dict[str, str], flights: int, path: Path) -> None:
     """Write the PNG."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache on the first run
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs its font cache on the first run
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

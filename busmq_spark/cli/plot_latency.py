@@ -14,7 +14,7 @@ LEAST_MS, A_DECADE = 0.05, 20
 
 def draw(ways: Sequence[tuple[str, Sequence[int]]], path: Path) -> None:
     """Write the PNG: for each way its name and the microseconds."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache on the first run
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs its font cache on the first run
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -124,7 +124,7 @@ def take(url: str, queue: str, count: int, every_s: float) -> None:
 
 
 def say(record: dict[str, Any]) -> None:
-    """One line of JSON for whoever started us."""
+    """One line of JSON for the parent process."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 

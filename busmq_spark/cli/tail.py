@@ -79,7 +79,7 @@ class _News:
         self._bell.listen([place.keys.available])
 
     def __call__(self) -> None:
-        """Returns at a push, and after POLL_S in any case. Raises BrokenPipeError when nobody reads stdout any more.
+        """Returns at a push, and after POLL_S in any case. Raises BrokenPipeError when the reader of stdout has closed it.
 
         Without that, ``busmq tail quiet | head -1`` would stay until the next message is written.
         """

@@ -1,4 +1,4 @@
-"""``busmq token``: lets somebody in for a while without giving a secret away."""
+"""``busmq token``: makes a token that grants access for a limited time, without the secret."""
 
 from typing import Annotated
 

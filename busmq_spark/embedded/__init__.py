@@ -5,7 +5,7 @@
 
 The rules every file here keeps:
 
-1. A server that we did not start is never touched. Before our own process has logged that it listens, nobody connects to its port, so a
+1. A server that we did not start is never touched. Before our own process has logged that it listens, no client connects to its port, so a
    stranger on that port sees not one connection. Signals are sent only by the direct parent of the server, to its own child.
 2. Nothing stays behind. The parent of each server is a small program (``watchdog.py``) that ends with its owner, however the owner ends
    (``kill -9`` included): it kills the server and removes the temporary folder.

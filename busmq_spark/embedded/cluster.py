@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SLOTS = 16_384
 FORMED_S = 60.0
 ASK_S = 10.0
-"""For a question that is asked once; one that is asked again and again need not wait so long for a node that is away."""
+"""For a query that is sent once; a repeated one need not wait so long for an unreachable node."""
 
 
 class ClusterGroup(Group):

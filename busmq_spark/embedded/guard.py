@@ -22,7 +22,7 @@ class Guard:
         self.folder = folder or Path(tempfile.gettempdir()).resolve() / f"busmq-redis-{os.getpid()}-{secrets.token_hex(4)}"
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        # The watchdog creates the folder, so that no moment exists in which nobody would remove it.
+        # The watchdog creates the folder, so that at every moment a process exists that removes it.
         self._kind = "new" if folder is None else "kept"
         argv = [str(self._owner), self._kind, str(self.folder), str(program), *arguments]
         if not sys.executable:
@@ -73,7 +73,7 @@ class Guard:
                 pass  # it has left already
             self._process.stdout.close()
             if self._process.wait() != 0 and self._kind == "new":
-                # Somebody killed the watchdog: what it would have done is left to us. On Linux its server died with it.
+                # The watchdog was killed: this process does its work. On Linux its server died with it.
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def _answer(self) -> str:

@@ -18,7 +18,7 @@ class ErrorReply(RuntimeError):
 def ask(port: int, *words: str | int | bytes, password: str | None, timeout_s: float) -> Reply:
     """Send one command to 127.0.0.1 and decode its reply.
 
-    Bulk strings become str; bytes that are not UTF-8 survive as surrogates. ConnectionError when the server is away, silent for
+    Bulk strings become str; bytes that are not UTF-8 survive as surrogates. ConnectionError when the server is unreachable, silent for
     ``timeout_s`` or hangs up; ErrorReply (a RuntimeError) when it refuses.
     """
     try:

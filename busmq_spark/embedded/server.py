@@ -112,7 +112,7 @@ class RedisServer:
     def start(self) -> Self:
         """Returns when it listens, has loaded its data and answers PING.
 
-        ConfigError when the port belongs to somebody else, LocalToolMissing without redis-server, LinkLost with the end of its log for
+        ConfigError when another process has the port, LocalToolMissing without redis-server, LinkLost with the end of its log for
         every other reason; then nothing is left running.
         """
         if self._guard is not None:
@@ -156,7 +156,7 @@ class RedisServer:
                 raise _taken(self.port)
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its port and its connections, and answers nobody."""
+        """SIGSTOP: it keeps its port and its connections, and answers no request."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -184,7 +184,7 @@ class RedisServer:
             raise LinkLost(url=f"redis://127.0.0.1:{self._port}", reason="this embedded server is down; restart() starts it again")
 
     def _first_run(self) -> None:
-        """Between looking for a free port and binding it somebody else may take it; then try another."""
+        """Between finding a free port and binding it another process may take it; then try another port."""
         fixed = self._port
         for _ in range(1 if fixed else 50):
             port = fixed or _any_port() - (CLUSTER_BUS if self._clustered else 0)
@@ -279,7 +279,7 @@ def _any_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    """Whether we could listen there. Connects to nobody."""
+    """Whether the port can be bound. Makes no connection."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Redis does: a port in TIME_WAIT is free
         try:

@@ -9,7 +9,7 @@ owner ends this loop, and the way out kills the server and removes a folder that
 
 - End of file on stdin: the owner closed the pipe or died. Not enough alone: a forked child of the owner (multiprocessing, Spark's
   daemon) holds a copy of the pipe and keeps it open.
-- So the parent pid is compared too: it changes when the owner dies, whoever else holds the pipe. (PR_SET_PDEATHSIG would be wrong for
+- So the parent pid is compared too: it changes when the owner dies, even if another process holds the pipe. (PR_SET_PDEATHSIG would be wrong for
   this process: it fires when the *thread* that started it ends.)
 - Should this process itself be killed, Linux kills the server through PR_SET_PDEATHSIG; that one is safe, we have a single thread.
 """

@@ -30,7 +30,7 @@ class FederationAddress:
     tls_key: str | None = None
     tls_check_hostname: bool = True
     patience_s: float = PATIENCE_S
-    """How long one step is tried while nobody answers."""
+    """How long one step is retried while no server answers."""
     secret_in_url: bool = False
     """For npm servers, which look for it there only: URLs are logged on the way."""
 

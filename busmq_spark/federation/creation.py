@@ -1,4 +1,4 @@
-"""The first message of a channel: which object the client wants, and the methods it will call (protocol 5.4)."""
+"""The first message of a channel: which object to open, and the methods that the client will call (protocol 5.4)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Creation:
     def decode(cls, body: bytes) -> Creation:
         """Read the body. Raises WireError for anything but one of the five types with sound arguments.
 
-        Methods that nobody knows are kept, since the numbers depend on them; calling them does nothing.
+        Unknown methods are kept, since the numbers depend on them; calling them does nothing.
         """
         if len(body) > CREATION_BYTES:
             raise WireError(found=f"a creation message of {len(body)} bytes", expected=f"at most {CREATION_BYTES}")

@@ -69,7 +69,7 @@ class Acks:
         for queue, position in fresh.items():
             if queue in results and results[queue].status != "ok":
                 attachment.refused(queue, lowest[queue], results[queue])
-            if queue in results or queue not in lowest:  # else its source is away
+            if queue in results or queue not in lowest:  # else its source is unreachable
                 self._acked[queue] = position
 
     def waiting(self, positions: Mapping[str, Position], attachment: Attachment) -> dict[str, Position]:

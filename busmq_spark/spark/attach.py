@@ -50,7 +50,7 @@ class Attachment:
         self.store = store
         self.queues: list[str] = []
         self.paused: set[str] = set()
-        """What the last ``hold`` left out since its source is away."""
+        """The queues that the last ``hold`` left out since their source is unreachable."""
         self._entering: dict[str, Position] = {}
         """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
         self._options = options
@@ -120,7 +120,7 @@ class Attachment:
             eviction.check(own.policies(), required=self._options.require_no_eviction)
 
     def compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, bool]:
-        """Whether the queues lost something after their position in the checkpoint; those of a source that is away are left out.
+        """Whether the queues lost messages after their position in the checkpoint; queues of an unreachable source are left out.
 
         Raises DataLoss for the first, unless that is allowed.
         """
@@ -164,7 +164,7 @@ class Attachment:
         self.store.close()
 
     def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
-        """Attach; the result is the ttl of every queue that exists now. Those of a source that is away are added to ``paused``."""
+        """Attach; the result is the ttl of every queue that exists now. Queues of an unreachable source are added to ``paused``."""
         named = bool(self._options.subscribe)
         try:
             found = self.store.attach(queues, Creation(self._options.create and named, self._options.ttl_s)) if queues else {}
@@ -186,7 +186,7 @@ class Attachment:
         return {queue: attached.ttl_s for queue, attached in found.items()}
 
     def _unmixed(self, queues: Sequence[str]) -> list[str]:
-        """All queues but those whose source is away. A reader with a subscription and one without would drop each other's messages: QueueBusy."""
+        """All queues but those of unreachable sources. A reader with a subscription and one without would drop each other's messages: QueueBusy."""
         if self._options.subscription:
             holders = self.store.holders(queues, "")
             for queue, holder in holders.items():
@@ -264,7 +264,7 @@ class Attachment:
         entered = self._entering.get(queue)
         start = entered.last if entered and entered.born == state.born else self._first_start(queue, fresh)
         last = self._last_of(queue, start, state)
-        if state.given == UNTOLD:  # what comes next is new, and tells
+        if state.given == UNTOLD:  # the next message is new, and shows the last id
             return None if last == UNTOLD else Position(state.born, last, "", last)
         skipped = max(0, state.floor - last)
         if skipped and self._options.fail_on_data_loss:

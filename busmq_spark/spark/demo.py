@@ -72,7 +72,7 @@ class LocalSpark:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
-            # For a JVM that lives half a minute: measured, a quarter less time for the whole query. A long one wants Java's defaults.
+            # For a JVM that lives half a minute: measured, a quarter less time for the whole query. A long one needs Java's defaults.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.ui.enabled": "false",
             "spark.local.dir": str(folder),
@@ -90,7 +90,7 @@ class LocalSpark:
         conf = SparkConf(loadDefaults=False).setAll(list(self._settings.items()))
         with self._said.open("ab") as log:
             try:
-                with held_back():  # until launch_gateway returns nobody knows which process to end
+                with held_back():  # until launch_gateway returns the process to end is unknown
                     popen = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
                     self._gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]  # untyped in PySpark
                 interrupt = signal.getsignal(signal.SIGINT)
@@ -171,7 +171,7 @@ class Job:
 
 
 def run_query(spark: LocalSpark, job: Job, seen: Callable[[Progress], None]) -> Progress:
-    """Stream everything that is in the source, and write the running totals of every batch to the target. ``seen`` is told how far it is."""
+    """Stream everything that is in the source, and write the running totals of every batch to the target. ``seen`` gets the progress."""
     flights = (
         spark.session.readStream.format("busmq")
         .option("redis.url", job.url)

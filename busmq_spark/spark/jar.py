@@ -37,8 +37,8 @@ def the_jar() -> Path:
 def offer_jar() -> bool:
     """Have a Spark that this process starts later find the jar, and say so to it; False where that cannot be had.
 
-    Both are said in the environment, so no Java process hears of a class that it cannot load: not a Spark that runs already, nor one behind
-    Spark Connect, nor an executor on another machine.
+    Both are set in the environment, so no Java process gets the name of a class that it cannot load: not a Spark that runs already, nor one
+    behind Spark Connect, nor an executor on another machine.
     """
     path = find_jar()
     # Spark's launcher reads this script first, and an assignment there is the last word.

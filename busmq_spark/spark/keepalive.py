@@ -17,7 +17,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class KeepAlive:
-    """A daemon thread for each site (server, node of a cluster, link), with a store of its own: one that is away delays no other.
+    """A daemon thread for each site (server, node of a cluster, link), with a store of its own: an unreachable site delays no other.
 
     The threads end with the process, with ``stop``, or when the driver that started the process is gone.
     """

@@ -19,7 +19,7 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
     """Become the reader of all ``queues``. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere).
     ``partners``: the tokens of the other readers of the same query, which share theirs.
 
-    The result is all of them but those whose source is away. Raises QueueBusy when somebody else goes on reading.
+    The result is all queues but those whose source is unreachable. Raises QueueBusy when another reader renews its lease.
     """
     started = time.monotonic()
     dead: dict[str, str] = {}

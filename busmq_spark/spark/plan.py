@@ -17,7 +17,7 @@ PACK_ROWS = 1000
 def share(available: Mapping[str, int], most: int) -> dict[str, int]:
     """Deal ``most`` messages out to queues that have ``available``: everybody the same, what small ones leave goes to the others.
 
-    Nothing is left over while a queue still wants some; a rest that cannot be divided goes to the queues with the most.
+    Nothing is left over while a queue could take more; a rest that cannot be divided goes to the queues with the most.
     """
     given = dict.fromkeys(available, 0)
     open_ = sorted((q for q in available if available[q] > 0), key=lambda q: (available[q], q))
@@ -28,7 +28,7 @@ def share(available: Mapping[str, int], most: int) -> dict[str, int]:
             for queue in open_[-left:]:
                 given[queue] += 1
             break
-        queue = open_.pop(0)  # the smallest: if it wants less than its part, the others' part grows
+        queue = open_.pop(0)  # the smallest: if it has less than its share, the others' share grows
         given[queue] = min(available[queue], fair)
         left -= given[queue]
     return given

@@ -43,7 +43,7 @@ HELD_ROWS, HELD_BYTES = 20_000, 4 * 1024 * 1024
 WAIT_S = 0.01
 """How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
 BLIND_S = 0.2
-"""Pause between two looks at a link that is away, where Spark does not say where the checkpoint is."""
+"""Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
 LINK_POLL_S = 1.0
 """How often an idle query asks federation servers at most. Their pushes wake it, too; over a far link asking all the time is not cheap."""
 TAIL_S = 5.0
@@ -98,7 +98,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._held: Mapping[str, Sequence[Rows]] = {}
         self._blind = False
         self._passed_over: frozenset[str] = frozenset()
-        self._untold: frozenset[str] = frozenset()  # empty when planning looked, and only the next message tells the last id: they enter with it
+        self._untold: frozenset[str] = frozenset()  # empty queues whose last id only the next message shows: they enter with it
         self._rung: threading.Event | None = None
         self._compared = False  # the queues of the checkpoint with those of the options
         self._discovery: Discovery | None = None
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         positions = self._plan(begin, attachment, known, unlimited=unlimited)
         if self._blind and attachment.store.away:
             self._acks = Acks(self._options)  # this is tried again within the same call of Spark
-            return None  # a checkpoint that is not known may have positions of what is away, and they must not be missing in the next
+            return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
         listed = {*attachment.store.listed, *self._listed, *(split(queue)[0] for queue in self._untold)}
         planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *listed} - {""})
         if at is not None and not new and offsets.alike(planned, at):
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest ids, from the last planning: lag is this minus the end offset. Of a link that is away, what it said last."""
+        """The newest ids, from the last planning: lag is this minus the end offset. Of an unreachable link, the ids it reported last."""
         if not self._known or self._attachment is None:
             return None
         away = self._attachment.store.away

@@ -1,4 +1,4 @@
-"""What Spark's real-time mode (``trigger(realTime=…)``, Spark 4.1 and later) wants to be told before it takes ``format("busmq-realtime")``."""
+"""What Spark's real-time mode (``trigger(realTime=…)``, Spark 4.1 and later) must be configured with to accept ``format("busmq-realtime")``."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # they need websockets, which only queries with links do
 PLANNING_PATIENCE_S = 1.0
 """How long a planner's link is tried before it counts as away: one that broke is opened again in less."""
 DRIVER_PATIENCE_S = 30.0
-"""How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt whoever waits: stopping a query would wait, too."""
+"""How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt the waiting thread: stopping a query would wait, too."""
 
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
@@ -65,7 +65,7 @@ def check_links(options: StoreOptions) -> None:
 
 
 def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
-    """A new store for the driver of a stream. With onUnavailable=wait a link that is away is left out; ``quiet`` does not log it."""
+    """A new store for the driver of a stream. With onUnavailable=wait an unreachable link is left out; ``quiet`` does not log it."""
     if not options.links:
         return open_redis(options)
     if options.on_unavailable == "fail":
@@ -77,7 +77,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
 
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
-    """A new store for whoever cannot do without one of its sources: a batch read, a task. With onUnavailable=wait it waits for links so long."""
+    """A new store for a caller that needs all its sources: a batch read, a task. With onUnavailable=wait it waits so long for links."""
     return _linked(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
 

@@ -49,7 +49,7 @@ def address(options: RedisOptions) -> Address:
     trust = Trust(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
     login = Login(options.user, options.password, trust)
     sentinel = options.layout == "sentinel"
-    # The credentials of the options are the data servers'; a sentinel that wants some has them in its URL.
+    # The credentials in the options are for the data servers; those of a sentinel are in its URL.
     servers = parse(options.address, Login(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
     _check_layout(options, servers)
     _check_tls(options, servers)

@@ -128,7 +128,7 @@ class AsyncClusterLink:
         finally:
             for _, replies in under_way:
                 if not replies.cancel() and not replies.cancelled():
-                    replies.exception()  # looked at: else the loop complains that nobody did
+                    replies.exception()  # retrieved: else asyncio logs it
         if self._map is not None:
             self._map = self._map.told(errand.moved)
 

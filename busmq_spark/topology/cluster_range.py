@@ -16,7 +16,7 @@ from busmq_spark.topology.slots import Node, Redirect, key_of, redirect
 
 
 class ClusterRangeLink:
-    """As RangeLink: MOVED, ASK and a node that is gone are LinkLost, and whoever reads begins again where he was.
+    """As RangeLink: MOVED, ASK and an unreachable node are LinkLost, and the reader resumes after its last row.
 
     A list that has moved ahead of its slot is read through ``single``, call by call, until the next range: then each key is asked for where it is.
     """

@@ -79,7 +79,7 @@ def async_connection(server: Server, **timeouts: float) -> aredis.Connection:
 
 @contextmanager
 def cancellable() -> Iterator[None]:
-    """Around redis-py's ``connect`` and ``read_response``: they may forget a cancellation, and whoever cancelled would wait for ever."""
+    """Around redis-py's ``connect`` and ``read_response``: they may swallow a cancellation, and the cancelling task would wait for ever."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()

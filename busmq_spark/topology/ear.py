@@ -1,7 +1,7 @@
 """Hearing Redis' pub/sub on one connection of its own, for as many channels and listeners as a bus has.
 
 Rule 1. The first listener of a channel sends SUBSCRIBE, the last one that leaves UNSUBSCRIBE (protocol 1.3).
-Rule 2. After a broken link all channels are subscribed again, and each listener hears None: something may have been said meanwhile.
+Rule 2. After a broken link all channels are subscribed again, and each listener is called with None: messages may have been lost meanwhile.
 Rule 3. A silent link is asked now and then whether it is still there: half-open ones never break by themselves.
 """
 
@@ -54,9 +54,9 @@ class Ear(asyncio.Protocol):
         self._reader = hiredis.Reader()
 
     async def add(self, channel: str, listener: Listener) -> None:
-        """Listen; returns once Redis has confirmed, so that what is said from now on is heard. Waits while Redis is away, until ``remove``.
+        """Subscribe; returns once Redis has confirmed: what is published from then on is received. Waits for an unreachable Redis, until ``remove``.
 
-        Raises Unauthorized when Redis does not let us listen to this channel: whoever may name channels must not end what others hear.
+        Raises Unauthorized when Redis denies this channel. The other channels go on: a peer that may name channels must not end theirs.
         """
         name = channel.encode()
         self._listeners.setdefault(name, []).append(listener)
@@ -80,7 +80,7 @@ class Ear(asyncio.Protocol):
             listeners.remove(listener)
         if not listeners and name in self._listeners:
             del self._listeners[name]
-            self._confirmed.pop(name).set()  # whoever waits for it waits in vain
+            self._confirmed.pop(name).set()  # releases the tasks in ``add``; no confirmation will come
             self._send("UNSUBSCRIBE", [name])
 
     async def whole(self) -> None:
@@ -194,7 +194,7 @@ class Ear(asyncio.Protocol):
             self._look()
 
     def _deny(self, said: Exception) -> bool:
-        """Redis refuses one channel that was never heard: whoever asked for it is told. False when it is more than that."""
+        """Redis denies one channel that was never subscribed: its ``add`` raises the error. False when more than that is denied."""
         error = translate(said, self.endpoint)
         names = self._asked[0] if self._asked else []
         if not isinstance(error, Unauthorized) or len(names) != 1 or ((word := self._confirmed.get(names[0])) is not None and word.is_set()):

@@ -10,9 +10,9 @@ from busmq_spark.errors import BusError, LinkLost, StateError
 from busmq_spark.topology.urls import Server
 
 PATIENCE_S = 8.0
-"""How long one step is tried anew when nobody answers. Refused connections end the call in about 8 s; a last try that hangs adds its own time-out."""
+"""How long a step is retried while no server answers. Refused connections end the call in about 8 s; a last try that hangs adds its own time-out."""
 FAILOVER_PATIENCE_S = 60.0
-"""How long one step is tried while somebody answers but nobody is master: Sentinel and Cluster as they come need up to 35 s for a fail-over."""
+"""How long one step is retried while servers answer but none is master: Sentinel and Cluster need up to 35 s for a fail-over by default."""
 
 
 class NobodyAnswers(LinkLost):
@@ -81,7 +81,7 @@ class AnyOf:
 
 
 def stopped() -> StateError:
-    """What a link that was stopped answers with; not LinkLost, so that nobody tries again."""
+    """The error of a stopped link; not LinkLost, so that no caller retries."""
     return StateError(event="ask", what="Redis", state="no longer ours to ask", remedy="The peer it was for is gone")
 
 

@@ -61,7 +61,7 @@ class Errand:
         self._hops = 0
 
     def parcels(self, slot_map: SlotMap) -> list[Parcel]:
-        """What to deliver in this round. Calls whose slot nobody serves stay behind, and the errand is put off."""
+        """What to deliver in this round. Calls whose slot no node serves stay behind, and the errand is put off."""
         self.stale, self.put_off, self.dead = False, None, set()
         found: dict[Node, Parcel] = {}
         anywhere = self._anywhere(slot_map)

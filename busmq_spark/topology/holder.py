@@ -1,4 +1,4 @@
-"""Who holds a lease: a token that tells where its holder runs, so that one that died on this machine is replaced at once.
+"""The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once.
 
 A lease is a Redis key with a ttl and ends by itself in any case.
 """
@@ -51,7 +51,7 @@ def machine() -> str:
 
 
 def process_name(pid: int) -> str:
-    """Names a process so that a later one with the same number is told apart; empty when there is none."""
+    """Names a process, and differs from that of a later process with the same pid; empty when there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:

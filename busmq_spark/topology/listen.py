@@ -1,4 +1,4 @@
-"""Wakes somebody when anything is pushed to some queues. Notifications are counted as bytes, never parsed: 70 000 a second must cost nothing."""
+"""Wakes a waiting thread at a push to any of some queues. Notifications are counted as bytes, not parsed: 70 000 a second must cost nothing."""
 
 from __future__ import annotations
 

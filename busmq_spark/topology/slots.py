@@ -79,7 +79,7 @@ class SlotMap:
         return cls(tuple(r[0] for r in ranges), tuple(r[1] for r in ranges), tuple(r[2] for r in ranges))
 
     def owner(self, slot: int) -> Node | None:
-        """The master of a slot; None when nobody serves it."""
+        """The master of a slot; None when no node serves it."""
         place = bisect_right(self.starts, slot) - 1
         return self.nodes[place] if place >= 0 and slot <= self.ends[place] else None
 

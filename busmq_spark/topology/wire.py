@@ -29,7 +29,7 @@ def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
 
 def pack_words(words: tuple[Arg, ...]) -> bytes:
     """The bytes of one command."""
-    return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]  # its stub wants a tuple of one
+    return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
 
 
 def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
@@ -61,5 +61,5 @@ def result(step: Step, replies: list[Any]) -> Any:
 
 
 def repeatable(step: Step) -> bool:
-    """Whether the step may be sent again when nobody knows whether it was executed."""
+    """Whether the step may be sent again when it is unknown whether it was executed."""
     return all(call.idempotent for call in calls_of(step))

@@ -148,7 +148,7 @@ RUN = record(Run, TEXT, WHOLE, NAMES)
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a server tells a client first: how it spells keys, and how long a message to it may be."""
+    """A server's first message to a client: how it spells keys, and how long a message to it may be."""
 
     version: int
     cluster: bool
