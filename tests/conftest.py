@@ -23,7 +23,7 @@ from tests import java
 from tests.share import keep_ports_apart, share, starts_sparks
 
 TESTS = Path(__file__).parent
-# What the tests of a folder need. A test of another folder says so itself.
+# What the tests of a folder need. A test of another folder has the marks itself.
 MARKERS = {"contract": "redis", "topology": "redis", "bus": "redis", "peers": "peer"}
 
 # No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples, since names are fresh in each.
@@ -32,7 +32,7 @@ settings.load_profile("busmq")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Whoever runs this in the background of a script may have Ctrl-C ignored, and every process started here would inherit that.
+    # A script that runs this in the background may ignore SIGINT, and every process started here would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile the package anew
@@ -71,13 +71,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 class Fresh(Protocol):
-    """Makes a queue name that nobody has used, with ``hint`` in it."""
+    """Makes an unused queue name, with ``hint`` in it."""
 
     def __call__(self, hint: str = "q") -> str: ...
 
 
 class FreshKeys(Protocol):
-    """Makes the keys of a queue that nobody has used."""
+    """Makes the keys of an unused queue."""
 
     def __call__(self, hint: str = "q") -> QueueKeys: ...
 
@@ -99,7 +99,7 @@ def fresh_keys(fresh: Fresh) -> FreshKeys:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One server for the whole run. Whoever stops, kills or configures a server, or flushes its scripts, starts one of his own: npm peers use it."""
+    """One server for the whole run. A test that stops, kills or configures a server, or flushes its scripts, starts its own: npm peers use it."""
     with RedisServer() as server:
         yield server
 
@@ -118,7 +118,7 @@ def three_servers() -> Iterator[DirectGroup]:
 
 @pytest.fixture(scope="session")
 def sentinel_group() -> Iterator[SentinelGroup]:
-    """A master, a replica and three sentinels. Whoever makes them fail over starts a group of his own, or waits until all are well again."""
+    """A master, a replica and three sentinels. A test that makes them fail over starts its own group, or waits until all are well again."""
     with SentinelGroup(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
         yield group
 

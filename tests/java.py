@@ -57,7 +57,7 @@ def share_classes(folder: Path) -> None:
 
 
 def archive() -> str:
-    """What tells a Java to use the archive. One whose class path begins otherwise leaves it alone, without a word."""
+    """The JVM options that select the archive. A JVM whose class path begins otherwise ignores it silently."""
     file = os.environ.get(VARIABLE)
     return f"-XX:SharedArchiveFile={file} -Xlog:disable -Xlog:all=error:stderr" if file else ""
 

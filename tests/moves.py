@@ -35,7 +35,7 @@ class Move:
     def end(self) -> None:
         for node in (self.target, self.source, *self.group.masters):
             self._set(node, "NODE", _id(self.target))
-        # A word of the old owner that was under way may still turn a node round, until it hears of the new one's later epoch.
+        # A message of the old owner under way may still change a node's slot map, until the node receives the new owner's later epoch.
         wait_until(lambda: all(self._arrived(node) for node in self.group.nodes if node.running), what="every node knows where the slot is")
 
     def whole(self) -> None:

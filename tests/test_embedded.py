@@ -27,7 +27,7 @@ pytestmark = pytest.mark.redis
 
 
 class Stranger:
-    """Somebody else's listener, which counts who connects."""
+    """A listener of another program, which counts connections."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))

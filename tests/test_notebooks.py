@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom in a fresh kernel, and are committed as a reader wants to see them: with their outputs and plots."""
+"""The notebooks run from top to bottom in a fresh kernel, and are committed with their outputs and plots."""
 
 from __future__ import annotations
 

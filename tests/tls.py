@@ -46,7 +46,7 @@ class Authority:
         return certificate, key
 
     def server_context(self, host: str, *, ask_client: bool = False) -> ssl.SSLContext:
-        """For a server that answers to ``host``, and wants to see a certificate of this authority if ``ask_client``."""
+        """For a server that answers to ``host``, and requires a client certificate of this authority if ``ask_client``."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.issue(host))
         if ask_client:

@@ -24,7 +24,7 @@ def run(seconds: float = SECONDS) -> Iterator[Row]:
         while not query.lastProgress:
             query.awaitTermination(0.1)
         with Monitor(server) as monitor:
-            time.sleep(seconds)  # the span that is measured: what happens while nobody does anything
+            time.sleep(seconds)  # the span that is measured: the cost of an idle query
         rate = len(monitor.commands) / seconds
         query.stop()
         yield Row(f"Commands an idle query with {QUEUES} queues sends", f"{rate:.1f} a second", f"≤ {MOST}", rate <= MOST)

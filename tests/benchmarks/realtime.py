@@ -156,7 +156,7 @@ def idle(seconds: float = IDLE_S) -> Row:
         java = psutil.Process(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
         with Monitor(server) as monitor:
             before = java.cpu_times()
-            time.sleep(seconds)  # the span that is measured: what happens while nobody does anything
+            time.sleep(seconds)  # the span that is measured: the cost of an idle query
             after = java.cpu_times()
         core = (after.user + after.system - before.user - before.system) / seconds
         query.stop()

@@ -17,7 +17,7 @@ class Seen:
     """Every event of a channel, as its name or as what came with it."""
 
     def __init__(self, channel: Channel, *, messages: bool = True) -> None:
-        """Without ``messages``, nobody takes them here."""
+        """Without ``messages``, they are not taken here."""
         self.all: list[Any] = []
         self._more = asyncio.Event()
         for event in channel.events:

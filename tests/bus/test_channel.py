@@ -292,7 +292,7 @@ async def test_leaving_the_bus_disconnects_and_leaves_no_task(open_bus: OpenBus,
         queue = QueueKeys(channel_queue("remote", name), bus.options.layout == "cluster")
         server = await bus.servers.locate(queue.metadata)
         stored = await bus.servers.commands[server].run(flows.index(queue, 0, 99))
-        assert b":3:" in [message.value for message in stored]  # one had nobody to read it any more
+        assert b":3:" in [message.value for message in stored]  # one had no reader any more
 
 
 def test_without_a_loop_it_is_the_same(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 async def unacked(bus: Bus, name: str, role: str) -> list[int]:
-    """The ids of the frames that whoever has this role has taken and not acked."""
+    """The ids of the frames that the client with this role has taken and not acked."""
     keys = QueueKeys(channel_queue(role, name), bus.options.layout == "cluster")
     link = bus.servers.commands[await bus.servers.locate(keys.metadata)]
     return [int(id) for id in (await link.execute(command("LRANGE", keys.toack, 0, -1)))[0::2]]
@@ -208,7 +208,7 @@ async def test_a_channel_goes_on_when_redis_was_killed_and_comes_back(kept: bool
                 await bus.servers.commands[0].execute(command("SAVE"))
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.restart)
-            await bus.servers.commands[0].execute(command("PING"))  # the first push on a broken link fails: nobody knows whether it is stored
+            await bus.servers.commands[0].execute(command("PING"))  # the first push on a broken connection fails: whether it is stored is unknown
             sent = await one.send("after")
             async with asyncio.timeout(UNTIL_S):
                 assert await seen.some() == [(sent, "after")]

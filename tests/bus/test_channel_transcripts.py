@@ -44,7 +44,7 @@ async def refused(call: Callable[[], Any]) -> None:
 
 
 async def push(side: Side, to: str, role: str, value: str) -> None:
-    """As a stranger who knows nothing of frames."""
+    """As a client that does not know the frame format."""
     async with side[to].bus.queue(channel_queue(role, side[to].name)) as queue:
         await queue.push(value)
 
@@ -94,7 +94,7 @@ PERFORM: dict[str, Callable[[Side], Awaitable[Any]]] = {
     "unknown frame type": lambda side: side["u"].connect(),
     "push :9:x": lambda side: push(side, "u", "a", ":9:x"),
 }
-# There the automatic ack of the control frame behind them acks two messages that nobody has acked (Q11).
+# There the automatic ack of the control frame behind them acks two messages that the reader has not acked (Q11).
 UNACKED = {"r2 reconnects reliable": {"channel:local:rel": [b"2", b":2:m1", b"3", b":2:m2", b"4", b":1:"]}}
 
 

@@ -79,7 +79,7 @@ async def test_an_ack_reaches_no_further_than_what_was_handed_over(open_bus: Ope
         await queue.ack(5)  # nothing has come yet
         await queue.push_many(range(4))
         assert (await waiting).id == 1
-        await queue.ack(4)  # the others may be here, and nobody has seen them
+        await queue.ack(4)  # the others may have arrived, and the caller has not received them
         await queue.stop()
         assert ids([message async for message in queue.consume(reliable=True, max=3)]) == [2, 3, 4]
         await queue.ack(9)

@@ -1,4 +1,4 @@
-"""Consumptions that end badly, or are cut off in the middle: nothing is lost, nobody hangs."""
+"""Consumptions that end with an error, or are cut off in the middle: no message is lost, no task hangs."""
 
 from __future__ import annotations
 

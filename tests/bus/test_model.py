@@ -171,7 +171,7 @@ def test_a_reliable_consumer_loses_nothing_and_gets_again_what_it_did_not_ack(re
 
 
 async def rely(url: str, name: str, calls: Calls) -> None:
-    """Whoever asks for a message becomes the one that consumes: the one before is stopped."""
+    """The caller that requests a message becomes the consumer: the consumer before it is stopped."""
     model, reader, consumed = Model(), None, set()
     async with AsyncExitStack() as stack, asyncio.timeout(UNTIL_S):
         programs = [await stack.enter_async_context(Program(url, name, prefetch, reliable=True)) for prefetch in (1, 3, 8)]

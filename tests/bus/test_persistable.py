@@ -42,7 +42,7 @@ async def stored(thing: Persistable) -> dict[bytes, bytes]:
 
 
 async def raw(thing: Persistable, *words: Any) -> Any:
-    """A command of somebody else on the object's key."""
+    """A command of another client on the object's key."""
     server = await thing.bus.servers.locate(thing.key)
     return await thing.bus.servers.commands[server].execute(command(words[0], thing.key, *words[1:]))
 
@@ -255,7 +255,7 @@ async def test_a_kept_object_lives_and_one_let_go_does_not(open_bus: OpenBus, fr
         await kept.persist()
         await gone.persist()
         gone.unpersist()
-        while await raw(gone, "EXISTS"):  # noqa: ASYNC110  nobody tells of it
+        while await raw(gone, "EXISTS"):  # noqa: ASYNC110  no event announces it
             await asyncio.sleep(0.02)
         for _ in range(2):
             await renewed(kept)

@@ -65,7 +65,7 @@ async def perform(bus: Bus, things: dict[str, PersistedDict], mark: str, operati
             case "hmset":
                 thing.update({field: json.loads(text) for field, text in zip(words[2::2], words[3::2], strict=True)})
                 assert await thing.save()
-            case "hset":  # somebody else's
+            case "hset":  # a write of another client
                 await bus.servers.commands[0].execute(command("HSET", thing.key, *words[2:]))
             case "hgetall":
                 assert await thing.load() is (name == "obj1")

@@ -22,7 +22,7 @@ from tests.conftest import Fresh
 
 LONG_MS = 20_000
 SOON_MS = 2500
-"""For a request that is to time out, but not before somebody has seen it: an expired one is dropped."""
+"""For a request that is to time out, but not before a provider has received it: an expired one is dropped."""
 
 
 @asynccontextmanager

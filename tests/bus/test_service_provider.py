@@ -53,7 +53,7 @@ class Gate:
 
 
 async def stored(bus: Bus, name: str) -> list[Any]:
-    """The data of the requests that nobody has taken."""
+    """The data of the requests that no provider has taken."""
     return [RequestFrame(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(flows.index(keys(bus, name), 0, 999))]
 
 

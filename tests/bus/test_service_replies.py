@@ -64,7 +64,7 @@ async def test_idle_ones_are_left(open_bus: OpenBus, fresh: Fresh) -> None:
             left = asyncio.Event()
             queue.on("detached", left.set)
             sweeping = bus.spawn(replies.sweep(), "sweeping")
-            await asyncio.sleep(0.05)  # longer than idle_s: one that nobody used would be left by now
+            await asyncio.sleep(0.05)  # longer than idle_s: an unused one would be detached by now
             assert not left.is_set()
         await left.wait()
         assert len(replies) == 0

@@ -1,4 +1,4 @@
-"""How long a queue of a program lives when nobody is attached."""
+"""How long a queue exists when no client is attached."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LONG_S = 3600
 async def until(predicate: Callable[[], object], timeout_s: float = UNTIL_S) -> None:
     """Returns as soon as it is true; TimeoutError at the deadline."""
     async with asyncio.timeout(timeout_s):
-        while not predicate():  # noqa: ASYNC110  # any condition, also one that no event tells of
+        while not predicate():  # noqa: ASYNC110  # any condition, also one without an event
             await asyncio.sleep(0.005)
 
 
@@ -63,5 +63,5 @@ async def renewed(queue: Queue, *keys: str) -> None:
 async def gone(queue: Queue) -> None:
     """Returns when the queue has expired."""
     async with asyncio.timeout(UNTIL_S):
-        while await queue.exists():  # noqa: ASYNC110  # nobody tells of it
+        while await queue.exists():  # noqa: ASYNC110  # no event announces it
             await asyncio.sleep(0.02)

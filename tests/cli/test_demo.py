@@ -1,4 +1,4 @@
-"""The demo shows true numbers, and ends without a trace whenever it is told to."""
+"""The demo shows true numbers, and whenever it is interrupted it leaves no process and no file."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def numbered(rows: Sequence[bytes], first: int = 1) -> list[tuple[int, bytes]]:
 
 
 def replies(flow: Flow[Any], execute: Callable[[Step], Any]) -> Generator[None, None, Any]:
-    """Run a flow call by call: whoever holds this decides when the next one happens, or that none does."""
+    """Run a flow call by call: the test decides when the next call is executed, or that none is."""
     step = next(flow)
     while True:
         yield

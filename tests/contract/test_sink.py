@@ -1,4 +1,4 @@
-"""The exactly-once sink: each staged row once and in order, whoever crashes and whoever else commits."""
+"""The exactly-once sink: each staged row once and in order, whichever process crashes and whichever other one commits."""
 
 from __future__ import annotations
 

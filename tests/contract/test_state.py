@@ -162,7 +162,7 @@ def test_keeping_alive_tells_the_missing_and_the_taken_from_the_alive(run: Run, 
     life = Life(redis, 90)
     assert run(state.keep_alive([mine, missing, taken, free], "s", "me", 90_000)) == [1, 0, -1, 1]
     assert life.given_to(mine.lease("s"))
-    assert redis("GET", free.lease("s")) == b"me"  # it had ended while nobody else wanted it
+    assert redis("GET", free.lease("s")) == b"me"  # it had ended while no other reader requested it
     assert redis("EXISTS", *missing.all, missing.lease("s")) == 0
 
 

@@ -43,7 +43,7 @@ def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(ru
         run(state.subscribe([keys], name, ["earliest"]))
     since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_S - 5
     redis("HSET", keys.acks, ":at:away", since)
-    assert not by_name(run, keys)["away"].abandoned  # nobody is further
+    assert not by_name(run, keys)["away"].abandoned  # no subscription is further
     run(state.ack_to([Ack(keys, 4, there.born, "")], "here"))
     found = by_name(run, keys)
     assert [name for name, each in found.items() if each.abandoned] == ["away"]

@@ -1,4 +1,4 @@
-"""Fields of persisted objects: what is stored reads back as what it was, and what does not fit says so."""
+"""Fields of persisted objects: what is stored reads back as what it was, and a value that does not fit raises an error."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Bus:
     def __init__(self, server: RedisServer | None = None, **where: str) -> None:
         self._server = server
         self.alone = server is not None
-        """Whether nobody else uses its servers."""
+        """Whether no other scene uses its servers."""
         self.where = where or {"redis.url": self.server.url}
         found = address(parse(RedisOptions, self.where))
         self.cluster = found.cluster

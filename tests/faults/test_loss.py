@@ -33,7 +33,7 @@ class Damage:
     happens: Callable[[Bus, str], None]
     code: str
     lost: int
-    """How many ids the offset then counts; 1 when nobody can know."""
+    """How many ids the offset then counts; 1 when the number is unknown."""
     goes_on_with: list[bytes] = field(default_factory=list)
 
 

@@ -1,4 +1,4 @@
-"""Real-time mode is at least once: whoever dies in the middle of a long batch, that batch is repeated, in order, and nothing else is."""
+"""Real-time mode is at least once: when a process is killed in a long batch, that batch is repeated, in order, and nothing else is."""
 
 from __future__ import annotations
 

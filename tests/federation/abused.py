@@ -58,7 +58,7 @@ class Served:
         return seen[-1]
 
     async def empty(self, timeout_s: float) -> None:
-        """Until nobody is connected but who asks."""
+        """Until the only connection is that of this request."""
         async with asyncio.timeout(timeout_s):
             while await self.metric("busmq_federation_sockets") > 1:  # noqa: ASYNC110  # it is another process's
                 await asyncio.sleep(0.05)
@@ -71,7 +71,7 @@ class Served:
             async with asyncio.timeout(60):
                 while await self.metric("busmq_federation_sockets") < 60:  # noqa: ASYNC110  # it is another process's
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(1.2)  # the server looks once a second, and nothing it shows tells that it has
+            await asyncio.sleep(1.2)  # the server checks once a second, and none of its metrics shows that it has
             await asyncio.gather(*(each.close() for each in many))
             await self.empty(60)
             with suppress(AssertionError):
@@ -118,7 +118,7 @@ async def works(served: Served, fresh: Fresh) -> None:
 
 
 async def push_through(raw: Raw, data: bytes) -> None:
-    """Send it while somebody else reads."""
+    """Send it while another task reads."""
     with suppress(ConnectionError):
         raw.send(data)
         await raw.writer.drain()

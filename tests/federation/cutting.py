@@ -31,7 +31,7 @@ class Cutter:
         threading.Thread(target=self._accept, name="cutter", daemon=True).start()
 
     def hush(self) -> None:
-        """Nothing passes on the connections of now any more, and nobody is told; later ones are not concerned."""
+        """The present connections pass no more bytes, and neither end sees a close; later connections work."""
         with self._lock:
             self._hushed |= self._open
 

@@ -1,4 +1,4 @@
-"""A web-socket client without manners: it sends what it is told to, whole or in pieces, masked or not. Enough of RFC 6455 for that."""
+"""A web-socket client that checks nothing: it sends the bytes of a test, whole or in pieces, masked or not. Enough of RFC 6455 for that."""
 
 from __future__ import annotations
 

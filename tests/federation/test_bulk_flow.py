@@ -50,7 +50,7 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def strict(redis_server: RedisServer) -> Iterator[Site]:
-    """A server that waits for nobody for long."""
+    """A server with a short send time-out."""
     with site(redis_server.url, limits=Limits(send_s=0.3)) as made:
         yield made
 

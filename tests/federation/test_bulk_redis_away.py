@@ -1,4 +1,4 @@
-"""The Redis behind a live federation server is away for a while: clients wait for it, as they do for one of their own."""
+"""The Redis behind a live federation server is unreachable for a while: clients wait for it, as they do for one of their own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def part(direct: RedisStore, fresh: Fresh) -> Range:
 
 
 class Refusals:
-    """How often a server of the test has said that its Redis is away."""
+    """How often a server of the test has reported that its Redis is unreachable."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -62,7 +62,7 @@ class Refusals:
 
 
 def while_away(wire: Cutter, refusals: Refusals, ask: Callable[[], Any]) -> Any:
-    """What is asked while Redis is away, which comes back after some refusals."""
+    """The result of a call made while Redis is unreachable; Redis is back after some refusals."""
     found: list[Any] = []
     target, wire.target = wire.target, 1
     wire.cut()

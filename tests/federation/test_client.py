@@ -135,7 +135,7 @@ async def test_tls_trusts_whom_it_is_told_to_trust(redis_url: str, fresh: Fresh,
                 await bus.federate(bus.queue(fresh())).attach()
 
 
-# -- while the server is away ---------------------------------------------------------------------------------------------------------------
+# -- while the server is unreachable --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_away_is_an_error_that_names_it_after_a_while(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ async def test_what_was_acked_into_a_dead_link_does_not_come_again(redis_url: st
         both.cutter.hush()
         acking = asyncio.ensure_future(queue.ack(2))
         await asyncio.sleep(0)  # a turn of the loop, no time: it is under way
-        acking.cancel()  # nobody repeats it
+        acking.cancel()  # the ack is not repeated
         both.cutter.cut()
         assert (await anext(consumption)).id == 3
         await queue.stop()

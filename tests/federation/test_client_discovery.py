@@ -26,7 +26,7 @@ def elsewhere() -> Iterator[str]:
 
 async def knows(bus: Bus, name: str, source: str) -> None:
     async with asyncio.timeout(60):
-        while await bus.queue(name).find() != source:  # noqa: ASYNC110  # nobody tells of it
+        while await bus.queue(name).find() != source:  # noqa: ASYNC110  # no event announces it
             await asyncio.sleep(0.01)
 
 

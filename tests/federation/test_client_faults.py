@@ -113,5 +113,5 @@ async def test_attaching_and_leaving_over_a_link_that_is_cut_leaves_nothing_behi
 async def nothing_attached(both: Far) -> None:
     """At the server, too, once it has noticed."""
     async with asyncio.timeout(60):
-        while [thing for thing in both.home._objects if not repr(thing).startswith("Pubsub('bus:")]:  # noqa: ASYNC110  # no event tells
+        while [thing for thing in both.home._objects if not repr(thing).startswith("Pubsub('bus:")]:  # noqa: ASYNC110  # no event announces it
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Peers that stop reading or go away while messages come for them: nobody waits for them, and what they leave is put back."""
+"""Peers that stop reading or disconnect while messages are sent to them: no other peer waits, and messages not received are put back."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ async def test_who_does_not_want_to_wait_for_another_reliable_consumer_is_told(f
         assert "reliable consumer already" in (await second.event("error"))[0]
         await second.send("consume", {"reliable": True})
         await first.close()
-        assert await second.event("message") == ["x", 1]  # un-acked, so it comes to whoever is next
+        assert await second.event("message") == ["x", 1]  # not acked, so the next consumer gets it
 
 
 async def test_no_secret_is_logged(federation: Serve, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:

@@ -130,7 +130,7 @@ class Thing:
 
 
 def most_in_work(connection: Connection) -> Callable[[], int]:
-    """Look over a connection's shoulder: what this gives tells how many calls have been in work at once."""
+    """Observe a connection: the result counts how many calls have been in work at once."""
     most, began = 0, connection.began
 
     def counted(size: int) -> None:

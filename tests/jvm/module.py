@@ -43,7 +43,7 @@ def built() -> Path:
     """The jar, made anew only if a source has changed since."""
     with _alone():
         if _stale():
-            # Not even compiled: the tests need libraries of their own, and whoever wants the jar is waiting for it.
+            # Not even compiled: the tests need libraries of their own, and the caller waits for the jar only.
             _maven("package", "-Dmaven.test.skip=true")
             JAR.touch()  # Maven leaves a jar of unchanged classes as it is
         return JAR

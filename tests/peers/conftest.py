@@ -25,7 +25,7 @@ def npm() -> None:
 
 @pytest.fixture(scope="module")
 def peer(npm: None, redis_url: str) -> Iterator[Peer]:
-    """A Node process that the tests of a file share; whoever kills one starts one of his own."""
+    """A Node process that the tests of a file share; a test that kills one starts its own."""
     with Peer([redis_url]) as made:
         yield made
         assert made.errors == []
@@ -54,7 +54,7 @@ def node(npm: None, layout: str, place: dict[str, Any]) -> Iterator[Peer]:
 
 @pytest.fixture(scope="module")
 def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
-    """A federation server of npm's that the tests of a file share; whoever kills one starts one of his own."""
+    """A federation server of npm's that the tests of a file share; a test that kills one starts its own."""
     made = Npm(redis_url, QUERIES_SECRET)
     yield made
     assert made.peer.call("federateSockets") is not None, "it lives"
@@ -64,7 +64,7 @@ def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
 
 @pytest.fixture
 def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
-    """Streaming queries on it, with pauses as short as a test wants them."""
+    """Streaming queries on it, with pauses short enough for a test."""
     monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
     monkeypatch.setattr(line, "PROBE_S", (0.02, 0.1))
     monkeypatch.setattr(lease, "GRACE_S", 0.5)

@@ -1,4 +1,4 @@
-"""Runs peer.js: a real npm busmq 3.1.0 that a test tells what to do."""
+"""Runs peer.js: a real npm busmq 3.1.0 that executes the commands of a test."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def elsewhere() -> Iterator[RedisServer]:
 
 
 async def federating(elsewhere: RedisServer, url: str) -> Peer:
-    """An npm bus there that federates to ours, and hears its notifications."""
+    """An npm bus there that federates to ours, and receives its notifications."""
     return await asyncio.to_thread(Peer, [elsewhere.url], federate={"urls": [url], "secret": SECRET, "poolSize": 1})
 
 

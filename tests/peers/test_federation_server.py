@@ -48,7 +48,7 @@ class Client:
         return await asyncio.to_thread(self.peer.event, as_, kind)
 
     async def queue(self, as_: str, name: str, **options: Any) -> None:
-        """A queue that is attached and tells everything it hears."""
+        """A queue that is attached and reports every event."""
         await self.open(as_, "queue", name, events=("attached", "consuming", "message", "detached", "closed", "error"))
         await self.call(as_, "attach", options)
         await self.event(as_, "attached")

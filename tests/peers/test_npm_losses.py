@@ -1,4 +1,4 @@
-"""What the source on a server of npm busmq tells of losses, and what it does not take for one."""
+"""Which losses the source on a server of npm busmq reports, and what it does not report as one."""
 
 from __future__ import annotations
 

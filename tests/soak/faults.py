@@ -205,7 +205,7 @@ def clock_set(run: Run) -> str:
     return f"{name} {seconds:+} s"
 
 
-# What may cost messages, if an error says so
+# What may cost messages, if an error reports it
 
 
 def queue_closed(run: Run) -> str:
@@ -311,7 +311,7 @@ def sink_closed(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """``harms``: whether messages may be missing afterwards, if an error says so; ``kinds``: of which queries."""
+    """``harms``: whether messages may be missing afterwards, if an error reports it; ``kinds``: of which queries."""
 
     do: Callable[[Run], str]
     harms: bool = False

@@ -93,7 +93,7 @@ class Run(Pipeline):
         self.errors: list[str] = []
         self.starts = 0
         self.harmed = False
-        """Whether something was done that may cost messages, if an error says so."""
+        """Whether a fault was injected that may cost messages, if an error reports it."""
         self.repeats = kind == "live"
         """Whether messages may come again."""
         self.taken: list[int] = []

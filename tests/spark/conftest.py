@@ -371,7 +371,7 @@ def linked(centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[.
 
 @pytest.fixture(scope="session")
 def data_centres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DataCentre]]:
-    """Two, at different addresses of this machine. Whoever ends the server of one starts it again."""
+    """Two, at different addresses of this machine. A test that ends the server of one starts it again."""
     folder = tmp_path_factory.mktemp("centres")
     with DataCentre(folder / "eu", "127.0.0.1") as eu, DataCentre(folder / "us", "127.0.0.2") as us:
         yield {"eu": eu, "us": us}

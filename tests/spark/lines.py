@@ -13,7 +13,7 @@ from tests.support import PATIENCE_S
 
 
 class Lines:
-    """A stream whose rows are the lines of files, and one checkpoint: whoever drains it writes those that are new."""
+    """A stream whose rows are the lines of files, and one checkpoint: each drain writes the rows that are new."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.checkpoint = folder / "checkpoint"

@@ -69,7 +69,7 @@ class LiveEngine:
         return self.log[-1]
 
     def kill_readers(self) -> None:
-        """The tasks are gone, and nobody asked them how far they came."""
+        """The tasks are gone, and the driver has not read their positions."""
         for reader in self._readers:
             reader.close()
         self._readers = []

@@ -1,4 +1,4 @@
-"""Every command a Redis server gets, as MONITOR tells it."""
+"""Every command a Redis server gets, as MONITOR reports it."""
 
 from __future__ import annotations
 

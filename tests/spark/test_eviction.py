@@ -1,4 +1,4 @@
-"""A Redis that evicts removes queues without an error: a query or bus that starts says so, or refuses it."""
+"""A Redis that evicts removes queues without an error: a query or bus that starts warns of it, or refuses it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ print("OUT", rows, home, spark._jvm.System.getProperty("java.home"), sep="|")
 
 
 def fake_java(folder: Path, version: str, home: str = "/opt/fake", code: int = 0) -> Path:
-    """A JAVA_HOME whose Java only tells its version, as Java does: on stderr."""
+    """A JAVA_HOME whose Java only prints its version, on stderr as Java does."""
     command = folder / "bin" / "java"
     command.parent.mkdir(parents=True)
     command.write_text(f"#!/bin/sh\necho '    java.specification.version = {version}\n    java.home = {home}' >&2\nexit {code}\n")

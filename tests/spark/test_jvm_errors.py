@@ -32,7 +32,7 @@ def read(request: pytest.FixtureRequest, spark: SparkSession, fresh: Fresh, queu
 
 
 def refused(code: str, what: Callable[[], Any]) -> str:
-    """The one line that says so."""
+    """The one line with this condition."""
     with pytest.raises(IllegalArgumentException) as caught:
         what()
     assert caught.value.getCondition() == code

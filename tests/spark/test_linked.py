@@ -294,7 +294,7 @@ def test_what_a_link_did_not_hear_it_is_told_when_it_is_back(
     assert query.step()
     centres["eu"].down = True
     store = query.reader._attachment.store  # type: ignore[union-attr]
-    assert store.counters([spell("eu", queue)]) == [None]  # not the ack is what meets nobody: it would be the probe, and heard with it
+    assert store.counters([spell("eu", queue)]) == [None]  # before the ack: a first failed call is repeated as the probe
     assert query.drain() == []
     assert buses["eu"].ids(queue) == [1, 2, 3]
     centres["eu"].down = False

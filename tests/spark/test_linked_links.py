@@ -1,4 +1,4 @@
-"""The planner over real links: silent ones, ones that are cut all the time, and one whose Redis is away."""
+"""The planner over real links: silent ones, ones that are cut all the time, and one whose Redis is unreachable."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_whatever_links_and_drivers_do_every_message_is_delivered_once_and_in_or
     query = linked(queue, ack=ack, maxMessagesPerTrigger="15")
 
     def step(crash: Any = "") -> None:
-        if len(query.planned) > query.committed:  # its tasks would wait for a link that nobody gives back
+        if len(query.planned) > query.committed:  # its tasks would wait for a link that no step restores
             up()
         before = query.committed
         rows = query.step(crash)

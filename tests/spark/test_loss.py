@@ -101,7 +101,7 @@ def until_error(query: Engine) -> list[Row]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What somebody does to the queue, and what the query says about it."""
+    """What another client does to the queue, and the query's error for it."""
 
     harm: Harm
     error: type[DataLoss]
@@ -139,7 +139,7 @@ def test_a_query_that_is_started_again_says_what_happened_meanwhile(bus: Bus, en
     query.silence(bus, queue)
     harm(bus, queue)
     if spark40:
-        bus.push(queue, "one more")  # 4.0 tells the reader its start only with a batch
+        bus.push(queue, "one more")  # 4.0 passes the start to the reader only with a batch
         error, cause = (QueueRecreated, "created again") if harm is closed else (error, cause)
     query.restart()
     with pytest.raises(error, match=cause) as failed:

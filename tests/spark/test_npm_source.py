@@ -1,4 +1,4 @@
-"""A server of npm busmq as one of two data centres, in Spark's own hands. What its wire tells of losses is in tests/peers/test_npm_losses.py."""
+"""A server of npm busmq as one of two data centres, read by real Spark. Losses over its wire: tests/peers/test_npm_losses.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has removed messages: a consumer is told from readers of the query itself, on whatever node and in whatever process they listen."""
+"""Which client removed messages: a consumer is distinguished from readers of the query, on any node and in any process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support import PATIENCE_S, wait_until
 
 
 class Causes:
-    """A Java store that is told that messages are gone, and listeners of other processes."""
+    """A Java store whose messages were removed, and listeners of other processes."""
 
     def __init__(self, spark: SparkSession, stack: ExitStack) -> None:
         self._jvm: Any = spark._jvm

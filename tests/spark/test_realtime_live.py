@@ -226,7 +226,7 @@ def test_a_reader_notices_what_happens_to_its_queue(bus: Bus, live: MakeLive, qu
     query = live(queue).begin()
     query.rows(5)
     if kind.harm in (flushed, consumed):
-        bus("DEL", QueueKeys(queue).messages)  # what was read is away, as after an ack
+        bus("DEL", QueueKeys(queue).messages)  # the messages read are removed, as after an ack
         bus.fill(queue, 5, first=6)
         query.kill_readers()  # else it would read them at once
     kind.harm(bus, queue)

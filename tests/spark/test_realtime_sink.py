@@ -138,7 +138,7 @@ def test_a_new_checkpoint_with_the_same_sink_id_is_refused(bus: Bus, lines: Line
 
 
 def test_exactly_once_is_refused_where_batches_run_before_they_are_logged(bus: Bus, lines: Lines, queue: str) -> None:
-    """Whoever comes from real-time mode may have left these on: a batch would be appended as recorded, and be another after a restart."""
+    """A user of real-time mode may have left these on: a batch would be appended as recorded, and be another after a restart."""
     lines.add(1)
     options = {"redis.url": bus.url, "queue": queue, "asyncProgressTrackingEnabled": True, "_asyncProgressTrackingOverrideSinkSupportCheck": True}
     query = lines.start(JAVA, lines.frame(), options, trigger={"processingTime": "0 seconds"})

@@ -1,4 +1,4 @@
-"""The bell: a push by anybody wakes whoever waits, and a server that went away only makes it later."""
+"""The bell: a push by any client wakes the waiting thread, and an unreachable server only delays that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several calls under way at once, and calls given up half way: every reply reaches its own caller or nobody."""
+"""Several calls under way at once, and calls given up half way: every reply reaches its own caller or is dropped."""
 
 from __future__ import annotations
 
