@@ -47,34 +47,54 @@ def test_a_probe_of_a_queue_that_nobody_named_has_no_incarnation(run: Run, fresh
     assert run(ranges.probe(keys, 5)) == ("", 5, 1, Sizes())
 
 
-def noted(run: Run, keys: QueueKeys) -> Sizes:
-    return run(ranges.probe(keys, 1))[3]
+def noted(redis: Redis, keys: QueueKeys) -> Sizes:
+    return Sizes.of(redis("HGET", keys.metadata, "sizes"))
 
 
 def test_every_writer_of_ours_notes_how_long_its_values_are(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push(keys, b"x" * 5))
     run(queue.push_many(keys, [b"x" * n for n in (3, 0, 7, 65_536)]))
-    assert noted(run, keys) == Sizes(1, 5, 65_536)
+    assert noted(redis, keys) == Sizes(1, 5, 65_536)
     run(queue.push_many(keys, [b"x" * n for n in (1, 65_537, 2, 70_000, 4)]))
     run(queue.push(keys, b"x" * 65_537))
-    assert noted(run, keys) == Sizes(1, 11, 65_536, 11, 70_000)
+    assert noted(redis, keys) == Sizes(1, 11, 65_536, 11, 70_000)
     staged = keys.stage("one")
     redis("RPUSH", staged, "a", "b" * 80_000)
     run(sink.commit(keys, "s", 1, [Staged(keys.name, 0, staged, encode_runs([2]))]))
-    assert noted(run, keys) == Sizes(1, 13, 65_536, 13, 80_000)
+    assert noted(redis, keys) == Sizes(1, 13, 65_536, 13, 80_000)
 
 
 def test_what_a_peer_pushes_begins_a_new_note(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push(keys, b"x" * 9))
     redis("RPUSH", keys.messages, redis("INCR", keys.msgid), "x" * 10)  # as npm busmq: no note
-    assert noted(run, keys) == Sizes(1, 1, 9)
+    assert noted(redis, keys) == Sizes(1, 1, 9)
     run(queue.push_many(keys, [b"x", b"xx"]))
-    assert noted(run, keys) == Sizes(3, 4, 2)
+    assert noted(redis, keys) == Sizes(3, 4, 2)
     redis("HSET", keys.metadata, "sizes", "1:nonsense")
     run(queue.push(keys, b"xyz"))
-    assert noted(run, keys) == Sizes(5, 5, 3)
+    assert noted(redis, keys) == Sizes(5, 5, 3)
+
+
+@pytest.mark.parametrize(("values", "fits"), [([100] * 20_000, True), ([15_000] * 900, True), ([100] * 20_000 + [10**6] * 16, False)])
+def test_what_peers_push_is_read_by_plain_commands_where_all_that_is_stored_fits_one_reply(
+    run: Run, born: Born, redis: Redis, values: list[int], fits: bool
+) -> None:
+    keys, _ = born()
+    run(queue.push_many(keys, [b"x"] * 10))
+    for first in range(0, len(values), 500):
+        part = values[first : first + 500]
+        redis("RPUSH", keys.messages, *(word for n, size in enumerate(part, 11 + first) for word in (n, b"x" * size)))
+    last = redis("INCRBY", keys.msgid, len(values))
+    _, oldest, value_bytes, found = run(ranges.probe(keys, 11))
+    call = ranges.RangeCursor(keys, 11, last, oldest, value_bytes, sizes=found).ask()
+    assert call is not None
+    assert (call.words[0] == "LRANGE") is fits
+    if fits:
+        run(queue.push_many(keys, [b"x" * 500_000] * 40))  # behind what the probe has seen nothing is known
+        assert found.rows(last) == ranges.UNKNOWN_ROWS
+        assert found.rows(last + 1) == ranges.UNKNOWN_ROWS
 
 
 @pytest.mark.parametrize("widest", [1, 3, 64])

@@ -2,10 +2,22 @@
 -- KEYS metadata messages
 -- ARGV first id of the range, the place in the list from which on fewer values are looked at, since every look walks there
 -- Result {incarnation ('' when missing), oldest id ('' when empty), longest of a few values there, 0 when none, what is noted of sizes or ''}
-local known = redis.call('HMGET', KEYS[1], 'born', 'sizes')
-local born, noted = known[1] or '', known[2] or ''
+-- Peers note nothing. Where that leaves ids out, and all that is stored comes to less than 15 MB, every value counts as noted with 1 byte: any number of
+-- them fits one reply. Redis says so in 0.05 ms for 10 MB, if the user may ask (MEMORY USAGE) and lists are not compressed, which is its default.
+local stored = redis.call('HMGET', KEYS[1], 'born', 'sizes')
+local born, noted = stored[1] or '', stored[2] or ''
 local oldest = redis.call('LINDEX', KEYS[2], 0)
 if not oldest then return {born, '', 0, noted} end
+local since, upto = string.match(noted, '^(%d+):(%d+):')
+local newest, length = redis.call('LINDEX', KEYS[2], -2), redis.call('LLEN', KEYS[2])
+local known = since and tonumber(since) <= tonumber(ARGV[1]) and tonumber(upto) >= (tonumber(newest) or 0)
+if not known and length > 30 and length <= 300000 then
+  local bytes = 0
+  for _, samples in ipairs({5, 0}) do -- by a few nodes of the list first: for all of them Redis walks through it
+    if bytes <= 15728640 then bytes = tonumber(redis.pcall('MEMORY', 'USAGE', KEYS[2], 'SAMPLES', samples)) or 1 / 0 end
+  end
+  if bytes <= 15728640 then noted = oldest .. ':' .. newest .. ':1:0:0' end
+end
 local index, longest = math.max(0, tonumber(ARGV[1]) - tonumber(oldest)), 0
 for _, rows in ipairs(index >= tonumber(ARGV[2]) and {4} or {1, 15}) do
   local part = redis.call('LRANGE', KEYS[2], 2 * index, 2 * (index + rows) - 1)
