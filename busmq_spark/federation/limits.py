@@ -39,7 +39,7 @@ class Limits:
     threads_per_secret: int = limit(16, "bulk calls of theirs that are worked off at once, of 128; further ones wait")
     reads_per_secret: int = limit(8, "range reads of theirs at one Redis at once, of 64, 18 MB each; further ones wait")
     head_bytes: int = limit(32 * 1024, "what a peer may send before it is let in: a request line and headers")
-    handshake_s: float = limit(10.0, "time from connecting to a complete HTTP request")
+    handshake_s: float = limit(30.0, "time from connecting to a complete HTTP request")
     idle_s: float = limit(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
     send_s: float = limit(20.0, "time in which a peer takes not one byte of what waits for it, until it is cut off")
     drain_s: float = limit(5.0, "time at a graceful stop for calls under way to be answered; new connections are refused meanwhile")

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.bus.bus import Bus
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import FederationLost
-from tests.bus.tools import ids
+from busmq_spark.federation.client import socket as sockets
+from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import Far, far, quick
+from tests.federation.tools import SECRET
 
 CUTS = 25
 SEED = 20_261_121
@@ -115,3 +118,20 @@ async def nothing_attached(both: Far) -> None:
     async with asyncio.timeout(60):
         while [thing for thing in both.home._objects if not repr(thing).startswith("Pubsub('bus:")]:  # noqa: ASYNC110  # no event announces it
             await asyncio.sleep(0.01)
+
+
+async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    monkeypatch.setattr(sockets, "OPEN_S", (0.0625, 0.25))
+    came: list[asyncio.StreamWriter] = []
+    async with await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/bus"
+        async with Bus(federate=url, federate_secret=SECRET, federate_sockets=1) as bus:
+            [pool] = bus._far()._pools.values()
+            said: list[str] = []
+            monkeypatch.setattr(pool.sockets[0], "_changed", lambda: said.append(str(pool.why)))
+            await until(lambda: len(said) >= 4)
+        for writer in came:
+            writer.close()
+    given = [float(text.partition("no handshake within ")[2].partition(" s")[0]) for text in said[:4]]
+    assert given == [0.0625, 0.125, 0.25, 0.25]

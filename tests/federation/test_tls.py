@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.federation.client.target import target
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.server import FederationServer
 from tests.bus.tools import until
+from tests.federation.far import quick
 from tests.federation.raw import Raw, request
 from tests.federation.tools import SECRET
 from tests.tls import Authority
@@ -65,3 +69,29 @@ async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(re
                 answer = tls.read(65536)
         assert answer.startswith(b"HTTP/1.1 101 ")
         await raw.close()
+
+
+def test_a_client_reads_the_authorities_again_only_when_their_file_has_changed(tmp_path: Path) -> None:
+    made = target("wss://there/bus", SECRET, str(Authority.in_(tmp_path).file))
+    first = made.trust
+    assert made.trust is first
+    os.utime(tmp_path / "ca.pem", ns=(1, 1))
+    assert made.trust is not first
+    assert target("wss://there/bus", SECRET).trust is target("wss://elsewhere/bus", SECRET).trust
+    assert target("ws://there/bus", SECRET).trust is None
+
+
+async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    authority, away = Authority.in_(tmp_path / "ours"), tmp_path / "away.pem"
+    async with Bus(redis_url) as home, FederationServer(home, Keyring.single(SECRET), tls=authority.server_context("localhost")) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        settings: dict[str, Any] = {"federate_secret": SECRET, "federate_tls_ca": str(authority.file), "federate_sockets": 1}
+        async with Bus(federate=url, **settings) as bus, bus.federate(bus.queue("authorities")) as queue:
+            await queue.push("before")
+            authority.file.rename(away)
+            [pool] = bus._far()._pools.values()
+            pool.hang_up()
+            await until(lambda: "No such file" in str(pool.why))
+            away.rename(authority.file)
+            await queue.push("after")

@@ -37,7 +37,9 @@ PONG_S = 10.0
 """A server that owes a pong is gone when nothing has passed for so long, and as long as what is under way takes on a slow link."""
 ANSWER_S = 60.0
 """A server that owes an answer for so long to a call that has arrived there is gone, also when it still answers pings."""
-OPEN_S = 10.0
+OPEN_S = (10.0, 30.0)
+"""How long a handshake may take, at first and at most. One that takes longer gives the next one twice as long: where thousands come back to a server
+at once, none would be through before all of them gave up."""
 PAUSES_S = (0.05, 5.0)
 """Shortest and longest pause between two tries to dial."""
 MOST_BYTES = 100 * 1024 * 1024
@@ -72,6 +74,7 @@ class Socket:
         self._outbox: deque[bytes] = deque()
         self._flushing = False
         self._silent = ""
+        self._open_s = OPEN_S[0]
 
     @property
     def ours(self) -> bool:
@@ -136,15 +139,16 @@ class Socket:
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     async def _dial(self) -> Counted:
-        options: dict[str, Any] = {} if self.target.trust is None else {"ssl": self.target.trust}
         try:
+            trust = self.target.trust
+            options: dict[str, Any] = {} if trust is None else {"ssl": trust}
             made = await _Connect(
                 self.target.dial,
                 additional_headers=self.target.headers,
                 create_connection=Counted,
                 compression=None,
                 extensions=[offered()] if self.target.compression else None,
-                open_timeout=OPEN_S,
+                open_timeout=self._open_s,
                 ping_interval=None,
                 close_timeout=1,
                 max_size=MOST_BYTES,
@@ -152,6 +156,7 @@ class Socket:
                 logger=WIRE_LOG,
                 **options,
             )
+            self._open_s = OPEN_S[0]
             return cast("Counted", made)
         except InvalidStatus as error:
             status = error.response.status_code
@@ -160,7 +165,8 @@ class Socket:
                 raise FederationRefused(url=self.target.url, reason=why) from None
             raise self._lost(f"it answered with HTTP status {status}; is the path right?") from None
         except TimeoutError:
-            raise self._lost(f"no handshake within {OPEN_S:.0f} s; npm servers are silent when the path is wrong") from None
+            within, self._open_s = self._open_s, min(2 * self._open_s, OPEN_S[1])
+            raise self._lost(f"no handshake within {within:g} s; npm servers are silent when the path is wrong") from None
         except (OSError, InvalidHandshake, EOFError) as error:
             raise self._lost(str(error) or type(error).__name__) from None
 

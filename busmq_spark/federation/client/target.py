@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -38,10 +39,16 @@ class Target:
 
     @property
     def trust(self) -> ssl.SSLContext | None:
-        """Whom to trust behind this URL; None: whom the system trusts, or no TLS."""
-        if not self.tls_ca or SCHEMES[urlsplit(self.url).scheme] != "wss":
+        """Whom to trust behind this URL; None without TLS. Raises OSError for a file that cannot be used now."""
+        if SCHEMES[urlsplit(self.url).scheme] != "wss":
             return None
-        return ssl.create_default_context(cafile=self.tls_ca)
+        return _trust(self.tls_ca, Path(self.tls_ca).stat().st_mtime_ns if self.tls_ca else 0)
+
+
+@lru_cache(maxsize=16)
+def _trust(tls_ca: str | None, _changed_ns: int) -> ssl.SSLContext:
+    """One for all dials until the file changes: reading the authorities takes longer than a handshake. Without a file: whom the system trusts."""
+    return ssl.create_default_context(cafile=tls_ca)
 
 
 def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False) -> Target:
