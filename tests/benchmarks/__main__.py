@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import bulk, bus, drain, federation, flat, idle, latency, realtime, reply, sink, slow
+from tests.benchmarks import bulk, bus, comeback, drain, far, federation, flat, idle, latency, realtime, reply, sink, slow
 from tests.benchmarks.harness import RUNS, Row
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -25,6 +25,8 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     "federation": federation.run,
     "bulk": bulk.run,
     "slow": slow.run,
+    "far": far.run,
+    "comeback": comeback.run,
 }
 START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
