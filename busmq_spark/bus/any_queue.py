@@ -35,7 +35,7 @@ class AnyQueue(Emitter):
         super().__init__(bus.spawn)
         self.bus, self.name = bus, name
         self.ttl_s = 0
-        """Seconds the queue lives without anybody attached; 0 while this object is not."""
+        """Seconds the queue exists while no client is attached; 0 while this object is not."""
         self.discoverable = False
         self.pushed = 0
         """Messages pushed through this object."""

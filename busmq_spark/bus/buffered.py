@@ -87,7 +87,7 @@ class Buffered:
 
     @property
     def ending(self) -> bool:
-        """Whether it was told to end: nothing more is handed over."""
+        """Whether it is being stopped: nothing more is handed over."""
         return self._stopping
 
     @property

@@ -62,7 +62,7 @@ class Channel(Emitter):
     """One side of a channel. What is sent while the other side is disconnected stays in the queue for it, for the queue's ttl.
 
     Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
-    (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that dies without a word does not disconnect.
+    (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that is killed emits no disconnect.
 
     Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers are also called
     for what an iteration takes. A message not taken holds up everything behind it: a program that only sends adds a handler that does nothing.
@@ -101,7 +101,7 @@ class Channel(Emitter):
         await self._leave(Kind.LEAVING)
 
     async def end(self) -> None:
-        """Leave and end the channel for the peer, too. Raises when the peer could not be told; this side has left then, too."""
+        """Leave and end the channel for the peer, too. Raises when the frame for the peer could not be sent; this side has left then, too."""
         await self._leave(Kind.END)
 
     attach, detach = connect, disconnect

@@ -88,8 +88,8 @@ class Consumption(Buffered):
         self.under_way = 0
         """Messages that were handed over and have not arrived yet."""
         self._ttl_s = 0  # the queue's, also once it is detached: an end that failed may be tried again
-        self._noted: bytes | None = None  # the notification heard last
-        self._empty = False  # nothing to take, unless something is heard
+        self._noted: bytes | None = None  # the last notification
+        self._empty = False  # nothing to take until the next notification
         self._out = False  # the record may hold something
         self._doubt = False  # it may hold something that was not received
         self._leasing = False
@@ -125,7 +125,7 @@ class Consumption(Buffered):
         return self._options.reliable
 
     def look(self) -> None:
-        """Ask Redis, even if nothing was heard."""
+        """Ask Redis, even without a notification."""
         if self.follows is not None:
             self.follows.look()
         self._wake.set()
@@ -136,10 +136,10 @@ class Consumption(Buffered):
         own = [self._record] if self._out and not self._token else []
         return own if self.follows is None else own + self.follows.kept
 
-    # -- piece by piece: for who looks at a message before it takes it -----------------------------------------------------------------------
+    # -- piece by piece: for a caller that looks at a message before taking it ----------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin now, not with the first message asked for: the lease is had, what was not acked is restored, notifications are heard.
+        """Begin now, not with the first message asked for: it has the lease, what was not acked is restored, notifications are received.
 
         Returns early when it is stopped meanwhile.
         """

@@ -61,7 +61,7 @@ class Emitter:
             yield entry[0]
 
     def has_handlers(self, event: str) -> bool:
-        """Whether anybody would be called."""
+        """Whether the event has handlers."""
         return bool(self._handlers.get(event))
 
     async def _emit_in_turn(self, event: str, *args: Any) -> None:

@@ -206,7 +206,7 @@ class Provider:
             except LinkLost:
                 if not last:
                     raise
-                await queue.push(frame)  # who got a last reply already ignores it
+                await queue.push(frame)  # a requester that has a last reply already ignores it
 
 
 def _takes_request(handler: Callable[..., Any]) -> bool:
@@ -214,7 +214,7 @@ def _takes_request(handler: Callable[..., Any]) -> bool:
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        return False  # some builtins do not tell
+        return False  # some builtins have no signature
     for values in (1, 2):
         try:
             signature.bind(*range(values))

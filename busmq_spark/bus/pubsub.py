@@ -69,7 +69,7 @@ class Pubsub(Emitter):
 
     @property
     def dropped(self) -> int:
-        """Messages that were heard and dropped, since handlers or the loop took too long for the ones before."""
+        """Messages that were received and dropped, since handlers or the loop were too slow for those before."""
         return self._dropped + (0 if self._hearing is None else self._hearing.dropped)
 
     async def publish(self, value: object) -> None:
@@ -92,7 +92,7 @@ class Pubsub(Emitter):
         self._emit("subscribed")
 
     async def unsubscribe(self) -> None:
-        """Stop listening. What was heard and not taken yet is forgotten, and the loop ends. No error when not subscribed."""
+        """Unsubscribe. Messages received and not taken yet are dropped, and the loop ends. No error when not subscribed."""
         async with self._busy:
             hearing, self._hearing = self._hearing, None
             if hearing is None:
@@ -108,7 +108,7 @@ class Pubsub(Emitter):
         await self.unsubscribe()
 
     def __aiter__(self) -> AsyncIterator[Published]:
-        """What is heard from the moment it is subscribed, until it is unsubscribed."""
+        """The messages received from the subscription until its end."""
         if self._hearing is None:
             raise StateError(
                 event="listen to", what=f"pubsub {self.name!r}", state="not subscribed", remedy="Call subscribe() first, or use 'async with'"
@@ -116,7 +116,7 @@ class Pubsub(Emitter):
         return aiter(self._hearing)
 
     async def _begin_hearing(self, hear: Callable[[bytes | None], None]) -> None:
-        """Have ``hear`` called with every message, and with None when subscribed once more."""
+        """Call ``hear`` with every message, and with None when subscribed again."""
         await self.bus.servers.ears[0].add(self.channel, hear)
 
     def _end_hearing(self, hear: Callable[[bytes | None], None]) -> None:
@@ -124,7 +124,7 @@ class Pubsub(Emitter):
 
 
 class _Hearing:
-    """One subscription: what was heard, on its way to handlers and to the loop."""
+    """One subscription: the messages received, on their way to handlers and to the loop."""
 
     def __init__(self, owner: Pubsub, most: int) -> None:
         self.task: asyncio.Task[None] | None = None

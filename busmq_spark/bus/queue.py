@@ -96,7 +96,7 @@ class Queue(AnyQueue):
         self._emit("detached")
 
     async def close(self) -> None:
-        """Detach and delete the queue with everything in it. Other clients are not told."""
+        """Detach and delete the queue with everything in it. Other clients get no event."""
         await self.detach()
         await self.run(flows.close(self.keys))
         self._emit("closed")

@@ -15,7 +15,7 @@ Send = Callable[[str, bytes, bool], Awaitable[None]]
 class Request:
     """A request under way. What the handler returns is its reply; with these methods it may answer earlier, in parts, or with an error.
 
-    Without anybody who waits for a reply they do nothing.
+    They do nothing when no requester waits for a reply.
     """
 
     def __init__(self, frame: RequestFrame, send: Send, *, stacks: bool = False) -> None:

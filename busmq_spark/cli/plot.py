@@ -13,7 +13,7 @@ FEWEST = 30
 """An hour with fewer departures is not drawn when the whole year is: three flights have no typical delay."""
 YEAR = 336_776
 NAMED = 7
-"""Airlines with a colour and a name; the others stay in the background, or nothing could be told apart."""
+"""Airlines with a colour and a name; the others are drawn grey, so that the lines can be distinguished."""
 COLOURS = ("#d1495b", "#edae49", "#00798c", "#6a4c93", "#52796f", "#3d5a80", "#b5651d")
 
 

@@ -76,11 +76,11 @@ class Acks:
 
     @property
     def due(self) -> int:
-        """The id that Redis is to be told now; 0 when it knows everything."""
+        """The id to ack in Redis now; 0 when there is nothing to ack."""
         last = self._open[0] - 1 if self._open else self._seen
         return last if last > self._done else 0
 
     def told(self, id: int) -> None:
-        """Redis knows; until then the same id stays due."""
+        """Redis has acked up to ``id``; until then the same id stays due."""
         if id <= self._seen:
             self._done = max(self._done, id)

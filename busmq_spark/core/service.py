@@ -87,7 +87,7 @@ def decode_reply(text: str) -> ReplyFrame:
 
 
 def error_object(error: BaseException, stack: str | None = None) -> dict[str, Any]:
-    """An exception as npm busmq sends it: ``message``, ``stack`` (only when given: it shows a stranger our code), ``code`` if it has one."""
+    """An exception as npm busmq sends it: ``message``, ``stack`` (only when given: it shows the peer our code), ``code`` if it has one."""
     described: dict[str, Any] = {"message": _sendable(str(error)) or type(error).__name__}
     if stack is not None:
         described["stack"] = _sendable(stack)

@@ -265,7 +265,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], voi
     """Append the staged lists of one queue in their order. None when all is appended, :class:`Full` when the queue has no room.
 
     ``void``: progress of records that were made by runs with lower epochs counts for nothing.
-    Safe to repeat at any time, by anybody, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
+    Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
     """
     slot = moved = 0
     marks = (staged[0].made if staged else 0, void, _whole(staged))

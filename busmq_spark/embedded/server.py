@@ -213,7 +213,7 @@ class RedisServer:
         while True:
             alive = guard.ask("alive")  # asked before the log is read: what a server says last is then in it
             said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
-            # No one connects to the port before this line: until then a stranger might hold it.
+            # No client connects to the port before this line: until then another program might hold it.
             if any(mark in said for mark in READY) and alive == "yes" and self._answers():
                 return True
             if alive != "yes":

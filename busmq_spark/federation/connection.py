@@ -52,7 +52,7 @@ class Connection:
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._held = 0
         self.heard = self.deferred = self.listeners = 0
-        """Bytes of what its pubsubs have heard and not sent yet, and of pushes to queues that are not attached; its listeners."""
+        """Bytes of messages its pubsubs have received and not sent yet, and of pushes to queues that are not attached; its listeners."""
         self._gone = self._leaving = False
         self._turn_ends = 0.0
         self._answers = asyncio.Semaphore(ANSWERS)
@@ -98,7 +98,7 @@ class Connection:
         await self._end()
 
     def abort(self) -> None:
-        """Cut the peer off without a word."""
+        """Abort the connection without a close frame."""
         self.outbox.close()
         self._socket.transport.abort()
 

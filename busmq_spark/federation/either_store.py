@@ -28,7 +28,7 @@ class LinkStore(ReadStore, WriteStore, Protocol):
 
 
 class EitherStore:
-    """Which it is is found out with the first question, and stays. Satisfies LinkStore: by what it finds, so the type checker has to be told."""
+    """The first call finds out which kind the server is, once. Satisfies LinkStore through the store found, hence the cast."""
 
     def __init__(self, address: FederationAddress) -> None:
         self.address = address

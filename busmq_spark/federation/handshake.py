@@ -17,7 +17,7 @@ from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.rights import ANYONE, Identity
 
 OURS = "X-Busmq"
-"""Header of an accepted handshake: by it clients of ours tell a server of ours from npm's."""
+"""Header of an accepted handshake: by it this package's clients distinguish its server from npm's."""
 BULK: Final = "busmq.bulk.v1"
 HEALTH, LIVE, READY, METRICS = "/healthz", "/livez", "/readyz", "/metrics"
 PAGES = (HEALTH, LIVE, READY, METRICS)
@@ -30,7 +30,7 @@ _BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The peer is let in, and speaks this protocol: busmq's own, or bulk (then the answer must name the subprotocol)."""
+    """The peer is accepted, with this protocol: busmq's own, or bulk (then the answer must name the subprotocol)."""
 
     identity: Identity
     protocol: Literal["busmq", "busmq.bulk.v1"]
@@ -49,9 +49,9 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a server lets in. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any.
+    """The connections a server accepts. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any.
 
-    Without a keyring it is anyone, save browsers whose origin is not named.
+    Without a keyring every client is accepted, except browsers whose origin is not named.
     """
 
     keyring: Keyring | None
@@ -83,7 +83,7 @@ def networks(texts: Sequence[str]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def client_address(peer: str, headers: Sequence[tuple[str, str]], trusted: Sequence[IPv4Network | IPv6Network]) -> str:
-    """Behind trusted proxies the last address that none of them has: what stands before it in X-Forwarded-For anyone may have written."""
+    """The last address in X-Forwarded-For that is no trusted proxy's: the addresses before it may be forged by the client."""
     hops = [word.strip() for line in _all(headers, "x-forwarded-for") for word in line.split(",")]
     address = peer
     while _is_in(address, trusted) and hops:

@@ -27,7 +27,7 @@ class Tide:
         self._most = self._last = 0
 
     def is_out(self, now: int) -> bool:
-        """To be told from time to time how many there are ``now``."""
+        """Called at intervals with the number of connections ``now``."""
         calm, self._last = now == self._last, now
         self._most = max(self._most, now)
         if not calm or self._most - now < MANY:

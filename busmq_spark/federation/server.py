@@ -242,7 +242,7 @@ class FederationServer:
             self._connections.discard(connection)
 
     async def _watching(self) -> None:
-        """Cut off peers that take nothing, that are gone without a word, and whose token has run out."""
+        """Disconnect peers that read nothing, that do not answer pings, and whose token has expired."""
         clock, tide = asyncio.get_running_loop().time, Tide()
         limits = self._limits
         while True:

@@ -297,7 +297,7 @@ class Attachment:
         return Position(state.born, state.floor, "", state.floor, at.lost + max(1, loss.ids))
 
     def _other_holder(self, queue: str) -> str:
-        """Who else has the lease of a queue; '' when that is not known to be anyone who lives."""
+        """The token of another lease holder of a queue; '' when there is none that is known to be alive."""
         if not self._token:
             return ""
         with suppress(ConfigError):  # npm's federation does not show it

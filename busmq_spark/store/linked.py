@@ -34,7 +34,7 @@ class LinkedStore:
     def __init__(self, lines: Mapping[str, Line]) -> None:
         self._lines = lines
         self.listed: set[str] = set()
-        """Sources that have told which queues they have."""
+        """Sources that have listed their queues."""
 
     @property
     def away(self) -> set[str]:

@@ -18,7 +18,7 @@ _BY_KIND = {error.kind: error for error in _ERRORS}
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Messages that were planned and are gone. ``kind`` as in errors.DataLoss, or ``removed`` when the state alone cannot tell by whom."""
+    """Messages that were planned and are gone. ``kind`` as in errors.DataLoss, or ``removed`` when the state alone does not show by which client."""
 
     kind: str
     expected: str

@@ -44,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What may tell who removed messages: ids that a reliable consumer holds, listeners besides our own, whether the whole database is empty."""
+    """What shows which client removed messages: ids held by a reliable consumer, listeners besides our own, whether the whole database is empty."""
 
     unacked: tuple[int, int] | None
     listeners: int
@@ -115,7 +115,7 @@ class SourceStore(ReadStore, Protocol):
 
     @property
     def listed(self) -> Collection[str]:
-        """The links that have told which queues they have."""
+        """The links that have listed their queues."""
         ...
 
     def sites(self, queues: Collection[str]) -> Mapping[str, Site]:

@@ -173,7 +173,7 @@ def append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> tuple[int, i
 
 
 def _append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
-    # Idempotent is a lie that at-least-once may tell: after a broken link the chunk goes out again.
+    # Not truly idempotent: at least once allows to send the chunk again after a broken connection.
     _, stored = link.execute(script("push", keys.shared, (keys.available, *values)))
     if stored < 0:
         raise QueueMissing(queue=keys.name)

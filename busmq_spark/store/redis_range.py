@@ -1,4 +1,4 @@
-"""Reading one id range from one Redis server: Redis works ahead by a reply, broken links are mended, gone messages are told apart."""
+"""Reading one id range from one Redis server: Redis works ahead by a reply, broken connections are reopened, the causes of loss distinguished."""
 
 from __future__ import annotations
 

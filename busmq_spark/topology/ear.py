@@ -40,7 +40,7 @@ class Ear(asyncio.Protocol):
     """Listens while ``run`` runs. Listeners are called on the loop and must not block."""
 
     def __init__(self, endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> None:
-        """``reply_s``: after so long without a word the server is asked, and after as long again it counts as gone."""
+        """``reply_s``: after so long without data a PING is sent, and after as long again the connection counts as lost."""
         self.endpoint = endpoint
         self._reply_s = reply_s
         self._listeners: dict[bytes, list[Listener]] = {}
@@ -73,7 +73,7 @@ class Ear(asyncio.Protocol):
             raise word.denied
 
     def remove(self, channel: str, listener: Listener) -> None:
-        """Stop listening; nothing is heard from now on."""
+        """Unsubscribe; the listener is not called from now on."""
         name = channel.encode()
         listeners = self._listeners.get(name, [])
         if listener in listeners:
@@ -84,7 +84,7 @@ class Ear(asyncio.Protocol):
             self._send("UNSUBSCRIBE", [name])
 
     async def whole(self) -> None:
-        """Returns once there is a connection on which Redis has answered every SUBSCRIBE: what is said from then on is heard."""
+        """Returns once there is a connection on which Redis has confirmed every SUBSCRIBE: what is published from then on is received."""
         await self._whole.wait()
 
     async def run(self) -> None:

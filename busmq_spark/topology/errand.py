@@ -49,7 +49,7 @@ class Errand:
         self.put_off: BusError | None = None
         """Why it is better to wait before the next round."""
         self.moved: dict[int, Node] = {}
-        """Slots that have moved, and where to, as far as this errand was told."""
+        """Slots that have moved, and where to, from the MOVED replies to this errand."""
         self._calls, self._endpoint = calls, endpoint
         keys = [key_of(call) for call in calls]
         self._slots = [None if key is None else slot(key) for key in keys]

@@ -12,7 +12,7 @@ from pathlib import Path
 from busmq_spark.topology.place import new_token
 
 LEASE_MS = 15_000
-"""How long a reader that died without a word keeps its queues, unless it died on the machine that asks."""
+"""How long a killed reader keeps its queues, unless it ran on the machine of the next reader."""
 
 
 def my_token(*, with_parent: bool = False) -> str:

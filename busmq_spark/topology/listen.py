@@ -53,7 +53,7 @@ class Bell:
                 names = self._channels
                 for i in range(0, len(names), _NAMES_PER_CALL):
                     connection.send_packed_command([pack_words(("SUBSCRIBE", *names[i : i + _NAMES_PER_CALL]))], check_health=False)
-                # The confirmations ring too, as they should: what came before them was not heard.
+                # The confirmations ring too, as they should: there was no notification of pushes before them.
                 self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError, BusError):
                 self._stopped.wait(1.0)
@@ -74,4 +74,4 @@ class Bell:
                 continue
             heard = monotonic()
             self._rung.set()
-            self._stopped.wait(0.001)  # a flood is heard a thousand times a second at most
+            self._stopped.wait(0.001)  # wakes the reader a thousand times a second at most

@@ -1,4 +1,4 @@
-"""Redis Cluster's hash slots: key to slot to node. Pure; the links ask and are told.
+"""Redis Cluster's hash slots: key to slot to node. Pure: used by the links.
 
 Source: the Redis Cluster specification (CRC16-CCITT/XMODEM of the hash tag, modulo 16384).
 """
@@ -52,7 +52,7 @@ def slot(key: bytes | str) -> int:
 def key_of(call: Call) -> bytes | str | None:
     """The key that decides where a call goes; None for commands that any node answers (PUBSUB, SCRIPT …).
 
-    Any node takes a PUBLISH too, but only what goes through one node is heard in order: the channel counts as its key.
+    Any node takes a PUBLISH too, but only messages through one node are received in order: the channel counts as its key.
     """
     if call.script is not None:
         key = call.words[0] if call.key_count else None

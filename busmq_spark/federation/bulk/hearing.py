@@ -26,7 +26,7 @@ class Hearing:
         self._rung = asyncio.Event()
 
     async def listen(self, queues: tuple[str, ...]) -> None:
-        """Exactly to these queues from now on; returns once what is pushed from now on is heard."""
+        """Subscribe to exactly these queues; after it has returned every push is noticed."""
         if len(queues) > MOST_LISTENED:
             raise wrong(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
         store = self._lane.work.store
@@ -41,7 +41,7 @@ class Hearing:
         self._rung.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether something was heard within that time, or before."""
+        """Whether there was a push within that time, or before."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._rung.wait()

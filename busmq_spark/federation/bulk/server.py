@@ -125,7 +125,7 @@ class BulkServer:
         task.add_done_callback(lambda _: self.clients.left(client, lane))
 
     def listen(self) -> None:
-        """Begin to hear pushes, with the first peer that asks."""
+        """Subscribe to pushes, at the request of the first peer."""
         if not self._listening:
             self._listening = [asyncio.create_task(self._hear(ear), name="bulk: hearing pushes") for ear in self.ears]
 

@@ -194,7 +194,7 @@ class BulkSocket:
             view[:got] = self._buffer[self._at : self._at + got]
             self._at += got
         while got < length:
-            if got == size:  # a length is believed as far as bytes have come
+            if got == size:  # memory is allocated for bytes received, not for an announced length
                 size = min(length, 2 * size)
                 larger = memoryview(pa.allocate_buffer(size)).cast("B")
                 larger[:got] = view

@@ -368,11 +368,11 @@ class FederatedBell:
             try:
                 self._changed.clear()
                 self._ask("listen", self._queues)
-                self._rung.set()  # what came before was not heard
+                self._rung.set()  # pushes before the subscription sent no bell
                 while not (self._stopped.is_set() or self._changed.is_set()):
                     if self._ask("wait", WAIT_MS):
                         self._rung.set()
-                        self._stopped.wait(0.002)  # a flood is heard a few hundred times a second at most
+                        self._stopped.wait(0.002)  # wakes the reader a few hundred times a second at most
             except LinkLost as error:
                 log.debug("bell: %s", error)
                 self._stopped.wait(1.0)
@@ -387,7 +387,7 @@ class FederatedBell:
         self._link.drop()
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """Not repeated by the link: a new connection has to be told anew what to listen to."""
+        """Not repeated by the link: on a new connection ``listen`` must be sent first."""
         try:
             return self._link.result(self._link.post(name, *arguments), name)
         except BusError:

@@ -79,7 +79,7 @@ class RemoteChannel(Emitter):
         await self._leave("disconnect")
 
     async def end(self) -> None:
-        """As Channel.end. Raises FederationLost when the link is down, so that the peer cannot be told."""
+        """As Channel.end. Raises FederationLost when the link is down, so that the peer gets no frame."""
         await self._leave("end")
 
     attach, detach = connect, disconnect
@@ -209,7 +209,7 @@ class RemoteChannel(Emitter):
 
     def wire_back(self) -> None:
         """Connected again."""
-        self._advance()  # what came before the word of it
+        self._advance()  # messages that came before the event ``connect``
         self._emit("reconnected")
 
     def wire_failed(self, error: BusError) -> None:
@@ -268,7 +268,7 @@ class RemoteChannel(Emitter):
         asyncio.get_running_loop().call_soon(self._pushes.go_on)
 
     def _queued(self, line: Line, what: Message | str) -> None:
-        """Messages may come before the word that we are connected."""
+        """Messages may come before the event ``connect``; they are kept until then."""
         if line is self._wire.line and self._begun:
             self._heard(what)
         else:

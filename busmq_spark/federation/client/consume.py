@@ -45,7 +45,7 @@ class RemoteConsumption(Buffered):
         self._position = options.index
         self._received = 0
         self._line: Line | None = None
-        self._there = False  # the server consumes for us, or was told to
+        self._there = False  # the server consumes for this object, or was asked to
         self._pausing = self._skipping = self._probing = False
         self._from = 0  # acked by the server when it began
         self._begun = asyncio.Event()

@@ -68,7 +68,7 @@ class Line:
     # -- calls ------------------------------------------------------------------------------------------------------------------------------
 
     def call(self, method: str, *args: Any) -> None:
-        """Call a method and hear nothing of it."""
+        """Call a method without a callback."""
         self._send(dnode.Line(self._number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
 
     def ask(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:

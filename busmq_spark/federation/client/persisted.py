@@ -51,7 +51,7 @@ class _Remote(Persistable):
         """Nothing is restored: all state is here."""
 
     def wire_failed(self, error: BusError) -> None:
-        """Calls are told."""
+        """The waiting calls raise the error."""
 
     async def _write(self, sending: Sending) -> int:
         fields = dict(sending.fields)

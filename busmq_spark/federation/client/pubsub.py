@@ -1,4 +1,4 @@
-"""A pubsub of another bus: listening and handing out are those of ``bus/pubsub.py``, only what is heard comes over a line."""
+"""A pubsub of another bus: subscriptions and handlers are those of ``bus/pubsub.py``, only the messages come over a line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RemotePubsub(Pubsub):
-    """A pubsub behind a federation server. While the link is down nothing is heard; ``subscribed`` is emitted again when it is back.
+    """A pubsub behind a federation server. While the link is down no message is received; ``subscribed`` is emitted again when it is back.
 
     Further events: ``reconnecting(error)`` and ``reconnected``.
     """

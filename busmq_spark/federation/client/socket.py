@@ -115,7 +115,7 @@ class Socket:
             self._socket.transport.abort()
 
     async def close(self) -> None:
-        """Say goodbye, if anybody listens."""
+        """Send what is left and a close frame, if connected."""
         if self._socket is not None:
             self._flush(all_of_it=True)
             with suppress(TimeoutError):
@@ -131,7 +131,7 @@ class Socket:
         self._lines.pop(line.id, None)
 
     def send(self, packet: bytes) -> None:
-        """In the order of the calls. A socket that is lost meanwhile loses it; its lines are told."""
+        """In the order of the calls. If the socket is lost first, so is the packet, and its line gets the error."""
         self._outbox.append(packet)
         self.room.waiting += len(packet)
         self._flush_soon()
@@ -221,7 +221,7 @@ class Socket:
         self.room.clear()
 
     async def _beat(self, socket: Counted) -> None:
-        """npm servers answer pings, and so does everybody; one that does not, while nothing else passes either, has gone without a word."""
+        """Send pings, which npm servers answer as well: a server that does not, and sends nothing else either, counts as lost."""
         clock, proofs = asyncio.get_running_loop().time, Proofs()
         with suppress(ConnectionClosed):
             while True:

@@ -142,7 +142,7 @@ class Exposed:
         self._listeners.setdefault(event, []).append((call.callback.id, once))
 
     def forget_listeners(self) -> None:
-        """Nothing will be told any more."""
+        """Events are not sent any more."""
         self._listeners.clear()
         self._count(-self._functions)
 

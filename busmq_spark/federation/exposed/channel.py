@@ -146,7 +146,7 @@ class ExposedChannel(Exposed):
             except StopAsyncIteration:
                 return
             except BusError:
-                return  # the channel has told it as an error
+                return  # the channel has emitted it as ``error``
             if not self.session.open:
                 return  # disconnecting puts it back
             listeners = self.listeners("message")

@@ -41,7 +41,7 @@ class PlainLine:
 
     @classmethod
     async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> PlainLine:
-        """``texts``: whether to hear of messages; without, the server does not send those that are removed."""
+        """``texts``: whether to receive messages; without it the server does not send those that are removed."""
         made = cls(pool)
         try:
             async with asyncio.timeout(patience_s):

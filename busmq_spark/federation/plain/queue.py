@@ -41,7 +41,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class PlainQueue:
-    """One queue. Two lines at most: one to look at messages, one that removes them and is not told of them."""
+    """One queue. Two lines at most: one to read messages, one that removes them without receiving them."""
 
     def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[PlainLine]]) -> None:
         self.name = name
@@ -225,7 +225,7 @@ class PlainQueue:
         return line
 
     async def _put_back(self, fields: dict[str, str]) -> bool:
-        """Whether what a removal took may be there again. One whose link died without a word goes on in the server, and a second one beside it
+        """Whether what a removal took may be there again. A removal whose link broke goes on in the server, and a second one beside it
         makes the two take more than was to go, which is not lost. Only where a query of ours removes: un-acked messages of others are theirs.
         """
         if fields.get(READER):

@@ -120,11 +120,11 @@ class PlainStore(AtLeastOnce):
         return self._each(queues, lambda queue: queue.keep_alive(token))
 
     def traces(self, queue: str) -> Traces:  # noqa: ARG002  # as the protocol has it
-        """The wire shows none: who removed messages cannot be told."""
+        """The wire shows none: which client removed messages is unknown."""
         return NO_TRACES
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
-        """Messages are fetched to be measured: the wire does not tell their sizes."""
+        """Messages are fetched to be measured: the wire has no sizes."""
         reached, used = first - 1, 0
         born = self.states({queue: -1})[queue].born
         for rows in self.read(Range(queue, born, first, last), fail_on_data_loss=False):
