@@ -203,7 +203,8 @@ class Attachment:
                 raise QueueBusy(
                     queue=shown(queue),
                     found=f"has the subscriptions {', '.join(sorted(names))}",
-                    remedy="A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none",
+                    remedy="A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none; "
+                    "what reads no more is ended by busmq unsubscribe",
                 )
         return [queue for queue in queues if queue in subscriptions]
 

@@ -201,7 +201,8 @@ final class Attachment implements AutoCloseable {
             store.subscriptions(names).forEach((queue, found) -> {
                 if (!found.isEmpty()) {
                     throw busy(queue, "has the subscriptions " + String.join(", ", found.keySet()),
-                            "A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none");
+                            "A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none; "
+                                    + "what reads no more is ended by busmq unsubscribe");
                 }
             });
             return;
