@@ -25,7 +25,7 @@ public final class BusException extends IllegalArgumentException implements Spar
         this.details = details;
     }
 
-    /** An error of this kind; {@code details} are names and values in turn, as the kind's template wants them. */
+    /** An error of this kind; {@code details} are names and values in turn, as the kind's template needs them. */
     public static BusException of(ErrorKind kind, Object... details) {
         return caused(null, kind, details);
     }

@@ -24,7 +24,7 @@ public final class LocalCheckpointFileManager implements CheckpointFileManager {
 
     public LocalCheckpointFileManager(Path folder, Configuration settings) throws IOException {
         FileSystem system = folder.getFileSystem(settings);
-        // Hadoop's, or Hive's that Spark brings: whoever put another class in their place wants what it does.
+        // Hadoop's, or Hive's that Spark brings: another class was configured for what it does, and is left alone.
         boolean known = system.getClass().getName().startsWith("org.apache.hadoop.");
         files = known && system instanceof LocalFileSystem local ? new LocalFiles(folder, local) : sparksOwn(folder, settings);
     }

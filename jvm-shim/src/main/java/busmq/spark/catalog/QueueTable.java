@@ -51,7 +51,7 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
         return table.capabilities();
     }
 
-    /** What DESCRIBE EXTENDED tells: the queue as it was when Spark looked the table up. */
+    /** The output of DESCRIBE EXTENDED: the queue as it was when Spark looked the table up. */
     @Override
     public Map<String, String> properties() {
         Map<String, String> known = new TreeMap<>();

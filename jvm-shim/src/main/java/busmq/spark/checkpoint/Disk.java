@@ -32,8 +32,8 @@ public class Disk {
         } catch (ClosedChannelException interrupted) {
             throw interrupted;
         } catch (IOException error) {
-            // Some mounted disks sync no folder: they keep names as well as they can, and no call of ours changes that. The text of the error
-            // does not tell, it comes in the user's language; that there was a sync before does.
+            // Some mounted disks sync no folder: they keep names as well as they can, and no call of ours changes that. The error's
+            // text cannot be compared, it is localised; an earlier sync shows that the disk can sync folders.
             if (synced) {
                 throw error;
             }

@@ -18,10 +18,10 @@ import java.util.UUID;
  * A file that is there whole when {@link #close} has returned, and stays so if the machine loses its power, or else is not there at all.
  *
  * <p>The rules: the bytes are on the disk before the name is, the name appears in one step, and the folder that holds the name is on the disk
- * before anybody is told. Whoever dies on the way leaves at most a hidden file {@code .name.<uuid>.tmp}, which nothing reads.
+ * before {@link #close} returns. A process killed before that leaves at most a hidden file {@code .name.<uuid>.tmp}, which nothing reads.
  */
 public final class DurableFile extends OutputStream {
-    /** Whoever has left a lock for so long has died: it is held for one rename. */
+    /** The owner of a lock this old has died: a lock is held for one rename. */
     private static final long DEAD_MS = 60_000;
 
     private final Path target;
@@ -111,18 +111,18 @@ public final class DurableFile extends OutputStream {
             if (refused.getClass() != FileSystemException.class) {
                 throw refused; // one that Java knows: we may not write there, or the folder is gone
             }
-            rename(); // what is wrong with the disk itself is met there again; why a link failed is told in the user's language only
+            rename(); // a broken disk fails there again; the text of a failed link cannot be compared, it is localised
         }
     }
 
-    /** Over a network the answer to our own link may be lost: the client asks again, and is told that the name is taken. */
+    /** Over a network the answer to our own link may be lost: the client repeats the request, and the server replies that the name is taken. */
     private void checkOurs(FileAlreadyExistsException taken) throws IOException {
         if (!Files.isSameFile(target, hidden)) {
             throw taken;
         }
     }
 
-    /** For mounted disks without links. A rename replaces, so whoever is between its look and its rename keeps the others out. */
+    /** For mounted disks without links. A rename replaces, so a writer holds a lock from its check to its rename. */
     private void rename() throws IOException {
         Path lock = target.resolveSibling("." + target.getFileName() + ".lock");
         if (isDead(lock)) {

@@ -163,7 +163,7 @@ public final class LocalFiles implements CheckpointFileManager {
             try {
                 file.cancel();
             } catch (IOException ignored) {
-                // Whoever cancels has an error of its own to report, and what is left has a hidden name.
+                // The caller that cancels has an error of its own to report, and what is left has a hidden name.
             }
         }
     }

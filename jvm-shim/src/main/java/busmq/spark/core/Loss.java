@@ -6,8 +6,8 @@ import java.util.Collections;
 /**
  * Messages that were planned and are gone.
  *
- * @param kind as the {@code kind} of the Python errors, or {@code removed} when the state alone cannot tell by whom
- * @param ids how many ids are known to be missing; 0 when nobody can know
+ * @param kind as the {@code kind} of the Python errors, or {@code removed} when the state alone does not show by which client
+ * @param ids how many ids are known to be missing; 0 when the number is unknown
  */
 public record Loss(String kind, String expected, String found, long ids) {
     public Loss(String kind, String expected, String found) {

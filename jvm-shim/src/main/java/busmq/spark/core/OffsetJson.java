@@ -136,7 +136,7 @@ public final class OffsetJson {
                 return found;
             }
         } catch (JsonProcessingException error) {
-            // Not JSON at all: the same answer as for JSON of somebody else.
+            // Not JSON at all: the same error as for JSON of another source.
         }
         throw foreign("no JSON object", text);
     }

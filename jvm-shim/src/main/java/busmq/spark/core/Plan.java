@@ -21,7 +21,7 @@ public final class Plan {
     /**
      * Deal {@code most} messages out to queues that have {@code available}: everybody the same, what small ones leave goes to the others.
      *
-     * <p>Nothing is left over while a queue still wants some; a rest that cannot be divided goes to the queues with the most.
+     * <p>Nothing is left over while a queue could take more; a rest that cannot be divided goes to the queues with the most.
      */
     public static Map<String, Long> share(Map<String, Long> available, long most) {
         Map<String, Long> given = new LinkedHashMap<>();
@@ -36,7 +36,7 @@ public final class Plan {
                 open.subList(open.size() - (int) left, open.size()).forEach(queue -> given.merge(queue, 1L, Long::sum));
                 break;
             }
-            String queue = open.get(at); // the smallest: if it wants less than its part, the others' part grows
+            String queue = open.get(at); // the smallest: if it has less than its share, the others' share grows
             given.put(queue, Math.min(available.get(queue), fair));
             left -= given.get(queue);
         }

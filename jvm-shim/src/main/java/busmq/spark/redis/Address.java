@@ -26,7 +26,7 @@ final class Address {
         Trust trust = new Trust(options.tlsCa(), options.tlsCertificate(), options.tlsKey(), options.tlsCheckHostname());
         Server login = new Server("", 0, false, options.user(), options.password(), trust);
         boolean sentinel = options.layout().equals("sentinel");
-        // The credentials of the options are the data servers'; a sentinel that wants some has them in its URL.
+        // The credentials in the options are for the data servers; those of a sentinel are in its URL.
         List<Server> servers = Urls.parse(options.url(), sentinel ? new Server("", 0, false, null, null, trust) : login,
                 sentinel ? SENTINEL_PORT : PORT);
         checkLayout(options, servers);

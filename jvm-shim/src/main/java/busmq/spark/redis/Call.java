@@ -10,7 +10,7 @@ import java.util.List;
  *
  * @param words the command with its arguments; for a script KEYS and then ARGV
  * @param script null for a plain command
- * @param idempotent whether it may be sent again when the link broke and nobody knows whether it was executed
+ * @param idempotent whether it may be sent again when the connection broke and it is unknown whether Redis has executed it
  */
 public record Call(List<byte[]> words, Script script, int keyCount, boolean idempotent) {
     /** A plain command that may be repeated. Words are {@code byte[]}, or anything whose text is meant. */

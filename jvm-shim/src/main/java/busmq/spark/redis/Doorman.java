@@ -16,8 +16,8 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 
 /**
- * Listens to one server for the bells of a process. Channels stay subscribed when their bell goes, since the next batch has one of the same
- * queue; the first push that nobody waits for any more unsubscribes them. The thread ends when there has been no bell for a while.
+ * Subscribes at one server for the bells of a process. Channels stay subscribed when their bell is removed, since the next batch has one of the
+ * same queue; the first push to a channel without a bell unsubscribes it. The thread ends when there has been no bell for a while.
  */
 final class Doorman {
     private static final Logger LOG = LoggerFactory.getLogger(Doorman.class);
@@ -95,7 +95,7 @@ final class Doorman {
                 while (true) {
                     hear(wire.hear());
                 }
-            } catch (RuntimeException error) { // whatever it is: nobody would start this thread again
+            } catch (RuntimeException error) { // any kind: nothing would start this thread again
                 BusException said = Refusals.translate(error, endpoint);
                 LOG.debug("no notifications: {}", said.getMessage());
                 if (said.kind() != ErrorKind.LINK_LOST) {
@@ -150,7 +150,7 @@ final class Doorman {
         if (listeners.isEmpty()) {
             unsubscribe(channel);
         }
-        listeners.forEach(Bell::ring); // the confirmation rings too, as it should: what came before it was not heard
+        listeners.forEach(Bell::ring); // the confirmation rings too, as it should: pushes before it sent no notification
     }
 
     private synchronized void unsubscribe(String channel) {

@@ -37,7 +37,7 @@ final class Errand {
     final Set<Integer> open = new TreeSet<>();
     /** Nodes that did not answer in the last round. */
     final Set<Node> dead = new HashSet<>();
-    /** Slots that have moved, and where to, as far as this errand was told. */
+    /** Slots that have moved, and where to, from the MOVED replies to this errand. */
     final Map<Integer, Node> moved = new HashMap<>();
     /** The calls that go with the text of their script. */
     final Set<Integer> whole = new HashSet<>();
@@ -76,7 +76,7 @@ final class Errand {
         return keyless ? ANYWHERE : JedisClusterCRC16.getSlot(call.words().get(1));
     }
 
-    /** What to deliver in this round. Calls whose slot nobody serves stay behind, and the errand is put off. */
+    /** What to deliver in this round. Calls whose slot no node serves stay behind, and the errand is put off. */
     List<Parcel> parcels(SlotMap map) {
         stale = false;
         putOff = null;

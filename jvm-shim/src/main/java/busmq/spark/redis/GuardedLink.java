@@ -43,7 +43,7 @@ abstract class GuardedLink implements Link {
         }
     }
 
-    /** False when another thread has a call under way: then the link closes itself behind it, and is of no use to anybody else. */
+    /** False when another thread has a call under way: then the link closes itself after that call, and must not be used again. */
     final synchronized boolean idle() {
         retired |= busy;
         return !retired;

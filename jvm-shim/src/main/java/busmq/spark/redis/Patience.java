@@ -10,11 +10,11 @@ import java.util.concurrent.ThreadLocalRandom;
 /** How long one step is tried anew: the pauses between the tries, and their end. */
 final class Patience {
     /**
-     * When nobody answers, the first wait for a reply not counted: that is longer, and the link alone may be broken. A last try that hangs adds
+     * While no server answers, the first wait for a reply not counted: that is longer, and the link alone may be broken. A last try that hangs adds
      * its own time-out. Shorter in tests.
      */
     static final long NOBODY_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
-    /** While somebody answers but nobody is master: Sentinel and Cluster as they come need up to 35 s for a fail-over. */
+    /** While servers answer but none is master: Sentinel and Cluster need up to 35 s for a fail-over by default. */
     static final long FAILOVER_MS = Contract.number("failoverPatienceMs");
 
     private final Endpoint endpoint;

@@ -31,7 +31,7 @@ final class SlotMap {
         return new SlotMap(owners);
     }
 
-    /** The master of a slot; null when nobody serves it. */
+    /** The master of a slot; null when no node serves it. */
     Node owner(int slot) {
         return owners[slot];
     }

@@ -96,7 +96,7 @@ final class Wire extends Connection {
         return getMany(count);
     }
 
-    /** The next thing a subscription hears. Unlike {@link #read} it leaves what another thread is writing alone. */
+    /** The next message of a subscription. Unlike {@link #read} it does not flush what another thread is writing. */
     Object hear() {
         return getUnflushedObject();
     }
@@ -106,7 +106,7 @@ final class Wire extends Connection {
         flush();
     }
 
-    /** Closes it without a word. */
+    /** Closes the connection without QUIT. */
     void end() {
         try {
             forceDisconnect();

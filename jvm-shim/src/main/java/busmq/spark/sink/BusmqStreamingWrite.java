@@ -14,7 +14,7 @@ import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The streaming sink of one query: exactly once with ordinary triggers, at least once where delivery says so and in real-time mode. */
+/** The streaming sink of one query: exactly once with ordinary triggers, at least once with that delivery option and in real-time mode. */
 final class BusmqStreamingWrite implements StreamingWrite {
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStreamingWrite.class);
     /** Queries that were warned: Spark 4.1 makes one of these objects for each batch. */
@@ -59,7 +59,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
         return new WriterFactory(options, columns, staging, query, SinkStore.token());
     }
 
-    /** A task stages under a name of its own, and the record decides which lists count: nobody needs to ask before it commits. */
+    /** A task stages under a name of its own, and the record decides which lists count: a task needs no permission to commit. */
     @Override
     public boolean useCommitCoordinator() {
         return false;

@@ -7,7 +7,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** What a batch is, to tell it from another one of its number: its span, if that is known, and the rows of each queue (core/sink.py). */
+/** The content of a batch, to distinguish it from another of the same number: its span, if known, and the rows of each queue (core/sink.py). */
 record Content(String span, List<Staged> staged) {
     private static final int SHOWN = Contract.whole("queuesShown");
     private static final String OLDER = Contract.text("older");

@@ -168,7 +168,7 @@ final class GroupCommit implements AutoCloseable {
             }
             return null;
         } catch (InterruptedException error) {
-            return null; // nobody interrupts this thread but a JVM that ends
+            return null; // only a JVM that ends interrupts this thread
         } finally {
             lock.unlock();
         }

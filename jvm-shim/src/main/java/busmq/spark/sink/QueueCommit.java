@@ -12,7 +12,7 @@ import java.util.List;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 
-/** The commit of a batch to one queue, call by call: {@code commit} in {@code core/sink.py}. Safe to repeat at any time, by anybody. */
+/** The commit of a batch to one queue, call by call: {@code commit} in {@code core/sink.py}. Safe to repeat at any time, by any process. */
 final class QueueCommit {
     /** What a call has found. */
     enum Status { OPEN, DONE, FULL, MISSING, OTHER }

@@ -11,7 +11,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanExecBase;
 import org.apache.spark.sql.execution.datasources.v2.MicroBatchScanExec;
 import scala.collection.Iterator;
 
-/** Whether the query whose batch is being started runs in real-time mode, which no interface tells a sink. */
+/** Whether the query whose batch is being started runs in real-time mode, for which sinks have no interface. */
 public final class RealTime {
     private RealTime() {
     }

@@ -195,7 +195,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /**
-     * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by anybody, until then.
+     * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by any process, until then.
      */
     Full commit(String sink, long batch, List<Staged> staged) {
         try {

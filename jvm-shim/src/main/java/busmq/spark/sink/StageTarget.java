@@ -8,7 +8,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Rows into lists that nobody reads, one per queue, until the driver commits them. */
+/** Writes rows to lists that no consumer reads, one per queue, until the driver commits them. */
 final class StageTarget implements GroupCommit.Target {
     private final SinkStore store;
     private final Run run;

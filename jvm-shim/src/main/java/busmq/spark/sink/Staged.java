@@ -24,7 +24,7 @@ public record Staged(String queue, int server, String key, List<Run> runs, Long 
         this(queue, server, key, runs, digest, 0);
     }
 
-    /** Tells rows from others, in whichever order, chunks and partitions they come: digests of parts add up ({@link #total}). */
+    /** A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up ({@link #total}). */
     static long digest(List<byte[]> values) {
         CRC32 crc = new CRC32();
         long sum = 0;

@@ -39,7 +39,7 @@ final class Acks implements AutoCloseable {
         }
     }
 
-    /** The same in a thread of its own; {@link #raise} tells what was refused. Async progress tracking still commits when all is closed. */
+    /** The same in a thread of its own; {@link #raise} throws a refusal. Async progress tracking still commits when all is closed. */
     void later(Map<String, Position> positions) {
         if (closed) {
             return; // the next run begins with it

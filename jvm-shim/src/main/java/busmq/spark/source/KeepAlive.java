@@ -13,7 +13,7 @@ import org.slf4j.LoggerFactory;
 
 /**
  * The threads beside a stream that keep its queues alive and its leases held, also while a batch runs for hours: one for each server or node of a
- * cluster, so that one that is away delays no other. They end with {@link #close}.
+ * cluster, so that an unreachable one delays no other. They end with {@link #close}.
  */
 final class KeepAlive implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(KeepAlive.class);

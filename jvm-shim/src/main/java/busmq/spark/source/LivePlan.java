@@ -19,7 +19,7 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 /**
  * Which reader follows which queue in a batch of real-time mode, and where all of them have come to.
  *
- * <p>Readers of a batch run all at the same time, for as long as the batch does: the engine leaves one that finds no slot unread, without a word.
+ * <p>Readers of a batch run all at the same time, for as long as the batch does: Spark silently does not start one that finds no slot.
  */
 final class LivePlan {
     /** A slow start of a query may cost a reader a batch; this is no slow start any more. */

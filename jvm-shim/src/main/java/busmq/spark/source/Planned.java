@@ -32,7 +32,7 @@ final class Planned {
         look(ends.keySet());
     }
 
-    /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #check} behind the last row says so. */
+    /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #check} after the last row throws. */
     boolean holds(String queue) {
         if (!strict && ends.containsKey(queue) && !changed.contains(queue)) {
             look(Set.of(queue));

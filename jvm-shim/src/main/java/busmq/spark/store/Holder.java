@@ -11,8 +11,8 @@ import java.util.Arrays;
 import java.util.HexFormat;
 
 /**
- * Who holds a lease: a token that tells where its holder runs, so that one that died on this machine is replaced at once. The Python package
- * (topology/holder.py) reads and writes the same.
+ * The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once. The Python
+ * package (topology/holder.py) reads and writes the same.
  */
 public final class Holder {
     private static final SecureRandom RANDOM = new SecureRandom();
@@ -73,7 +73,7 @@ public final class Holder {
         }
     }
 
-    /** Names a process so that a later one with the same number is told apart; empty when there is none. */
+    /** Names a process, and differs from that of a later process with the same pid; empty when there is no such process. */
     private static String processName(long pid) {
         try {
             String stat = Files.readString(Path.of("/proc/" + pid + "/stat"), StandardCharsets.ISO_8859_1);

@@ -23,7 +23,7 @@ public final class LiveQueue {
     private static final int SHORT = 1024;
     /** A list with a hole looks like one whose head moves; so often it may have moved. */
     private static final int MISSES = 2;
-    /** After a pause nobody knows how many messages wait, nor how large they are: so many are asked for, and then a multiple of what came. */
+    /** After a pause the number and size of the waiting messages are unknown: so many are requested, and then a multiple of what came. */
     private static final int FEW = 8;
     private static final long PAUSE_NS = 100_000_000;
     private static final Logger LOG = LoggerFactory.getLogger(LiveQueue.class);

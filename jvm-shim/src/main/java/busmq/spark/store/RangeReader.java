@@ -66,7 +66,7 @@ public final class RangeReader {
         return null;
     }
 
-    /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and then wants to be called again. */
+    /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and must then be called again. */
     private boolean find() {
         List<Object> reply = ReadStore.list(link.run(Call.script("probe", List.of(keys.metadata(), keys.messages()), need, Windows.DEEP)));
         checkLife(reply.get(0));

@@ -32,7 +32,7 @@ import java.util.function.Predicate;
  * two threads at once.
  */
 public final class ReadStore implements AutoCloseable {
-    /** How long a reader that died without a word keeps its queues, unless it died on the machine that asks. */
+    /** How long a killed reader keeps its queues, unless it ran on the machine of the next reader. */
     public static final long LEASE_MS = Contract.number("leaseMs");
 
     /** Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms. */
@@ -64,7 +64,7 @@ public final class ReadStore implements AutoCloseable {
         return links.link(server);
     }
 
-    /** Say where a queue is, as somebody else has found out. */
+    /** Sets the server of a queue, which the caller has found out. */
     public void place(String queue, int server) {
         places.put(queue, server);
     }
@@ -226,12 +226,12 @@ public final class ReadStore implements AutoCloseable {
         each(queues, 1, part -> Call.script("release", List.of(keys(part.get(0)).lease(subscription)), token), (reply, at, queue) -> reply);
     }
 
-    /** Whose lease each queue is under; empty when nobody's. */
+    /** The token of each queue's lease holder; empty when there is no lease. */
     public Map<String, String> holders(Collection<String> queues, String subscription) {
         return each(queues, 1, part -> Call.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
     }
 
-    /** Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 the lease is somebody else's. An empty token renews no lease. */
+    /** Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease. */
     public Map<String, Long> keepAlive(Collection<String> queues, String subscription, String token) {
         return each(queues, QUEUES_PER_CALL, part -> Call.script("touch", keysOf(part, keys -> {
             List<String> all = new ArrayList<>(keys.all());
