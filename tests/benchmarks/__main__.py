@@ -37,7 +37,9 @@ def table(rows: Sequence[Row]) -> str:
     lines += [f"| {row.what} | {row.measured} | {row.target} | {'' if row.met is None else 'yes' if row.met else 'no'} |" for row in rows]
     versions = f"Spark {version('pyspark')}, pyarrow {version('pyarrow')}, redis-py {version('redis')}, Python {platform.python_version()}"
     where = f"{os.cpu_count()} shared cores ({platform.machine()}), local[2], the embedded Redis on loopback TCP, {versions}"
-    return "\n".join([*lines, "", f"Set-up: {where}; medians of {RUNS} alternating runs, ratios run by run. `make bench` measures again."])
+    return "\n".join(
+        [*lines, "", f"Set-up: {where}; medians of {RUNS} alternating runs (far, comeback: 3), ratios run by run. `make bench` measures again."]
+    )
 
 
 def main(names: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.raw import PING, PONG, Raw, frame, request
-from tests.federation.test_pressure import CONSUME, SOCKETS, call, deaf, listen, say
+from tests.federation.test_pressure import CONSUME, SOCKETS, call, deaf, listen, say, waits
 from tests.federation.tools import SECRET, Wire
 
 LONG = "x" * (SOCKETS + 2 * 1024 * 1024)
@@ -131,6 +131,36 @@ async def test_what_a_peer_has_got_does_not_go_back_when_it_stops(federation: Se
         got = [text for event, (text, *_) in queue.heard if event == "message"]
         left = [message.text async for message in owner.consume(max=await owner.count())] if await owner.count() else []
         assert ["0", *got, *left] == [f"{n}" for n in range(500)]
+
+
+async def test_what_a_channel_sends_to_a_peer_that_disconnects_does_not_go_back_as_well(federation: Serve, fresh: Fresh) -> None:
+    name, texts, got = fresh(), [f"{n}:{LONG[: 256 * 1024]}" for n in range(64)], list[str]()
+    async with federation(limits=Limits(kernel_bytes=65_536)) as (bus, server), await bus.channel(name).listen() as other:
+        await asyncio.gather(*map(other.send, texts))
+        async with deaf(server) as peer:
+            method = METHODS["channel"].index
+            await say(peer, "0" * 16, creation("channel", name).encode(), listen("message"), call(method("connect"), {}))
+            await until(lambda: any(map(waits, server._connections)))
+            [connection] = server._connections
+            channel: Any = connection._sessions["0" * 16]._object
+            await say(peer, "0" * 16, call(method("disconnect")))
+            await until(lambda: channel._reader is None)  # it has begun, and what was taken has not left yet
+            reading = asyncio.create_task(texts_of(peer, got))
+            await until(lambda: not channel._channel.connected)
+            await (await peer.ping())  # behind all that was sent
+            reading.cancel()
+        assert len(got) < len(texts)
+        async with await bus.channel(name).connect() as mine:
+            while len(got) < len(texts):
+                got.append((await anext(aiter(mine))).text.partition(":")[0])
+    assert got == [f"{n}" for n in range(64)]
+
+
+async def texts_of(peer: Any, got: list[str]) -> None:
+    """The beginning of each message that comes."""
+    async for message in peer:
+        if b":xxx" in message[:60]:
+            got.append(message.split(b'["')[1].split(b":")[0].decode())  # noqa: PERF401  # others look at it meanwhile
 
 
 async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(federation: Serve, fresh: Fresh, redis_url: str) -> None:
