@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.cli import forked
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "busmq_spark"]
 
@@ -83,8 +85,8 @@ def line_of(process: subprocess.Popen[bytes]) -> bytes:
 @pytest.fixture
 def busmq(redis_url: str) -> Busmq:
     def run(*arguments: str, stdin: bytes = b"", url: str | None = redis_url) -> Done:
-        done = subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, env=environment(url), timeout=120, check=False)
-        assert b"Traceback" not in done.stderr, done.stderr.decode()
-        return Done(done.returncode, done.stdout, done.stderr.decode())
+        code, out, err = forked.run([*arguments], stdin, environment(url))
+        assert b"Traceback" not in err, err.decode()
+        return Done(code, out, err.decode())
 
     return run
