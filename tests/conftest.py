@@ -20,7 +20,7 @@ from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, Sentine
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import parse
 from tests import java
-from tests.share import keep_ports_apart, share, starts_sparks
+from tests.share import keep_ports_apart, share, starts_sparks, turn
 
 TESTS = Path(__file__).parent
 # What the tests of a folder need. A test of another folder has the marks itself.
@@ -45,14 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling  # only where it runs: it is a tool of development
 
-    class Two(LoadScopeScheduling):
+    class Shares(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return share(nodeid)
 
-    return Two(config, log)
+    config.option.loadscopereorder = False  # the parts with the most tests first: they are not the longest ones
+    return Shares(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: turn(item.nodeid))
     if any(starts_sparks(item.nodeid) for item in items):
         java.share_classes(config.cache.mkdir("java"))
     for item in items:

@@ -1,38 +1,56 @@
-"""How two processes of pytest-xdist share the tests: ``pytest -n 2 --dist loadscope``.
+"""How the processes of pytest-xdist share the tests: ``pytest -n 4 --dist loadscope``.
 
-One begins with the tests that share a Spark, the other with what mostly waits (time-outs, fail-overs, links that are cut), which costs nearly nothing
-beside Spark. What starts Sparks of its own comes in parts, the largest first: each part to whichever process has come to its end.
+Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are one part; what mostly waits for
+servers (time-outs, fail-overs, links that are cut) are a few; each file that starts Sparks of its own is a part by itself. The parts are handed out
+in this order, the longest first, each to whichever process has come to its end.
 """
 
 from __future__ import annotations
 
 from busmq_spark.embedded import server
 
-OWN_SPARKS = {
-    "tests/faults/": "faults",
-    "tests/soak/": "soak",
-    "tests/spark/test_installed": "installed",
-    "tests/cli/test_demo": "demos",
-    "tests/test_docs": "docs",
-    "tests/test_exports": "packages",
-    "tests/test_notebooks": "notebooks",
-    "tests/test_packaging": "packages",
-}
+PARTS = [
+    "tests/spark/",
+    "tests/federation/",
+    "tests/faults/test_driver_killed",
+    "tests/spark/test_installed",
+    "tests/test_notebooks",
+    "tests/test_docs",
+    "tests/bus/",
+    "tests/cli/test_demo_federation",
+    "tests/cli/test_demo",
+    "tests/soak/",
+    "tests/faults/test_loss",
+    "tests/faults/test_executors_killed",
+    "tests/faults/test_realtime_sink",
+    "tests/faults/",
+    "tests/cli/",
+    "tests/peers/",
+    "tests/test_packaging",
+    "tests/test_exports",
+    "tests/",
+]
+"""Beginnings of the ids of tests; the longest one that fits is the part of a test."""
+SPARKS = ("tests/faults/", "tests/soak/", "tests/spark/test_installed", "tests/cli/test_demo", "tests/test_docs", "tests/test_notebooks")
 
 
 def starts_sparks(nodeid: str) -> bool:
     """Whether a test starts Sparks in processes of their own."""
-    return nodeid.startswith(tuple(OWN_SPARKS))
+    return nodeid.startswith(SPARKS)
 
 
 def share(nodeid: str) -> str:
     """The part that a test belongs to; all tests of a part run in one process."""
-    own = next((part for prefix, part in OWN_SPARKS.items() if nodeid.startswith(prefix)), "")
-    return own or ("spark" if nodeid.startswith("tests/spark/") else "others")
+    return max((part for part in PARTS if nodeid.startswith(part)), key=len, default="tests/")
+
+
+def turn(nodeid: str) -> int:
+    """When the part of a test is handed out: 0 first."""
+    return PARTS.index(share(nodeid))
 
 
 def keep_ports_apart(worker: int, workers: int) -> None:
-    """A server that is killed and restarted needs its port again: none of the other process may have taken it meanwhile."""
+    """A server that is killed and restarted wants its port again: none of the other processes may have taken it meanwhile."""
     span = (server.LAST_PORT - server.FIRST_PORT) // workers
     server.FIRST_PORT += worker * span
     server.LAST_PORT = server.FIRST_PORT + span

@@ -1,4 +1,4 @@
-"""``kill -9`` of the driver, its JVM and its Python workers at every point of a batch."""
+"""``kill -9`` of the driver, its JVM and its Python workers between any two steps of a batch; ``make soak`` does so at any command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.ma
 
 BATCH = 2500
 """Rows of a batch: two tasks of 1250, which are staged and appended as 1000, 250, 1000, 250."""
-IN = "bus:queue:in"
 QUEUES = {f"bus:queue:{queue}:metadata": queue for queue in ("out-a", "out-b")}
 
 
@@ -53,14 +52,6 @@ class Point:
     """Whether the batch is in the commit log by then."""
 
 
-def begins_to_read(command: Command) -> bool:
-    return command.name in ("HGET", "probe") and command.keys[0] == f"{IN}:metadata"
-
-
-def stages(command: Command) -> bool:
-    return command.name in ("RPUSHX", "stage") and ":stage:" in command.keys[0]
-
-
 def ends_the_queue(command: Command) -> bool:
     if command.name != "commit":
         return False
@@ -73,8 +64,6 @@ def named(script: str) -> Callable[[Command], bool]:
 
 
 POINTS = [
-    Point("after the offset log", begins_to_read, lambda now: now.staged == 0 and now.recorded < now.batch),
-    Point("while staging", stages, lambda now: 0 < now.staged < BATCH, skip=2),
     Point("before the commit", named("record"), lambda now: now.staged == BATCH and now.recorded < now.batch),
     Point("after the decision, before the first row", named("commit"), lambda now: now.staged == BATCH and now.recorded == now.batch),
     Point("in the middle of the commit, a reply lost", named("commit"), lambda now: now.progress == f"{now.batch}:1:1000", skip=2, reply=True),
