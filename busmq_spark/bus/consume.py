@@ -268,7 +268,7 @@ class Consumption(Buffered):
             await self._nap(LEASE_POLL_S)
 
     async def _regain(self) -> None:
-        """The lease has run out, or Redis has forgotten it."""
+        """Renew the lease after it has expired, or was lost with Redis' data."""
         if await self._ask_lease("") not in (self._token, None):
             self.lease_lost()
 

@@ -172,7 +172,7 @@ class Queue(AnyQueue):
         await self.ack_taken(min(last, self.handed))
 
     async def ack_taken(self, last: int) -> None:
-        """The same for a peer, which knows itself what it was handed, also on a connection before."""
+        """The same for a peer, which itself counts the messages it got, also those on an earlier connection."""
         ttl_s = self._need_attached("ack on")
         if self._consumption is None or not self._consumption.reliable:
             raise self._not_reliable("Consume with reliable=True, or do not ack: the others are removed when they are taken")

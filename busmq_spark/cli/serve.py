@@ -209,7 +209,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def certificate(cert: Path | None, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext | None:
-    """What makes the server speak TLS; None without a certificate. With ``client_ca`` clients must show one, too."""
+    """The TLS context of the server; None without a certificate. With ``client_ca`` clients must show one, too."""
     if cert is None:
         if key is not None or client_ca is not None:
             given = "--tls-key" if key is not None else "--tls-client-ca"

@@ -31,7 +31,7 @@ TICK_S = 0.001
 WAIT_S = 1
 """How long Redis holds an answer back when nothing is there."""
 PATIENCE = 60
-"""So many waits in vain, and the taker ends."""
+"""After so many waits without a message the taker ends."""
 AT_ONCE = 999
 POINTS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 _ORDER = re.compile(rb'"n": ?(\d+), ?"at": ?(\d+)')

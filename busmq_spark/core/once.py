@@ -1,4 +1,4 @@
-"""Computed once and remembered, in forms that travel by value.
+"""Values computed once and cached, in objects that are pickled by value.
 
 Where the package is not installed, it goes along with a query, pickled by value (Spark Connect, notebooks). functools' caches cannot: they hold a
 lock (cached_property of Python 3.11) or are pickled by their name.

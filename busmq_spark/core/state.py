@@ -29,7 +29,7 @@ LONGER = 1.25
 """Where the longest value is that many times as long as the mean at most, counting all as the longest keeps to a budget and uses most of it."""
 _STATE_ITEMS = 9
 OWNER_TTL_S = 90 * 24 * 3600
-"""How long it is remembered whose a subscription is that nothing is asked about: longer than its position is."""
+"""How long the owner of an unused subscription is stored: longer than its position."""
 
 
 @dataclass(frozen=True, slots=True)

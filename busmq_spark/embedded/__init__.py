@@ -5,8 +5,8 @@
 
 The rules every file here keeps:
 
-1. A server that we did not start is never touched. Before our own process has logged that it listens, no client connects to its port, so a
-   stranger on that port sees not one connection. Signals are sent only by the direct parent of the server, to its own child.
+1. A server that we did not start is never touched. Before our own process has logged that it listens, no client connects to its port, so
+   another program on that port gets no connection. Signals are sent only by the direct parent of the server, to its own child.
 2. Nothing stays behind. The parent of each server is a small program (``watchdog.py``) that ends with its owner, however the owner ends
    (``kill -9`` included): it kills the server and removes the temporary folder.
 3. Constructors do nothing. Objects start in ``start()`` or ``with`` and end in ``stop()``. After a fork only the process that started a

@@ -1,7 +1,7 @@
 """One web socket that speaks busmq's protocol: its channels, and how much of the peer is in work at once (protocol 5.2 to 5.5).
 
 Rule 1. A bad packet ends the web socket, a bad creation message or line ends its channel, a call that fails is answered. Nothing ends the server.
-Rule 2. What has been taken from the socket and not worked off is counted; above the limits nothing more is read, so the peer feels it.
+Rule 2. What has been taken from the socket and not worked off is counted; above the limits nothing more is read: TCP slows the peer down.
 Rule 3. When a channel or the socket ends, its object is detached, whatever it was doing.
 """
 

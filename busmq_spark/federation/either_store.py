@@ -14,7 +14,7 @@ from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.store.protocol import Bells, ReadStore, WriteStore
 
 NO_BULK = (401, 101)
-"""What npm's server answers to a bulk handshake: it looks for the secret in the URL only, and knows no subprotocols. But 401 may come from anything
+"""What npm's server answers to a bulk handshake: it reads the secret from the URL only, and has no subprotocols. But 401 may come from anything
 on the way: the secret goes into the URL only where that was asked for."""
 log = logging.getLogger("busmq_spark")
 

@@ -73,7 +73,7 @@ class Attachment:
     ) -> None:
         """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched.
         ``done``: up to where a batch that is read again was done before, where that is not the same: a subscription that is new begins there.
-        ``blind``: there may be a checkpoint that knows more; then nothing is decided here that it would decide otherwise.
+        ``blind``: there may be an unread checkpoint; then nothing is decided here that the checkpoint decides.
 
         A queue whose source goes away at any step of it is not held, and tried again with the next call: every step may be repeated.
         """

@@ -49,7 +49,7 @@ def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def links_of(offset: Mapping[str, Any]) -> frozenset[str]:
-    """The links that an offset knows."""
+    """The links in an offset."""
     return frozenset(offset.get("sources", ()))
 
 
@@ -76,7 +76,7 @@ def _position(p: Mapping[str, Any]) -> Position:
 
 
 class Memory:
-    """Encodes and decodes, and knows the last offsets it has seen again: Spark hands each of them back three times, and comparing is cheap."""
+    """Encodes and decodes, with a cache of the last offsets: Spark passes each of them back three times, and comparing is cheap."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Mapping[str, Any], dict[str, Position]]] = []

@@ -360,9 +360,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
 
 def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str | None) -> Position:
-    """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, so that the batch knows where it begins.
+    """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, from which the batch begins.
 
-    Without a fingerprint, since its source went away just now, it stays.
+    Without a fingerprint, since its source has just become unreachable, the position stays.
     """
     if goal is None or mark is None:
         return entry

@@ -160,7 +160,7 @@ class Committer:
             raise
 
     def abort(self, sink: str, batch: int, staged: Sequence[Staged]) -> None:
-        """Remove what was staged in vain. A recorded batch stays: the next run of the query goes on with it."""
+        """Remove staged rows that were not recorded. A recorded batch stays: the next run of the query goes on with it."""
         kept = {s.key for s in self._store.recorded(sink, batch)} if sink else set()
         self._store.discard([s for s in staged if s.key not in kept])
 

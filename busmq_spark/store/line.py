@@ -18,7 +18,7 @@ T = TypeVar("T")
 Ask = Callable[[ReadStore], T]
 
 BUDGET_S = 2.0
-"""A link that owes an answer for so long is taken for away. One that then answers late after all gets twice as long, until many were prompt."""
+"""A link without an answer for so long counts as unreachable. After a late answer the budget doubles, until many answers were prompt."""
 MOST_BUDGET_S = 30.0
 PROBE_S = (0.1, 2.0)
 """The first and the longest pause between two probes of an unreachable link."""

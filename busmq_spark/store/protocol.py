@@ -1,6 +1,6 @@
 """Where the messages are: the small protocol that reader and writer talk to. They never know whether Redis or a federation server is behind it.
 
-Queues are named; a store finds their server itself and remembers it as a number (``server``) that travels with ranges and staged lists.
+Queues are named; a store finds their server itself and caches it as a number (``server``) that travels with ranges and staged lists.
 Every method raises LinkLost when the other side does not answer in time, and repeats by itself what can be repeated.
 """
 
@@ -159,7 +159,7 @@ class WriteStore(Protocol):
     def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]: ...
     def appender(self) -> Appender: ...
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> Run:
-        """A task of a run is about to stage rows for queues. The first time, what earlier runs of the sink have staged in vain is removed."""
+        """A task of a run will stage rows for queues. The first time, what earlier runs of the sink have staged and not recorded is removed."""
         ...
 
     def renew(self, run: Run) -> None:

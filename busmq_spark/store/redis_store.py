@@ -38,7 +38,7 @@ from busmq_spark.topology.place import at_once, discover, locate, new_token
 
 T = TypeVar("T")
 MOST_PLACES = 100_000
-"""Queues whose server is remembered; when there are more, all are looked up anew."""
+"""Queues whose server is cached; when there are more, all are looked up again."""
 # Planning spells the keys of every queue several times a batch.
 _KEYS = {cluster: Remembered(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
@@ -72,7 +72,7 @@ class RedisStore:
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         if len(self._places) > MOST_PLACES:
-            self._places = {}  # a server asks for whatever names its peers think of
+            self._places = {}  # a server looks up arbitrary names for its peers
         if unknown := [queue for queue in queues if queue not in self._places]:
             self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
         return {queue: self._places[queue] for queue in queues}

@@ -31,7 +31,7 @@ class AsyncLink:
     def __init__(self, endpoint: Endpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
         """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py).
 
-        ``reply_s``: a server that owes a reply for so long is gone.
+        ``reply_s``: a server that has not sent a due reply for so long counts as lost.
         """
         self.endpoint = endpoint
         self._patience_s, self._reply_s = patience_s, reply_s
@@ -128,7 +128,7 @@ class AsyncLink:
 
 
 async def _mended(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
-    """Send scripts that Redis has forgotten again, with their text, and put their replies in place. The first error that is left."""
+    """Send scripts that Redis no longer has again, with their text, and put their replies in place. Result: the first error left."""
     if missing := unknown_scripts(replies):
         for i, reply in zip(missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True):
             replies[i] = reply

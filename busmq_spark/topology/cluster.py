@@ -87,7 +87,7 @@ class Cluster:
 
     def _to_ask(self, known: Iterable[Node], dead: Iterable[Node]) -> list[Server]:
         nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
-        random.shuffle(nodes)  # one that is cut off from the others and knows old things is not asked for ever
+        random.shuffle(nodes)  # so that a partitioned node with an old slot map is not the only one asked
         ill = set(dead)
         return [self.server(node) for node in sorted(nodes, key=lambda node: node in ill)]
 

@@ -67,7 +67,7 @@ class ClusterRangeLink:
             raise self._elsewhere(error) from error
 
     def drop(self) -> None:
-        """Close the connections; replies still under way are forgotten."""
+        """Close the connections; replies still under way are dropped."""
         self._left.clear()
         for link in self._links.values():
             link.drop()

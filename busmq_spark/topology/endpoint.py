@@ -16,7 +16,7 @@ FAILOVER_PATIENCE_S = 60.0
 
 
 class NobodyAnswers(LinkLost):
-    """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is in vain."""
+    """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is useless."""
 
 
 class Endpoint(Protocol):

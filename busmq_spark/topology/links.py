@@ -24,7 +24,7 @@ def sync_links(address: Address, patience_s: float | None = None) -> list[Link]:
 
 
 def async_links(address: Address, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
-    """The same for asyncio. ``reply_s``: a server that owes a reply for so long is gone."""
+    """The same for asyncio. ``reply_s``: a server that has not sent a due reply for so long counts as lost."""
     if address.cluster:
         return [AsyncClusterLink(Cluster(address.servers), patience_s, reply_s)]
     return [AsyncLink(endpoint, patience_s, reply_s) for endpoint in address.endpoints]

@@ -45,7 +45,7 @@ class RangeLink:
                 self._connection = dial(self.endpoint)
                 self._socket = self._connection._sock
                 self._used = self._at = 0
-            self._socket.sendall(pack(calls, whole=True))  # a script that Redis has forgotten cannot be sent again before what follows it
+            self._socket.sendall(pack(calls, whole=True))  # a script that Redis no longer has cannot be sent again before what follows it
         except _WIRE_ERRORS as error:
             self.drop()
             raise translate(error, self.endpoint) from error
@@ -70,7 +70,7 @@ class RangeLink:
         return reply
 
     def drop(self) -> None:
-        """Close the connection; replies still under way are forgotten."""
+        """Close the connection; replies still under way are dropped."""
         if self._connection is not None:
             self._connection.disconnect()
         self._connection = self._socket = None

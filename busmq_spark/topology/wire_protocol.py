@@ -102,7 +102,7 @@ class WireProtocol(asyncio.Protocol):
         self._fail(rx.ConnectionError(str(error) if error else "Connection closed by server."))
 
     def _look(self) -> None:
-        """A server that owes a reply and says nothing is gone: half-open links never break by themselves."""
+        """Fail when a reply is overdue and no data arrives: half-open connections never break by themselves."""
         if not self.open:
             return
         if self._waiting and self._loop.time() - self._heard > self._reply_s:

@@ -2,7 +2,7 @@
 -- KEYS record
 -- ARGV run (letters, digits, hyphens; unique for ever) ttl_s (of a sink that never commits)
 -- Result {epoch, first, manifest}: a number that is higher for a run that began later; 1 where the run was not known and is the latest now, with the
--- manifest that is on record then: no run that began before can record another one from here on (record.lua), so what they staged besides is in vain.
+-- manifest that is on record then: no run that began before can record another one from here on (record.lua), so their other rows stay uncommitted.
 -- The number is the time, so that it rises also where the record was lost; a clock that goes back does not lower it.
 -- Works on a full Redis: what follows it makes room.
 -- @include even_if_full

@@ -10,7 +10,7 @@
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. What lies in the list behind the total came late,
 -- from a connection that was given up: it is never read, and goes with the list.
 -- @include sizes
--- The sink has recorded this batch, so what it has staged for earlier ones is in vain; of this batch another run may be staging, which shall not fail.
+-- The sink has recorded this batch, so what is left of earlier ones is never committed; another run may be staging this batch, which must not fail.
 local function tidy(stages, prefix, batch)
   local found = redis.call('HGETALL', stages)
   for i = 1, #found, 2 do

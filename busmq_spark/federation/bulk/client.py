@@ -132,7 +132,7 @@ class BulkLink:
                 attempt += 1
 
     def drop(self) -> None:
-        """Close the connection; what is under way is forgotten."""
+        """Close the connection; calls under way are dropped."""
         self._inbox.clear()
         if self._socket is not None:
             self._socket.close()

@@ -162,7 +162,7 @@ def encode_rows(values: Any) -> Any:
 
 
 def _compressed(metadata: bytes) -> bool:
-    """Whether the record batch that this flatbuffer describes has compressed buffers, each with a length that Arrow would believe and allocate."""
+    """Whether the record batch that this flatbuffer describes has compressed buffers, each with a length that Arrow would allocate unchecked."""
 
     def field(table: int, number: int) -> int:
         """Where a field of the table is; 0 when it has none."""

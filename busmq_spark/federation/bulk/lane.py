@@ -32,7 +32,7 @@ REPLY_BYTES = 2 * 1024 * 1024
 
 
 class Pool(ThreadPoolExecutor):
-    """The threads. Most of them wait for Redis; some are kept from lanes whose last call did so in vain."""
+    """The threads. Most of them wait for Redis; some are reserved for lanes whose last call got a reply."""
 
     def __init__(self, threads: int = THREADS, doubtful: int = DOUBTFUL) -> None:
         super().__init__(threads, "busmq-bulk")

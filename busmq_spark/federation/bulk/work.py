@@ -84,7 +84,7 @@ class Work:
         return self.store.subscribe(starts, subscription)
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
-        """As the store's. A peer replaces its own dead readers only, and sees no others."""
+        """As the store's. A peer replaces its own dead readers only."""
         if not token or not all(map(_PLAIN_TEXT.fullmatch, (token, *dead.values()))):
             raise wrong("a holder that is empty, too long or has control characters", "1 to 300 characters")
         self._own(queues, subscription)

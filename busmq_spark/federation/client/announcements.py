@@ -1,8 +1,8 @@
 """Receives where discoverable queues are, and stores it in this bus' own Redis, where ``queue.find()`` reads it (protocol 1.11, 5.8).
 
-Rule 1. A server is believed no further than needed: it can name queues, not keys; a queue of this bus stays what it is (npm busmq overwrites it, Q5);
-        nothing is remembered for longer than a day, nor are more than so many names waited for.
-Rule 2. What cannot be remembered now is announced again soon.
+Rule 1. A server is trusted no further than needed: it can name queues, not keys; a queue of this bus stays what it is (npm busmq overwrites it, Q5);
+        no name is stored for longer than a day, and the number of names that wait to be stored is limited.
+Rule 2. A name that cannot be stored now is announced again soon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LONGEST_S = 24 * 3600
 MOST = 10_000
-"""Most names that wait to be remembered."""
+"""Most names that wait to be stored."""
 log = logging.getLogger("busmq_spark")
 
 

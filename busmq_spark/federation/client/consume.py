@@ -1,10 +1,10 @@
-"""Consuming a queue of another bus: what the server says is kept here until it is asked for.
+"""Consuming a queue of another bus: messages of the server are kept here until the caller takes them.
 
 Rule 1. The wire has no way to give a message back. So an unreliable consumption takes ``prefetch`` messages at a time (``max`` of the protocol), and
         what it has not handed over when it ends is kept for the next one of the same object. Not so from npm servers: they may lose a message
         at every ``max`` and every ``stop`` (protocol Q24), so there it takes what comes.
 Rule 2. A reliable one, and one that removes nothing, take what comes; a reader that is slow makes the server stop, and goes on later where it was.
-Rule 3. On a new line the server knows nothing: reliable messages that were not acked come again, the others go on behind the last one received.
+Rule 3. On a new line the server has no state: reliable messages that were not acked come again, the others go on after the last one received.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Links:
             Announcements(self._bus, pool).start()
 
     async def close(self) -> None:
-        """Say goodbye on every socket."""
+        """Close every socket, with a close frame."""
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
         self._pools.clear()
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 BEAT_S = 10.0
 PONG_S = 10.0
-"""A server that owes a pong is gone when nothing has passed for so long, and as long as what is under way takes on a slow link."""
+"""A server whose pong is due counts as lost after so long without data, plus the time that data under way takes on a slow link."""
 ANSWER_S = 60.0
-"""A server that owes an answer for so long to a call that has arrived there is gone, also when it still answers pings."""
+"""A server that has not answered a call for so long after its arrival counts as lost, even if it still answers pings."""
 OPEN_S = (10.0, 30.0)
 """How long a handshake may take, at first and at most. One that takes longer gives the next one twice as long: where thousands come back to a server
 at once, none would be through before all of them gave up."""

@@ -16,7 +16,7 @@ SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``url`` as it was given: the name under which what is found there is remembered. The secret shows in no repr."""
+    """``url`` as it was given: queues found at the server are stored under it. The secret is not in the repr."""
 
     url: str
     secret: str = field(repr=False)

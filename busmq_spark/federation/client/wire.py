@@ -28,7 +28,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class Owner(Protocol):
-    """The object, as its wire knows it."""
+    """The object, as seen by its wire."""
 
     def wire_lost(self, why: BusError) -> None:
         """The line is gone; a wanted object gets another."""

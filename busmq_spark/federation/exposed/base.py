@@ -27,7 +27,7 @@ CREATE: Need = (("create",),)
 ADMIN: Need = (("admin",),)
 LONGEST_TTL_S = 10 * 365 * 86_400
 LISTENERS, ALL_LISTENERS = 10_000, 100_000
-"""Most listeners of one object, and of all those of a connection, whatever the limits: each is remembered."""
+"""Most listeners of one object, and of all those of a connection, whatever the limits: each one takes memory."""
 T = TypeVar("T")
 
 
@@ -110,7 +110,7 @@ class Exposed:
         self._listen(call, once=True)
 
     def listeners(self, event: str) -> list[tuple[int, bool]]:
-        """Who is to be invoked now; those for once are forgotten."""
+        """The callbacks to invoke now; those registered with ``once`` are removed."""
         found = self._listeners.get(event)
         if not found:
             return []

@@ -1,4 +1,4 @@
-"""The storage of a persisted object for a peer (protocol 4.2, 5.6): which fields there are, and what they mean, the client knows."""
+"""The storage of a persisted object for a peer (protocol 4.2, 5.6): the fields and their meaning are defined by the client."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.creation import creation
 
 ANSWER_S = 10.0
-"""A server that owes an answer, or a message that is there, for so long is gone."""
+"""A server that has not sent an answer, or a message that it has, for so long counts as lost."""
 QUIET_S = 0.25
-"""After so long without an event it is asked whether more is to come: a consumption that finds nothing waits for pushes, and says nothing."""
+"""After so long without an event the server is asked whether it has more: a consumption of an empty queue waits for pushes, without an event."""
 
 
 class PlainLine:

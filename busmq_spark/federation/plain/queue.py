@@ -1,6 +1,6 @@
 """What a source reads from and does to a queue, over busmq's own protocol. Satisfies store/protocol.py as far as that wire allows.
 
-Rule 1. The wire knows positions from the head, not ids. Nothing is believed of a position before the id that is found there.
+Rule 1. The wire has positions from the head, not ids. A position is used only after the id found there has been checked.
 Rule 2. An empty queue does not say its last id. It is the id up to which a checkpoint has read (``wanted``), or the mark that an ack left in the
         metadata, whichever is higher; where there is neither it is UNTOLD until the next message shows it.
 Rule 3. The metadata is written without compare-and-set: the writer reads it again a moment later to see whether its value stayed.

@@ -1,5 +1,5 @@
 -- sizes(metadata, noted, first, last, values, from): notes in the metadata how long the values of the ids first..last are, which are appended now and
--- begin at values[from]. So a reader knows how many messages it may ask for in one reply before it has seen one of them. noted: what the field holds.
+-- begin at values[from]. From it a reader computes how many messages fit one reply before it has read any of them. noted: what the field holds.
 -- sizes = since:upto:longest:giant:giants. All of since..upto came this way, so what peers push, who note nothing, is never taken for known: after it
 -- since begins anew. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
 local function sizes(metadata, noted, first, last, values, from)
