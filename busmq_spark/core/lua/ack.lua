@@ -8,7 +8,7 @@ local last, most = tonumber(ARGV[1]), tonumber(ARGV[3])
 local acked = math.min(find(KEYS[1], last) + 1, most)
 local left = redis.call('LLEN', KEYS[1]) - 2 * acked
 redis.call('EXPIRE', KEYS[1], ARGV[2])
--- While a slot moves, a script that comes back to a key it has emptied dies half way: so nothing asks for toack once it may be gone.
+-- While a slot moves, a script that uses a key again that it has emptied fails half way: so toack is not read once it may be gone.
 if acked > 0 then redis.call('LTRIM', KEYS[1], 2 * acked, -1) end
 if acked == most or not KEYS[2] then return acked end
 if left > 0 and redis.call('EXISTS', KEYS[2]) == 0 then

@@ -1,7 +1,7 @@
 -- Read what follows an id, or a position, without removing anything.
 -- KEYS messages msgid
 -- ARGV last index most most_bytes (last 0: from position index on)
--- A last beyond the id given last is of an earlier life of the queue: then from the head.
+-- A last above the newest id is of an earlier incarnation of the queue: then from the head.
 -- Result flat pairs id, value. Stops after the message that reaches most_bytes.
 -- @include find
 -- @include run

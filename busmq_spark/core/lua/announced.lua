@@ -1,4 +1,4 @@
--- Remember that another bus has a queue. What is a queue here stays as it is (compat: npm busmq overwrites it, protocol Q5).
+-- Store that another bus has a queue. A queue of this bus is not changed (compat: npm busmq overwrites it, protocol Q5).
 -- KEYS metadata
 -- ARGV source ttl_s
 -- Result 1 when it is stored, 0 when the queue is one of this bus

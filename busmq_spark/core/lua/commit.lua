@@ -7,8 +7,8 @@
 -- Result {status, a, b}: moved rows 0 | at slot moved (another commit has come that far: go on from there; slot -1: the batch is done) |
 --        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0 | other made 0 (progress under this number, or a later one, is of another
 --        record: that one was lost with its server, or is void)
--- Compare-and-set: two drivers that commit the same batch at the same time append each row once. What lies in the list behind the total came late,
--- from a connection that was given up: it is never read, and goes with the list.
+-- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
+-- from a connection that was closed: they are never read, and are deleted with the list.
 -- @include sizes
 -- The sink has recorded this batch, so what is left of earlier ones is never committed; another run may be staging this batch, which must not fail.
 local function tidy(stages, prefix, batch)

@@ -18,7 +18,7 @@ local length = redis.call('LLEN', KEYS[2])
 local keep = behind(KEYS[2], handed, most) or math.max(0, length - 2 * most)
 local all = length > keep and redis.call('LRANGE', KEYS[2], keep, length - 1) or {}
 local count = #all / 2
--- While a slot moves, a script that comes back to a key it has emptied dies half way: so no key is emptied before the last command on it.
+-- While a slot moves, a script that uses a key again that it has emptied fails half way: so no key is emptied before the last command on it.
 local function end_record()
   if KEYS[3] or count == most then
     if count > 0 then redis.call('LTRIM', KEYS[2], keep == 0 and 1 or 0, keep == 0 and 0 or keep - 1) end

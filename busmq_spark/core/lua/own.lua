@@ -1,4 +1,4 @@
--- Whose a subscription is, for a server that lets several owners in. One that does not exist yet becomes the asker's.
+-- The owner of a subscription, for a server with several owners. The caller becomes the owner of one that does not exist yet.
 -- KEYS metadata acks owners lease, for each queue
 -- ARGV subscription owner most long_ttl_s
 --      most: how many subscriptions a queue may have when another is registered

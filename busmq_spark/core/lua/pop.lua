@@ -3,7 +3,7 @@
 -- ARGV most most_bytes ttl_s
 -- Result flat pairs id, value; empty when there is nothing. Stops after the message that reaches most_bytes.
 local most, room, taken = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
--- Not one more than there are: while a slot moves, a script that comes back to a key it has emptied dies half way.
+-- Not one more than there are: while a slot moves, a script that uses a key again that it has emptied fails half way.
 for _ = 1, math.min(most, math.floor(redis.call('LLEN', KEYS[1]) / 2)) do
   local pair = redis.call('LPOP', KEYS[1], 2)
   if not pair or #pair < 2 then break end

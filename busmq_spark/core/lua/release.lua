@@ -1,4 +1,4 @@
--- Give a lease up, if it is still ours.
+-- Release a lease, if the caller still holds it.
 -- KEYS lease
 -- ARGV token
 -- Result 1 when it was.

@@ -3,8 +3,8 @@
 -- ARGV before ttl_s attempt epoch value...
 --      before: how many rows of the list precede the chunk; attempt and epoch: what to note in stages, the hash of a sink's lists for this queue
 -- Result how many rows the list has now; fewer than before when it was lost
--- A list that lives for longer than ttl_s is complete, and shorter with every commit. A chunk that comes so late that the length is the right one
--- again must not shorten its life.
+-- A list with a longer ttl than ttl_s is complete, and gets shorter with every commit. A chunk that arrives so late that the length fits again must
+-- not shorten its ttl.
 local rows = redis.call('LLEN', KEYS[1])
 if rows == tonumber(ARGV[1]) and redis.call('TTL', KEYS[1]) <= tonumber(ARGV[2]) then
   rows = redis.call('RPUSH', KEYS[1], unpack(ARGV, 5))

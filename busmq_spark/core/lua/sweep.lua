@@ -1,4 +1,4 @@
--- Remove what runs of a sink that began before this one have staged for a queue, but for what is on record.
+-- Remove what earlier runs of a sink have staged for a queue, except what is on record.
 -- KEYS stages
 -- ARGV epoch prefix attempt...
 --      prefix: of the keys of staged lists of the queue; attempts: those on record

@@ -1,4 +1,4 @@
--- Take messages from the head into a record, so that a reply that was lost can be had again (protocol 1.4 POP, in batches).
+-- Take messages from the head into a record, so that a lost reply can be read again (protocol 1.4 POP, in batches).
 -- KEYS messages record [lease]
 -- ARGV after most most_bytes ttl_s token
 -- after: the id the consumer received last (0: none). What the record holds behind it was taken and never arrived: that comes first.
@@ -19,7 +19,7 @@ if tail and tail ~= after then
   return run(KEYS[2], (behind(KEYS[2], after, 2000) or 0) / 2, most, room)
 end
 local taken = run(KEYS[1], 0, most, room)
--- While a slot moves, a script that comes back to a key it has emptied dies half way: so what may empty a key comes last.
+-- While a slot moves, a script that uses a key again that it has emptied fails half way: so what may empty a key comes last.
 if #taken > 0 then
   even_if_full(KEYS[2], ttl)
   redis.call('RPUSH', KEYS[2], unpack(taken))

@@ -1,4 +1,4 @@
--- Delete stored messages up to an id; what was pushed after it stays, however late this comes.
+-- Delete stored messages up to an id; messages pushed after it stay, also when the call arrives late.
 -- KEYS messages
 -- ARGV last most
 -- Result how many were deleted; `most` when there may be more

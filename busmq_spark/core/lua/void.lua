@@ -1,4 +1,4 @@
--- A run begins whose batches may have the numbers of earlier ones with other rows: nothing that is on record, or was appended before, stands for them.
+-- Begin a run whose batches may reuse the numbers of earlier batches for other rows: earlier records and progress do not count for them.
 -- KEYS record
 -- ARGV ttl_s
 -- Result the manifest that was on record, '' where there was none

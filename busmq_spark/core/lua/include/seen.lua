@@ -1,4 +1,4 @@
--- seen(acks, sub): notes when a subscription was here last, by the server's clock. What begins with a colon in this hash is no subscription.
+-- seen(acks, sub): notes when a subscription was last in use, by the server's clock. A field that begins with a colon is no subscription.
 -- A user without the right to TIME may do everything else; the time is not known then.
 local function seen(acks, sub)
   local now = redis.pcall('TIME')

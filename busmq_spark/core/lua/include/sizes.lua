@@ -1,7 +1,7 @@
 -- sizes(metadata, noted, first, last, values, from): notes in the metadata how long the values of the ids first..last are, which are appended now and
 -- begin at values[from]. From it a reader computes how many messages fit one reply before it has read any of them. noted: what the field holds.
--- sizes = since:upto:longest:giant:giants. All of since..upto came this way, so what peers push, who note nothing, is never taken for known: after it
--- since begins anew. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
+-- sizes = since:upto:longest:giant:giants. All of since..upto was noted; messages of peers, which note nothing, never count as known: after them
+-- since starts again. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
 local function sizes(metadata, noted, first, last, values, from)
   local since, upto, longest, giant, giants = string.match(noted or '', '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
   if tonumber(upto) == first - 1 then
