@@ -23,8 +23,7 @@ from tests import java
 from tests.share import keep_ports_apart, share, starts_sparks, turn
 
 TESTS = Path(__file__).parent
-# What the tests of a folder need. A test of another folder has the marks itself.
-MARKERS = {"contract": "redis", "topology": "redis", "bus": "redis", "peers": "peer"}
+MARKERS = {"contract": "redis", "topology": "redis", "bus": "redis", "peers": "peer"}  # by folder; tests of others have the marks themselves
 
 # No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples, since names are fresh in each.
 settings.register_profile("busmq", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -32,8 +31,7 @@ settings.load_profile("busmq")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A script that runs this in the background may ignore SIGINT, and every process started here would inherit that.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # set by a script that runs this in the background, and inherited by children
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile the package anew
     java.prepare()
