@@ -13,7 +13,7 @@ import java.util.TreeSet;
 
 /**
  * What this module and the Python package have in common, from {@code contract.json}, which is made of the Python sources. A name that is not in it
- * is an error as soon as the class that asks for it is loaded.
+ * is an error as soon as the class that reads it is loaded.
  */
 public final class Contract {
     private static final JsonNode ROOT = read();
