@@ -50,7 +50,7 @@ def turn(nodeid: str) -> int:
 
 
 def keep_ports_apart(worker: int, workers: int) -> None:
-    """A server that is killed and restarted wants its port again: none of the other processes may have taken it meanwhile."""
+    """A server that is killed and restarted needs its port again: none of the other processes may have taken it meanwhile."""
     span = (server.LAST_PORT - server.FIRST_PORT) // workers
     server.FIRST_PORT += worker * span
     server.LAST_PORT = server.FIRST_PORT + span
