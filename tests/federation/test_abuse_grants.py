@@ -189,9 +189,8 @@ async def test_a_method_that_is_no_name_ends_the_channel_and_nothing_else(redis_
 
 
 async def test_no_secret_is_logged_counted_or_shown(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
     for name in (None, "websockets", "websockets.server", "asyncio", "busmq_spark"):
-        logging.getLogger(name).setLevel(logging.DEBUG)
+        caplog.set_level(logging.DEBUG, logger=name)
     ring = Keyring({"all": (secret_of("all"), Grants.everything())})
     token, wrong = ring.sign("all", 60), "wrong-secret-0123456789"
     heard = ""

@@ -241,7 +241,7 @@ def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
         bus.fill(queue, 2)
     query = linked(queue, ack="none")
     query._spark40 = spark40
-    query.drain()
+    gather(query, dict.fromkeys(SOURCES, 2))
     query.restart()
     centres["eu"].down = True
     for bus in buses.values():
