@@ -1,4 +1,7 @@
-"""Real-time mode is at least once: when a process is killed in a long batch, that batch is repeated, in order, and nothing else is."""
+"""Real-time mode is at least once: when a process is killed in a long batch, that batch is repeated, in order, and nothing else is.
+
+And a batch is no longer than its trigger says, whatever becomes of the wall clock.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus, Checkpoint
 from tests.jvm import module
 from tests.peers.node import need
+from tests.soak.machine import Machine, can_be_set
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -99,3 +103,21 @@ def is_executor(process: psutil.Process) -> bool:
     except psutil.Error:
         return False
     return "CoarseGrainedExecutorBackend" in words and "SparkSubmit" not in words
+
+
+@pytest.mark.skipif(not can_be_set(), reason="setting the clock of a process needs Linux and a C compiler (cc)")
+def test_a_batch_during_which_the_clock_is_set_back_ends_when_it_would_have(live: Live, tmp_path: Path) -> None:
+    """Spark computes the end of a batch from the wall clock: a day behind, it would acknowledge nothing for a day."""
+    machine = Machine(tmp_path / "machine")
+    with DriverProcess(tmp_path / "1", live=True, more=machine.environment) as driver:
+        live.start(driver, "4 seconds")
+        live.feed(100)
+        live.wait(driver, 100)
+        machine.set_clock(-86_400)
+        live.feed(100)
+        live.wait(driver, 200)
+        live.wait_committed()
+        live.feed(100)  # later batches go by the clock as it is now
+        live.wait(driver, 300)
+        live.wait_committed()
+    live.check(range(300))

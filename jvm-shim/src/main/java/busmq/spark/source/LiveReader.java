@@ -45,6 +45,12 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     private long nextCheck;
     private int checked;
     private boolean asked;
+    /**
+     * When the batch ends, by a clock that only goes forward. Spark computes the timeout of each call from the wall clock: if that is set back by a
+     * day, the batch would go on for a day, and none of its messages be acknowledged until then.
+     */
+    private long end;
+
     private boolean closed;
 
     LiveReader(ReadOptions options, RowMaker rows, LivePartition partition) {
@@ -99,14 +105,18 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
 
     @Override
     public RecordStatus nextWithTimeout(Long timeoutMs) throws InterruptedIOException {
+        long now = System.nanoTime();
+        long until = now + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
+        if (!asked || until - end < 0 || task == null) { // without a task there is no batch whose end is to be kept
+            end = until;
+        }
         asked = true;
-        if (pin) {
+        if (pin || now - end > 0) {
             return NONE;
         }
         if (current == null || current.done()) {
-            long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
             while (!refill()) {
-                if (!awaited(until)) {
+                if (!awaited(end)) {
                     return NONE;
                 }
             }
