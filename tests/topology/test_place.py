@@ -55,12 +55,12 @@ def test_discover_finds_every_queue_on_every_server_and_nothing_else(three_links
         three_links[server].run(queue.attach(keys, "b", ttl_s=60))
         three_links[server].run(queue.push(keys, b"x"))
         three_links[server].run(state.subscribe([keys], "s", ["earliest"]))
-    object, no_queue = fresh(), fresh()
-    three_links[0].execute(command("SET", f"bus:persisted:{object}", 1))
+    persisted, no_queue = fresh(), fresh()
+    three_links[0].execute(command("SET", f"bus:persisted:{persisted}", 1))
     three_links[0].execute(command("RPUSH", QueueKeys(no_queue).messages, 1))  # a queue is what has metadata
     found = discover(three_links)
     assert found == sorted(found)
-    assert {name: server for name, server in found if name in {*wanted, object, no_queue}} == wanted  # other tests have queues there too
+    assert {name: server for name, server in found if name in {*wanted, persisted, no_queue}} == wanted  # other tests have queues there too
     three_links[0].execute(command("UNLINK", QueueKeys(no_queue).messages))
 
 
