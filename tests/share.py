@@ -1,16 +1,19 @@
 """How the processes of pytest-xdist share the tests: ``pytest -n 3 --dist loadscope``.
 
-Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are one part; what mostly waits for
+Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are two parts; what mostly waits for
 servers (time-outs, fail-overs, links that are cut) are a few; each file that starts Sparks of its own is a part by itself. The parts are handed out
 in this order, the longest first, each to whichever process has come to its end.
 """
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from busmq_spark.embedded import server
 
 PARTS = [
-    "tests/spark/",
+    "tests/spark/test_[a-l]",
+    "tests/spark/test_[m-z]",
     "tests/federation/",
     "tests/faults/test_driver_killed",
     "tests/spark/test_installed",
@@ -30,7 +33,7 @@ PARTS = [
     "tests/test_exports",
     "tests/",
 ]
-"""Beginnings of the ids of tests; the longest one that fits is the part of a test."""
+"""Beginnings of the ids of tests, as patterns of fnmatch; the longest one that fits is the part of a test."""
 SPARKS = ("tests/faults/", "tests/soak/", "tests/spark/test_installed", "tests/cli/test_demo", "tests/test_docs", "tests/test_notebooks")
 
 
@@ -41,7 +44,7 @@ def starts_sparks(nodeid: str) -> bool:
 
 def share(nodeid: str) -> str:
     """The part that a test belongs to; all tests of a part run in one process."""
-    return max((part for part in PARTS if nodeid.startswith(part)), key=len, default="tests/")
+    return max((part for part in PARTS if fnmatchcase(nodeid, f"{part}*")), key=len, default="tests/")
 
 
 def turn(nodeid: str) -> int:

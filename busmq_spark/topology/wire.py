@@ -28,8 +28,12 @@ def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
 
 
 def pack_words(words: tuple[Arg, ...]) -> bytes:
-    """The bytes of one command."""
-    return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
+    """The bytes of one command.
+
+    hiredis 3.5 does not expect that it cannot print a number, and Python does not print one when a signal raises meanwhile: Ctrl-C ended the process
+    with a segmentation fault. So numbers are printed here.
+    """
+    return hiredis.pack_command(tuple([word if type(word) is bytes else str(word) for word in words]))  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
 
 
 def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
