@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # set by a script that runs this in the background, and inherited by children
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of hundreds of processes would compile the package anew
-    java.prepare(config.cache.mkdir("java"))
+    java.prepare()
     if worker := getattr(config, "workerinput", None):
         keep_ports_apart(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 

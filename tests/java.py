@@ -5,7 +5,6 @@ With the archive a Spark starts in half the time. python -m tests.java: the Spar
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -18,6 +17,7 @@ import pyspark
 
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.spark.java import ensure_java
+from busmq_spark.spark.tune import quicken_workers
 
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
@@ -26,27 +26,12 @@ VARIABLE = "BUSMQ_TESTS_JAVA_ARCHIVE"
 """Names the archive to the processes that tests start."""
 
 
-def prepare(folder: Path) -> None:
-    """What every Spark of the tests starts with, also in a process of its own; ``folder`` keeps what can be used again."""
-    os.environ["SPARK_HOME"] = str(home_without_zip(folder))
+def prepare() -> None:
+    """What every Spark of the tests starts with, also in a process of its own."""
+    quicken_workers()
     # A folder of settings on the class path would keep the archive from being used; the web page with its jobs costs seconds.
     os.environ.pop("SPARK_CONF_DIR", None)
     os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JAVA} -Dspark.ui.enabled=false -Dlog4j2.configurationFile={LOG_SETTINGS}"
-
-
-def home_without_zip(folder: Path) -> Path:
-    """A Spark home of links to the installed one, all but ``python/lib/pyspark.zip``.
-
-    The zip is first in the path of Spark's Python workers and has no bytecode: each of hundreds of workers would compile pyspark again, two thirds
-    of what its start costs. Without it they import the same files from site-packages.
-    """
-    installed = Path(pyspark.__file__).parent
-    home = folder / f"spark-{hashlib.sha256(f'{installed} {pyspark.__version__}'.encode()).hexdigest()[:16]}"
-    home.mkdir(parents=True, exist_ok=True)
-    for name in ("bin", "jars", "sbin"):
-        with contextlib.suppress(FileExistsError):  # from an earlier run, or from another process of pytest-xdist
-            (home / name).symlink_to(installed / name)
-    return home
 
 
 def share_classes(folder: Path) -> None:

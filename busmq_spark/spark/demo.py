@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from busmq_spark.errors import BusError
 from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.spark.tune import quicken_workers
 from busmq_spark.spark.tune import settings as tuned
 
 FLIGHT = "carrier string, hour int, dep_delay long, arr_delay long"
@@ -87,6 +88,7 @@ class LocalSpark:
     def __enter__(self) -> Self:
         ensure_java()
         ensure_python()
+        quicken_workers()
         conf = SparkConf(loadDefaults=False).setAll(list(self._settings.items()))
         with self._said.open("ab") as log:
             try:

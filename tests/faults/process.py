@@ -31,7 +31,8 @@ class DriverProcess:
         folder.mkdir(exist_ok=True)
         self.log = folder / "driver.log"
         self._answers: queue.Queue[str | None] = queue.Queue()
-        environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         command = [sys.executable, "-m", "tests.faults.driver", master, *(["live"] if live else [])]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -108,7 +108,6 @@ def soak(arguments: argparse.Namespace, console: Console, results: list[Result])
     bars = Progress(*columns, console=console, transient=True)
     with tempfile.TemporaryDirectory(prefix="busmq-soak-") as folder, Site(Path(folder)) as site, bars as progress:
         if java.VARIABLE not in os.environ:  # what started this may have made it
-            java.prepare(Path(folder))
             java.share_classes(Path(folder))
         os.environ["SPARK_SUBMIT_OPTS"] += f" -Djava.io.tmpdir={folder}"  # a Spark that is killed leaves its folders behind
         drivers, began = Drivers(Path(folder), site.machines["spark"]), time.monotonic()
@@ -139,6 +138,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if find_jar() is None:  # what the Java module runs is left out
         arguments.kind = arguments.kind or ["python", "federation"]
+    if java.VARIABLE not in os.environ:
+        java.prepare()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what runs in the background without the first
         signal.signal(number, signal.default_int_handler)
     console = Console()

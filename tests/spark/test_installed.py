@@ -54,10 +54,7 @@ def run(command: list[str], environment: Any, cwd: Path | None = None) -> str:
 
 
 def clean(python_path: str, **more: str) -> dict[str, str]:
-    """An environment that knows no Spark but the one of this interpreter, and no package but those on ``python_path``.
-
-    Without SPARK_HOME the workers have Spark's own pyspark.zip, as where a user installs it; a test for which that does not matter has the quicker home.
-    """
+    """An environment that knows no Spark but the one of this interpreter, and no package but those on ``python_path``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON", "BUSMQ_"))}
     local = {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": ensure_java(), "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
     return {**kept, **local, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **more}
@@ -141,7 +138,7 @@ def listens(port: int) -> bool:
 def test_a_connect_client_uses_what_is_installed_on_the_server(bus: Bus, queue: str, installed: Path, elsewhere: Path) -> None:
     pytest.importorskip("grpc")
     shutil.copy(JOB, elsewhere)
-    with connect_server(clean(str(installed), SPARK_HOME=os.environ["SPARK_HOME"]), elsewhere) as remote:
+    with connect_server(clean(str(installed)), elsewhere) as remote:
         result = found(run([sys.executable, JOB.name, bus.url, queue, remote], clean(""), elsewhere))
     assert result.pop("package") is None
     assert result == EXPECTED
@@ -156,7 +153,7 @@ def without_package(tmp_path: Path) -> Callable[[], dict[str, str]]:
         python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S reads no .pth files
         python.chmod(0o755)
         folders = os.pathsep.join(dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]))
-        return clean(folders, PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python), SPARK_HOME=os.environ["SPARK_HOME"])
+        return clean(folders, PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python))
 
     return make
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
@@ -13,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from busmq_spark import tune
 from busmq_spark.spark import jar
-from busmq_spark.spark.tune import MANAGER, settings
+from busmq_spark.spark.tune import MANAGER, WORKER_PATH, settings
 
 ROOT = Path(__file__).parents[2]
+INSTALLED = Path(pyspark.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +27,7 @@ def no_jar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jar, "find_jar", lambda: None)
     for name in (jar.CLASS_PATH, jar.MANAGER, "SPARK_HOME", "SPARK_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # put back after each test
 
 
 @pytest.fixture
@@ -96,3 +100,52 @@ def test_spark_4_0_which_lacks_what_the_jar_builds_on_is_left_alone(a_jar: Path,
     monkeypatch.setattr("busmq_spark.spark.tune.version", lambda package: "4.0.5")
     assert tune(builder())._options == settings("4.0.5")
     assert jar.CLASS_PATH not in os.environ
+
+
+def worker(*path: Path) -> list[str]:
+    """Where a Python that is started with this PYTHONPATH has pyspark from, and its path."""
+    program = "import sys, pyspark, py4j; print(pyspark.__file__, *sys.path, sep='\\n')"
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def archives() -> list[Path]:
+    """What Spark puts in front of a worker's path."""
+    return [*(INSTALLED / "python" / "lib").glob("*.zip"), *(INSTALLED / "jars").glob("spark-core_*.jar")]
+
+
+def test_the_python_workers_of_a_tuned_spark_import_the_compiled_pyspark(spark: SparkSession) -> None:
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: (__import__("pyspark").__file__, list(sys.path))).collect()
+    [(file, path)] = found
+    assert file == pyspark.__file__
+    assert not {str(archive) for archive in archives()} & set(path)
+
+
+def test_the_variable_is_set_once_and_keeps_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "theirs")
+    tune(builder())
+    tune(builder())
+    assert os.environ["PYTHONPATH"] == f"{WORKER_PATH}{os.pathsep}theirs"
+
+
+def test_the_archives_of_the_installed_pyspark_leave_the_path_of_a_worker() -> None:
+    assert len(archives()) == 3
+    file, *path = worker(*archives(), WORKER_PATH)
+    assert file == pyspark.__file__
+    assert not {str(entry) for entry in (*archives(), WORKER_PATH)} & set(path)
+
+
+def test_the_archive_of_a_pyspark_that_is_not_installed_stays_first(tmp_path: Path) -> None:
+    """A cluster's own Spark may be of another version than the pyspark beside its Python."""
+    archive = tmp_path / "pyspark" / "python" / "lib" / "pyspark.zip"
+    archive.parent.mkdir(parents=True)
+    with ZipFile(archive, "w") as made:
+        made.writestr("pyspark/__init__.py", "")
+    assert worker(archive, WORKER_PATH)[0] == str(archive / "pyspark" / "__init__.py")
+
+
+def test_another_sitecustomize_is_imported_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.path.append('added by theirs')")
+    file, *path = worker(*archives(), WORKER_PATH, tmp_path)
+    assert file == pyspark.__file__
+    assert "added by theirs" in path
