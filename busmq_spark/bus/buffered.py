@@ -40,12 +40,12 @@ class Buffered:
         message = self.next_stored()
         if message is None:
             await self.filled()
-            message = self.hand_over()
+            message = self.pop_head()
         return message
 
     def next_stored(self) -> Message | None:
         """Hand over the next message of those that are here; None when it has to be waited for."""
-        return None if self._stopping or not self._buffer else self.hand_over()
+        return None if self._stopping or not self._buffer else self.pop_head()
 
     async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
         """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
@@ -65,7 +65,7 @@ class Buffered:
         """The next message, not handed over yet; None when it has to be waited for."""
         return self._buffer[0] if self._buffer else None
 
-    def hand_over(self) -> Message:
+    def pop_head(self) -> Message:
         """The head: it leaves the buffer."""
         raise NotImplementedError
 

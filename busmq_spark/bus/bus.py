@@ -71,7 +71,7 @@ class Bus(Emitter):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refusal: Unauthorized | TlsFailed | None = None
         """Of whatever task met it first: every one of them may end the scope, and only one of them watches a server."""
-        self._held: dict[str, Any] = {}
+        self._lease_users: dict[str, Any] = {}
         self._connected = False
         self.warned: set[str] = set()
         """Queues that were left with messages and a short ttl, and whose users know by now."""
@@ -104,7 +104,7 @@ class Bus(Emitter):
         only = None
         try:
             await self._leave_all()
-            await self._say_offline()
+            await self._emit_offline()
             if self._links is not None:
                 await self._links.close()
         finally:
@@ -121,7 +121,7 @@ class Bus(Emitter):
                 if servers is not None:
                     await servers.close()
                 self._servers, self._connected, self._links = None, False, None
-                self._held.clear()
+                self._lease_users.clear()
                 self._refusal = None
                 self.keeper = Keeper(self)
         if only is not None and only is not error:
@@ -199,14 +199,14 @@ class Bus(Emitter):
         """Forget a detached object."""
         self._objects.pop(thing, None)
 
-    def hold(self, queue: str, consumer: object) -> bool:
+    def claim_lease(self, queue: str, consumer: object) -> bool:
         """Make ``consumer`` the one of this bus that uses its lease on a queue; False when another one does."""
-        return self._held.setdefault(queue, consumer) is consumer
+        return self._lease_users.setdefault(queue, consumer) is consumer
 
-    def unhold(self, queue: str, consumer: object) -> None:
+    def release_lease(self, queue: str, consumer: object) -> None:
         """It does not any more."""
-        if self._held.get(queue) is consumer:
-            del self._held[queue]
+        if self._lease_users.get(queue) is consumer:
+            del self._lease_users[queue]
 
     async def _connect(self) -> None:
         servers = Servers(address(self.options), self._changed, self.options.reply_timeout_ms / 1000)
@@ -253,7 +253,7 @@ class Bus(Emitter):
         if self._refusal is None and isinstance(error, (Unauthorized, TlsFailed)):
             self._refusal = error
 
-    async def _say_offline(self) -> None:
+    async def _emit_offline(self) -> None:
         """The event of a bus that is left: its handlers still have a bus to run on."""
         if self._connected:
             self._connected = False

@@ -97,7 +97,7 @@ class Channel(Emitter):
         return await self._open(self.remote, self.local, ConnectOptions(**options))
 
     async def disconnect(self) -> None:
-        """Tell the peer and leave; the channel stays, with what is stored for us. No error when not connected."""
+        """Send the peer a last frame and leave; the channel stays, with what is stored for us. No error when not connected."""
         await self._leave(Kind.LEAVING)
 
     async def end(self) -> None:
@@ -193,9 +193,9 @@ class Channel(Emitter):
         async with self._busy:
             if self._state == "away" or (connection := self._connection) is None:
                 return
-            told, self._state = self._state == "leaving", "leaving"  # leaving already: cancelled on the way
+            was_leaving, self._state = self._state == "leaving", "leaving"  # leaving already: cancelled on the way
             steps = [connection.incoming.detach, connection.outgoing.detach]
-            if word is not None and not told:
+            if word is not None and not was_leaving:
                 # After reading has ended: the peer replies HERE, and that frame is for the next one to connect in this role.
                 steps.insert(1, lambda: _last_word(connection.outgoing, word))
             for step in steps:
@@ -212,7 +212,7 @@ class Channel(Emitter):
         for trouble in failed:
             self._report(trouble)
 
-    async def _say(self, kind: Kind) -> None:
+    async def _send_control(self, kind: Kind) -> None:
         """Send a control frame unless we are leaving; failing is an event, since no call waits for it."""
         if self._connection is not None and self.connected:
             try:
@@ -221,7 +221,7 @@ class Channel(Emitter):
                 self._report(error)
 
     @property
-    def _heard(self) -> bool:
+    def _has_message_handler(self) -> bool:
         """Whether a handler takes messages."""
         return bool(self._handlers.get("message"))
 

@@ -82,7 +82,7 @@ class Consumption(Buffered):
     def __init__(self, queue: Queue, options: ConsumeOptions) -> None:
         super().__init__(options)
         self._queue = queue
-        self._record = queue.keys.toack if options.reliable else queue.keys.hand(new_token())
+        self._record = queue.keys.toack if options.reliable else queue.keys.in_flight(new_token())
         self._token = queue.bus.token if options.reliable else ""
         self._received = self._passed = self._handed = self._failures = 0
         self.under_way = 0
@@ -153,7 +153,7 @@ class Consumption(Buffered):
             await self._lease()
             await self._insist(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
         if not self._stopping:
-            await self._ear.add(queue.keys.available, self._notified)
+            await self._pubsub_connection.add(queue.keys.available, self._notified)
         if not self._stopping:
             self.running = True
             queue._emit("consuming", True)
@@ -174,7 +174,7 @@ class Consumption(Buffered):
                 return
             await self._step()
 
-    def hand_over(self, *, arrived: bool = True) -> Message:
+    def pop_head(self, *, arrived: bool = True) -> Message:
         """The head: it leaves the buffer, and does not go back to the queue any more.
 
         Without ``arrived`` it does, and with it what is handed over behind it, unless :meth:`arrived` is called: once for each, in their order,
@@ -255,7 +255,7 @@ class Consumption(Buffered):
             holder = await self._ask_lease(dead)
             if holder is None or self._stopping:
                 return  # ending releases it
-            if holder == self._token and queue.bus.hold(queue.name, self):
+            if holder == self._token and queue.bus.claim_lease(queue.name, self):
                 queue.leased = True
                 queue.bus.keeper.add(queue)
                 return
@@ -279,12 +279,12 @@ class Consumption(Buffered):
 
     async def _unlease(self) -> None:
         queue = self._queue
-        if queue.bus.hold(queue.name, self):
+        if queue.bus.claim_lease(queue.name, self):
             queue.leased = False
             try:
                 await queue.run(state.release(queue.keys, "", self._token))
             finally:
-                queue.bus.unhold(queue.name, self)  # not before: another consumption of this bus shares the token
+                queue.bus.release_lease(queue.name, self)  # not before: another consumption of this bus shares the token
         self._leasing = False
 
     # -- ending -----------------------------------------------------------------------------------------------------------------------------
@@ -293,13 +293,13 @@ class Consumption(Buffered):
         if self._ended:
             return
         queue = self._queue
-        self._ear.remove(queue.keys.available, self._notified)
+        self._pubsub_connection.remove(queue.keys.available, self._notified)
         self._buffer.clear()
-        if self._out and (not self._token or queue.bus.hold(queue.name, self)):
+        if self._out and (not self._token or queue.bus.claim_lease(queue.name, self)):
             try:
                 await self._give_back()
             except BaseException:
-                queue.bus.unhold(queue.name, self)  # a later consumption of this bus need not wait: it restores what this one leaves
+                queue.bus.release_lease(queue.name, self)  # a later consumption of this bus need not wait: it restores what this one leaves
                 raise
         self._out = False
         if self._leasing:
@@ -339,9 +339,8 @@ class Consumption(Buffered):
         self._wake.clear()
 
     @property
-    def _ear(self) -> Any:
-        ears = self._queue.bus.servers.ears
-        return ears[self._queue.server]
+    def _pubsub_connection(self) -> Any:
+        return self._queue.bus.servers.pubsub[self._queue.server]
 
     def _notified(self, id: bytes | None) -> None:
         """What was received already needs no look, once: in another life of the queue the same id means another message.

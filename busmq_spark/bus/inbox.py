@@ -105,7 +105,7 @@ class Inbox:
             return False
         if not for_application(head):
             return True
-        if not self._iterated and self._channel._heard:
+        if not self._iterated and self._channel._has_message_handler:
             self._take()
             return False
         self._look.clear()
@@ -120,7 +120,7 @@ class Inbox:
         if self._consumption.ending:
             self._look.set()  # ``run`` finds out why
             return None
-        message = unwrap(self._consumption.hand_over(arrived=arrived))
+        message = unwrap(self._consumption.pop_head(arrived=arrived))
         if self.reliable:
             self._acks.seen(message.id, waits=True)
         if not self._at_message:
@@ -143,7 +143,7 @@ class Inbox:
         except ProtocolError as error:
             self._channel._report(error)
         if kind is Kind.LEAVING:
-            await self._channel._say(Kind.HERE)  # the peer that connects next learns that this side is connected
+            await self._channel._send_control(Kind.HERE)  # the peer that connects next learns that this side is connected
         try:
             await self._settle()
         except BusError as error:
@@ -164,4 +164,4 @@ class Inbox:
         """Tell Redis what may be acked; what fails is due again the next time."""
         while self.reliable and (due := self._acks.due):
             await self._queue.run(flows.ack(self._queue.keys, due, ttl_s=self._ttl_s))
-            self._acks.told(due)
+            self._acks.acked(due)

@@ -50,7 +50,7 @@ class Keeper:
         """Touch the object from now on; it has just been touched."""
         self._objects_due[thing] = _due(thing.ttl_s / 3)
 
-    def let_go(self, thing: Persistable) -> None:
+    def remove_object(self, thing: Persistable) -> None:
         """Touch it no more."""
         self._objects_due.pop(thing, None)
 
@@ -85,9 +85,9 @@ class Keeper:
             async with asyncio.timeout(max(TRY_S, min(thing.ttl_s for thing in things) / 3)):
                 found = await link.run(touch([(thing.key, thing.ttl_s) for thing in things]))
         except (BusError, TimeoutError) as error:
-            away = _away(error, link)
+            unreachable = _unreachable(error, link)
             for thing in things:
-                thing.not_touched(away)
+                thing.not_touched(unreachable)
             return
         for thing, alive in zip(things, found, strict=True):
             if thing in self._objects_due:
@@ -103,9 +103,9 @@ class Keeper:
                 found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
                 await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.kept])
         except (BusError, TimeoutError) as error:
-            away = _away(error, link)
+            unreachable = _unreachable(error, link)
             for queue in queues:
-                queue.not_touched(away)
+                queue.not_touched(unreachable)
             return
         for queue, status in zip(queues, found, strict=True):
             if queue in self._due:
@@ -114,7 +114,7 @@ class Keeper:
         await self.announce([queue for queue in queues if queue.discoverable])
 
     async def announce(self, queues: Sequence[Queue]) -> None:
-        """Tell federating buses that these queues are here (protocol 1.11); a notification that is lost is followed by the next."""
+        """Announce these queues to federating buses (protocol 1.11); a notification that is lost is followed by the next."""
         servers = self._bus.servers
         if queues and servers.ready[0]:
             try:
@@ -144,5 +144,5 @@ def _interval_s(queue: Queue) -> float:
     return min(third, LEASE_MS / 3000) if queue.leased else third
 
 
-def _away(error: Exception, link: AnyAsyncLink) -> BusError:
+def _unreachable(error: Exception, link: AnyAsyncLink) -> BusError:
     return error if isinstance(error, BusError) else LinkLost(url=link.endpoint.masked, reason="no answer in good time")

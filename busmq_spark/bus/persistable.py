@@ -161,7 +161,7 @@ class Persistable:
     def _leave(self) -> bool:
         kept, self.kept = self.kept, False
         if kept:
-            self.bus.keeper.let_go(self)
+            self.bus.keeper.remove_object(self)
             self.bus.release(self)
         return kept
 

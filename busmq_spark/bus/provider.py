@@ -19,7 +19,7 @@ from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.replies import ReplyQueues
 from busmq_spark.bus.request import Request
-from busmq_spark.bus.unawaited import next_by_all_means
+from busmq_spark.bus.unawaited import next_or_retry
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import RequestFrame, decode_request
@@ -114,7 +114,7 @@ class Provider:
                 self._room.clear()
                 await self._room.wait()
             consumption.prefetch = min(TAKE_MOST, room, self._left or TAKE_MOST)
-            message = await next_by_all_means(consumption, self._service._report)
+            message = await next_or_retry(consumption, self._service._report)
             if message is None:
                 return
             await self._accept(message)

@@ -5,10 +5,10 @@
         async for message in news:
             print(message.json())
 
-Rule 1. Hearing never waits for a listener. What a slow one has not taken yet waits here, up to ``most`` messages and 64 MB; then the oldest are
-        dropped, counted in ``dropped`` and told once.
-Rule 2. One object is one listener: its handlers of ``message`` hear everything, and so does its loop. Two loops over one object share.
-Rule 3. A subscription outlives lost links and fail-overs; what was published while the link was down is not heard.
+Rule 1. Receiving never waits for a listener. What a slow one has not taken yet waits here, up to ``most`` messages and 64 MB; then the oldest are
+        dropped, counted in ``dropped`` and reported once.
+Rule 2. One object is one listener: its handlers of ``message`` get everything, and so does its loop. Two loops over one object share.
+Rule 3. A subscription outlives lost links and fail-overs; what was published while the link was down is not received.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Pubsub(Emitter):
         self.bus, self.name, self.channel = bus, name, pubsub_channel(name)
         self.most = most
         """How many messages may wait for a slow listener."""
-        self._hearing: _Hearing | None = None
+        self._subscription: _Subscription | None = None
         self._busy = asyncio.Lock()
         self._dropped = 0
 
@@ -65,15 +65,15 @@ class Pubsub(Emitter):
     @property
     def subscribed(self) -> bool:
         """Whether it listens, be the link up or down."""
-        return self._hearing is not None
+        return self._subscription is not None
 
     @property
     def dropped(self) -> int:
         """Messages that were received and dropped, since handlers or the loop were too slow for those before."""
-        return self._dropped + (0 if self._hearing is None else self._hearing.dropped)
+        return self._dropped + (0 if self._subscription is None else self._subscription.dropped)
 
     async def publish(self, value: object) -> None:
-        """Tell every subscriber, this one too. Text and bytes travel as they are, everything else as JSON.
+        """Send to every subscriber, this one too. Text and bytes travel as they are, everything else as JSON.
 
         Raises LinkLost when the connection broke before the reply: whether the message was published is unknown, and it is not published again.
         """
@@ -82,25 +82,25 @@ class Pubsub(Emitter):
     async def subscribe(self) -> None:
         """Subscribe: what is published after this returns is received. Waits while Redis is unreachable; no error when subscribed already."""
         async with self._busy:
-            if self._hearing is not None:
+            if self._subscription is not None:
                 return
-            hearing = _Hearing(self, self.most)
-            await self._begin_hearing(hearing.heard)
-            self._hearing = hearing
+            subscription = _Subscription(self, self.most)
+            await self._start_receiving(subscription.on_message)
+            self._subscription = subscription
             self.bus.adopt(self)
-            hearing.task = self.bus.spawn(hearing.tell(), f"telling what {self.name} says")
+            subscription.task = self.bus.spawn(subscription.call_handlers(), f"handlers of pubsub {self.name}")
         self._emit("subscribed")
 
     async def unsubscribe(self) -> None:
         """Unsubscribe. Messages received and not taken yet are dropped, and the loop ends. No error when not subscribed."""
         async with self._busy:
-            hearing, self._hearing = self._hearing, None
-            if hearing is None:
+            subscription, self._subscription = self._subscription, None
+            if subscription is None:
                 return
-            self._dropped += hearing.dropped
-            self._end_hearing(hearing.heard)
+            self._dropped += subscription.dropped
+            self._stop_receiving(subscription.on_message)
             self.bus.release(self)
-        await hearing.end()  # with the door open: a handler under way may unsubscribe, too
+        await subscription.end()  # with the door open: a handler under way may unsubscribe, too
         self._emit("unsubscribed")
 
     async def detach(self) -> None:
@@ -109,64 +109,64 @@ class Pubsub(Emitter):
 
     def __aiter__(self) -> AsyncIterator[Published]:
         """The messages received from the subscription until its end."""
-        if self._hearing is None:
+        if self._subscription is None:
             raise StateError(
                 event="listen to", what=f"pubsub {self.name!r}", state="not subscribed", remedy="Call subscribe() first, or use 'async with'"
             )
-        return aiter(self._hearing)
+        return aiter(self._subscription)
 
-    async def _begin_hearing(self, hear: Callable[[bytes | None], None]) -> None:
-        """Call ``hear`` with every message, and with None when subscribed again."""
-        await self.bus.servers.ears[0].add(self.channel, hear)
+    async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
+        """Call ``on_message`` with every message, and with None when subscribed again."""
+        await self.bus.servers.pubsub[0].add(self.channel, on_message)
 
-    def _end_hearing(self, hear: Callable[[bytes | None], None]) -> None:
-        self.bus.servers.ears[0].remove(self.channel, hear)
+    def _stop_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
+        self.bus.servers.pubsub[0].remove(self.channel, on_message)
 
 
-class _Hearing:
+class _Subscription:
     """One subscription: the messages received, on their way to handlers and to the loop."""
 
     def __init__(self, owner: Pubsub, most: int) -> None:
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
         self._for_handlers, self._for_loop = Buffer(most, MOST_BYTES), Buffer(most, MOST_BYTES)
-        self._wake_teller, self._wake_loop = asyncio.Event(), asyncio.Event()
-        self._looping = self._ended = self._again = self._told = False
+        self._wake_handlers, self._wake_loop = asyncio.Event(), asyncio.Event()
+        self._looping = self._ended = self._again = self._reported = False
 
     @property
     def dropped(self) -> int:
         return self._for_handlers.dropped + self._for_loop.dropped
 
-    def heard(self, payload: bytes | None) -> None:
-        """Called by the ear, which must not wait and must not fail. None: subscribed once more."""
+    def on_message(self, payload: bytes | None) -> None:
+        """Called by the connection, which must not wait and must not fail. None: subscribed once more."""
         if payload is None:
             self._again = True
-            self._wake_teller.set()
+            self._wake_handlers.set()
             return
         handled = self._owner.has_handlers("message")
         out = 0
         if handled:
             out += self._for_handlers.put(payload)
-            self._wake_teller.set()
+            self._wake_handlers.set()
         if self._looping or not handled:  # kept for a loop that may begin later, unless a handler took it
             out += self._for_loop.put(payload)
             self._wake_loop.set()
         if out:
-            self._wake_teller.set()
+            self._wake_handlers.set()
 
-    async def tell(self) -> None:
+    async def call_handlers(self) -> None:
         """Call the handlers, one message after the other."""
         owner = self._owner
         while not self._ended:
-            await self._wake_teller.wait()
-            self._wake_teller.clear()
+            await self._wake_handlers.wait()
+            self._wake_handlers.clear()
             if self._again:
                 self._again = False
                 owner._emit("subscribed")
             while self._for_handlers and not self._ended:
                 await owner._emit_in_turn("message", Published(self._for_handlers.take()))
-            if self.dropped and not self._told:
-                self._told = True
+            if self.dropped and not self._reported:
+                self._reported = True
                 owner._report(MessagesMissed(pubsub=owner.name, dropped=self.dropped))
 
     def __aiter__(self) -> Self:
@@ -188,6 +188,6 @@ class _Hearing:
         self._for_handlers.clear()
         self._for_loop.clear()
         self._wake_loop.set()
-        self._wake_teller.set()
+        self._wake_handlers.set()
         if self.task is not None and self.task is not asyncio.current_task():
             await asyncio.wait([self.task])

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class Order(Generic[V]):
-    """Values of one call of push or push_many; ``cut`` of them have been sent, ``ids`` are those stored."""
+class PendingPush(Generic[V]):
+    """Values of one call of push or push_many; ``sent`` of them have been sent, ``ids`` are those stored."""
 
-    __slots__ = ("cut", "future", "ids", "single", "values")
+    __slots__ = ("future", "ids", "sent", "single", "values")
 
     def __init__(self, values: Sequence[V], future: asyncio.Future[Any], *, single: bool) -> None:
         self.values, self.future, self.single = values, future, single
-        self.cut = 0
+        self.sent = 0
         self.ids: list[int] = []
 
     def stored(self, first: int, count: int) -> None:
@@ -43,7 +43,7 @@ class Order(Generic[V]):
 
     def failed(self, error: BusError | None) -> None:
         """Nothing more of it is sent; None cancels it."""
-        self.cut = len(self.values)
+        self.sent = len(self.values)
         if self.future.done():
             return
         if error is None:
@@ -52,13 +52,13 @@ class Order(Generic[V]):
             self.future.set_exception(error)
 
 
-class Pump:
+class PushPipeline:
     """What one queue has to push."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._orders: deque[Order[bytes]] = deque()
-        self._chunk: list[tuple[Order[bytes], int]] = []
+        self._pending: deque[PendingPush[bytes]] = deque()
+        self._chunk: list[tuple[PendingPush[bytes], int]] = []
         self._values: list[bytes] = []
         self._under_way = False
         self._idle: asyncio.Event | None = None
@@ -70,7 +70,7 @@ class Pump:
         if not values:
             future.set_result([])
             return future
-        self._orders.append(Order(values, future, single=single))
+        self._pending.append(PendingPush(values, future, single=single))
         if not self._under_way:
             self._under_way = True
             loop.call_soon(self._next)
@@ -84,7 +84,7 @@ class Pump:
 
     def _next(self) -> None:
         """Send the next chunk, if anything waits."""
-        self._cut()
+        self._next_chunk()
         if not self._values:
             self._under_way = False
             if self._idle is not None:
@@ -93,29 +93,29 @@ class Pump:
             return
         reply = self._queue.begin_push(self._values)
         if reply is None:
-            self._look_into(None)
+            self._start_recovery(None)
         else:
-            reply.add_done_callback(self._answered)
+            reply.add_done_callback(self._on_reply)
 
-    def _answered(self, reply: asyncio.Future[list[Any]]) -> None:
+    def _on_reply(self, reply: asyncio.Future[list[Any]]) -> None:
         if reply.cancelled() or (error := reply.exception()) is not None:
             self._lost(LinkLost(url=self._queue.address, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
             self._next()
             return
         found = reply.result()[0]
         if isinstance(found, Exception) or found[1] != len(self._values):
-            self._look_into(found)
+            self._start_recovery(found)
             return
         self._stored(found[0], found[1])
         self._next()
 
-    def _look_into(self, found: Any) -> None:
+    def _start_recovery(self, found: Any) -> None:
         try:
-            self._queue.bus.spawn(self._slow(found), f"pushing to {self._queue.name}")
+            self._queue.bus.spawn(self._recover(found), f"pushing to {self._queue.name}")
         except BusError:  # the bus is closed
             self._give_up()
 
-    async def _slow(self, found: Any) -> None:
+    async def _recover(self, found: Any) -> None:
         """A chunk that was not sent, that was refused (then nothing was done), or that did not fit."""
         try:
             if found is None or isinstance(found, Exception) or found[1] < 0:
@@ -133,41 +133,41 @@ class Pump:
     def _stored(self, first: int, count: int, maxsize: int = 0) -> None:
         """The first ``count`` values of the chunk have ids from ``first`` on; the others had no room below ``maxsize``."""
         self._queue.pushed += count
-        for order, size in self._chunk:
+        for push, size in self._chunk:
             fitting = min(size, count)
             if fitting:
-                order.stored(first, fitting)
+                push.stored(first, fitting)
             first, count = first + fitting, count - fitting
             if fitting < size:
-                left = len(order.values) - len(order.ids)
-                order.failed(QueueFull(queue=self._queue.name, maxsize=maxsize, left=left, waited=""))
+                left = len(push.values) - len(push.ids)
+                push.failed(QueueFull(queue=self._queue.name, maxsize=maxsize, left=left, waited=""))
 
     def _lost(self, error: BusError) -> None:
-        for order, _ in self._chunk:
-            order.failed(error)
+        for push, _ in self._chunk:
+            push.failed(error)
 
     def _give_up(self) -> None:
-        for order in (*(order for order, _ in self._chunk), *self._orders):
-            order.failed(None)
+        for push in (*(push for push, _ in self._chunk), *self._pending):
+            push.failed(None)
         self._next()
 
-    def _cut(self) -> None:
+    def _next_chunk(self) -> None:
         """The values that go together next, and whose they are."""
         self._chunk, self._values = [], []
         room = CHUNK_BYTES
-        while self._orders and len(self._values) < CHUNK_MESSAGES:
-            order = self._orders[0]
-            part = order.values[order.cut : order.cut + CHUNK_MESSAGES - len(self._values)]
+        while self._pending and len(self._values) < CHUNK_MESSAGES:
+            push = self._pending[0]
+            part = push.values[push.sent : push.sent + CHUNK_MESSAGES - len(self._values)]
             room -= sum(map(len, part))
             if room < 0:
                 part = _fitting(part, room + sum(map(len, part)), alone=not self._values)
             if part:
-                self._chunk.append((order, len(part)))
+                self._chunk.append((push, len(part)))
                 self._values += part
-                order.cut += len(part)
-            if order.cut < len(order.values):
+                push.sent += len(part)
+            if push.sent < len(push.values):
                 return
-            self._orders.popleft()
+            self._pending.popleft()
 
 
 def _fitting(values: Sequence[bytes], room: int, *, alone: bool) -> Sequence[bytes]:

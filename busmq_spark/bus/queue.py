@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from busmq_spark.bus.any_queue import AnyQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
-from busmq_spark.bus.push import Pump
+from busmq_spark.bus.push import PushPipeline
 from busmq_spark.core import queue as flows
 from busmq_spark.core import subscription
 from busmq_spark.core.flow import Flow, T
@@ -48,11 +48,11 @@ class Queue(AnyQueue):
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0
         """Index of the server that has the queue; known once attached."""
-        self._wanted = (flows.LONG_TTL_S, 0)
+        self._attach_args = (flows.LONG_TTL_S, 0)
         self._born = ""
         self._servers: Servers | None = None
-        self._away = False
-        self._pump = Pump(self)
+        self._unreachable = False
+        self._push_pipeline = PushPipeline(self)
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -68,7 +68,7 @@ class Queue(AnyQueue):
         async with self._busy:
             if self.attached:
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
-            self._wanted, self.handed = (ttl_s, maxsize), 0
+            self._attach_args, self.handed = (ttl_s, maxsize), 0
             self._emit("attaching")
             existed = await self._join(discoverable)
             self.discoverable = discoverable
@@ -87,7 +87,7 @@ class Queue(AnyQueue):
             self._emit("detaching")
             try:
                 await self.stop()
-                await self._pump.flushed()
+                await self._push_pipeline.flushed()
                 await self._warn_if_short()
             finally:
                 self.bus.keeper.remove(self)
@@ -110,7 +110,7 @@ class Queue(AnyQueue):
         broke before the reply: then it is unknown whether the message is stored. Awaiting it is the back-pressure.
         """
         self._need_attached("push to")
-        return self._pump.add((encode(value),), single=True)
+        return self._push_pipeline.add((encode(value),), single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """Append messages in order, in few round trips; the result are their ids. What others push meanwhile may come in between.
@@ -118,7 +118,7 @@ class Queue(AnyQueue):
         The future fails with QueueFull when there is no room for the last ``details["left"]`` of them; those before are stored.
         """
         self._need_attached("push to")
-        return self._pump.add([encode(value) for value in values], single=False)
+        return self._push_pipeline.add([encode(value) for value in values], single=False)
 
     def begin_push(self, values: Any) -> asyncio.Future[list[Any]] | None:
         """Send one chunk the quickest way; None when the link is down."""
@@ -249,7 +249,7 @@ class Queue(AnyQueue):
 
     def touched(self, status: int) -> None:
         """What the keeper found: 1 alive, 0 gone, -1 another holds the lease. The consumer then reads Redis itself: pub/sub may lose messages."""
-        self._away = False
+        self._unreachable = False
         if self._consumption is not None:
             self._consumption.look()
         if status == 0 and self.attached:
@@ -260,13 +260,13 @@ class Queue(AnyQueue):
     def not_touched(self, error: BusError) -> None:
         """The server could not be reached, in good time; keeper and consumer go on trying."""
         log.debug("queue %r was not touched: %s", self.name, error)
-        if not self._away and self._handlers.get("error"):
+        if not self._unreachable and self._handlers.get("error"):
             self._emit("error", error)
-        self._away = True
+        self._unreachable = True
 
     async def _warn_if_short(self) -> None:
         """What this object pushed may expire unread: the queue has a shorter ttl, of the program that created it, than was asked for here."""
-        if not self.pushed or self.ttl_s >= min(SHORT_TTL_S, self._wanted[0]) or self.name in self.bus.warned:
+        if not self.pushed or self.ttl_s >= min(SHORT_TTL_S, self._attach_args[0]) or self.name in self.bus.warned:
             return
         with suppress(BusError, TimeoutError):
             async with asyncio.timeout(WARN_S):
@@ -288,7 +288,7 @@ class Queue(AnyQueue):
 
     async def _join(self, discoverable: bool) -> bool:
         self.server, self._servers = await self._place(), self.bus.servers
-        ttl_s, maxsize = self._wanted
+        ttl_s, maxsize = self._attach_args
         flow = flows.attach(self.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize, discover=discoverable)
         found = await self.bus.servers.commands[self.server].run(flow)
         self.ttl_s = found.ttl_s

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.clock import ServerClock
-from busmq_spark.bus.unawaited import next_by_all_means
+from busmq_spark.bus.unawaited import next_or_retry
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, decode_reply, error_text
@@ -115,7 +115,7 @@ class Requester:
         await self._requests.push(RequestFrame(data, req_id, reply_to, expires_ms).encode())
 
     async def _read(self, consumption: Consumption) -> None:
-        while (message := await next_by_all_means(consumption, self._service._report)) is not None:
+        while (message := await next_or_retry(consumption, self._service._report)) is not None:
             self._arrived(message)
 
     def _arrived(self, message: Message) -> None:

@@ -17,9 +17,9 @@ from busmq_spark.core.keys import hash_index
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology import eviction
 from busmq_spark.topology.address import Address
-from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
 from busmq_spark.topology.links import async_links
+from busmq_spark.topology.pubsub_connection import PubSubConnection
 
 if TYPE_CHECKING:
     from busmq_spark.topology.links import AnyAsyncLink
@@ -38,15 +38,15 @@ class Servers:
         self.commands: list[AnyAsyncLink] = async_links(address, None, reply_s)
         self.takes: list[AnyAsyncLink] = async_links(address, 0.0, reply_s)
         """Without patience: consumers have more of it than any link."""
-        self.ears = [Ear(endpoint, reply_s) for endpoint in ((AnyOf(address.servers),) if address.cluster else address.endpoints)]
+        self.pubsub = [PubSubConnection(endpoint, reply_s) for endpoint in ((AnyOf(address.servers),) if address.cluster else address.endpoints)]
         self.ready = [False] * len(self.commands)
         self._on_change, self._reply_s = on_change, reply_s
         self._known: dict[str, tuple[int, float]] = {}
 
     def start(self, spawn: Callable[..., Any]) -> None:
         """Begin to listen and to watch, as tasks of the bus."""
-        for index, ear in enumerate(self.ears):
-            spawn(self._listen(ear, index), f"listening to server {index}")
+        for index, connection in enumerate(self.pubsub):
+            spawn(self._listen(connection, index), f"listening to server {index}")
             spawn(self._watch(index), f"watching server {index}")
 
     async def first_contact(self) -> None:
@@ -95,28 +95,28 @@ class Servers:
 
     async def close(self) -> None:
         """Close every link."""
-        for ear in self.ears:
-            ear.drop()
+        for connection in self.pubsub:
+            connection.drop()
         for link in (*self.commands, *self.takes):
             with suppress(BusError):
                 await link.close()
 
-    async def _listen(self, ear: Ear, index: int) -> None:
+    async def _listen(self, connection: PubSubConnection, index: int) -> None:
         try:
-            await ear.run()
+            await connection.run()
         except BusError as error:
             self._set(index, error)
             raise
 
     async def _watch(self, index: int) -> None:
         """Ping a server every second, as npm busmq does, and say when it comes or goes. It has come when what is published is received, too."""
-        link, ear = self.commands[index], self.ears[index]
+        link, connection = self.commands[index], self.pubsub[index]
         while True:
             try:
                 await self._ping(link)
                 if not self.ready[index]:
                     async with asyncio.timeout(PING_S):
-                        await ear.whole()
+                        await connection.subscribed()
                 self._set(index, None)
             except TimeoutError:
                 continue

@@ -5,8 +5,8 @@
         for message in orders.consume(max=1):
             print(message.json())
 
-Rule 1. Not a second implementation: a loop in a thread of its own runs the bus, and a Face hands calls over to it and waits.
-Rule 2. What is awaited there returns its result here, what is iterated there is iterated here, and an object of the bus comes as a Face.
+Rule 1. Not a second implementation: a loop in a thread of its own runs the bus, and a SyncProxy hands calls over to it and waits.
+Rule 2. What is awaited there returns its result here, what is iterated there is iterated here, and an object of the bus comes as a SyncProxy.
 Rule 3. Handlers of events (plain functions) run one after the other in a thread of their own, so they may call the bus; what they raise is logged.
         Functions given to ``queue.each`` and ``service.serve`` run on the loop: they must not block or call the bus.
 Rule 4. A consumption is a plain iterator here; ``queue.stop()`` ends it.
@@ -35,7 +35,7 @@ _HOMES = ("busmq_spark.bus.", "busmq_spark.federation.client.")
 log = logging.getLogger("busmq_spark")
 
 
-class Portal:
+class LoopThread:
     """A thread whose loop runs the bus from ``open`` to ``close``. Ctrl-C in the waiting thread leaves the bus as it is."""
 
     def __init__(self) -> None:
@@ -95,11 +95,11 @@ class Portal:
                     self._over.set_result(None)
 
 
-class Face:
+class SyncProxy:
     """One object of the bus, called plainly. Attributes are those of the object itself."""
 
-    def __init__(self, thing: Any, portal: Portal) -> None:
-        self._thing, self._portal = thing, portal
+    def __init__(self, thing: Any, loop_thread: LoopThread) -> None:
+        self._thing, self._loop_thread = thing, loop_thread
 
     def __repr__(self) -> str:
         return f"{self._thing!r} (synchronous)"
@@ -116,21 +116,21 @@ class Face:
         return partial(self._ask, found) if inspect.ismethod(found) else self._plain(found)
 
     def __enter__(self) -> Self:
-        self._portal.call(self._thing.__aenter__())
+        self._loop_thread.call(self._thing.__aenter__())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._portal.call(self._thing.__aexit__(kind, error, trace))
+        self._loop_thread.call(self._thing.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Any]:
-        return _iterate(aiter(self._thing), self._portal)
+        return _iterate(aiter(self._thing), self._loop_thread)
 
     def _ask(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def work() -> Any:
             outcome = method(*(_bare(arg) for arg in args), **{name: _bare(value) for name, value in options.items()})
             return await outcome if inspect.isawaitable(outcome) and not isinstance(outcome, asyncio.Task) else outcome
 
-        return self._plain(self._portal.call(work()))
+        return self._plain(self._loop_thread.call(work()))
 
     def _listen(self, how: str, event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         method, key = getattr(self._thing, how), (event, handler)
@@ -138,8 +138,8 @@ class Face:
         if how == "off":
             found = handlers.pop(key, None)
         else:
-            assert self._portal.handlers is not None
-            found = handlers[key] = partial(self._portal.handlers.submit, _logged, handler, event)
+            assert self._loop_thread.handlers is not None
+            found = handlers[key] = partial(self._loop_thread.handlers.submit, _logged, handler, event)
         if found is not None:
             self._ask(method, event, found)
         return handler
@@ -147,15 +147,15 @@ class Face:
     def _plain(self, found: Any) -> Any:
         """A result as the caller may use it."""
         if isinstance(found, AsyncIterator):
-            return _iterate(found, self._portal)
+            return _iterate(found, self._loop_thread)
         if isinstance(found, asyncio.Task):
-            return _Running(found, self._portal)
+            return _Running(found, self._loop_thread)
         if isinstance(found, PersistedDict):
-            return _DictFace(found, self._portal)
-        return Face(found, self._portal) if type(found).__module__.startswith(_HOMES) else found
+            return _SyncDict(found, self._loop_thread)
+        return SyncProxy(found, self._loop_thread) if type(found).__module__.startswith(_HOMES) else found
 
 
-class _DictFace(Face):
+class _SyncDict(SyncProxy):
     """A persisted dictionary: what is read and written by ``[]`` is so on the loop, too."""
 
     def __getitem__(self, name: str) -> Any:
@@ -174,25 +174,25 @@ class _DictFace(Face):
         return int(self._ask(self._thing.__len__))
 
 
-class SyncBus(Face):
+class SyncBus(SyncProxy):
     """The bus, entered with ``with``."""
 
     def __init__(self, bus: Bus) -> None:
-        super().__init__(bus, Portal())
+        super().__init__(bus, LoopThread())
 
     def __enter__(self) -> Self:
-        self._portal.open(self._thing)
+        self._loop_thread.open(self._thing)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._portal.close()
+        self._loop_thread.close()
 
 
 class _Running:
     """A task of the bus, such as that of ``queue.each``."""
 
-    def __init__(self, task: asyncio.Task[Any], portal: Portal) -> None:
-        self._task, self._portal = task, portal
+    def __init__(self, task: asyncio.Task[Any], loop_thread: LoopThread) -> None:
+        self._task, self._loop_thread = task, loop_thread
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -204,7 +204,7 @@ class _Running:
         async def work() -> Any:
             return await asyncio.shield(self._task)
 
-        return self._portal.call(work())
+        return self._loop_thread.call(work())
 
 
 def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
@@ -217,17 +217,17 @@ def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
 
 
 def _bare(value: Any) -> Any:
-    return value._thing if isinstance(value, Face) else value
+    return value._thing if isinstance(value, SyncProxy) else value
 
 
-def _iterate(source: Any, portal: Portal) -> Iterator[Any]:
+def _iterate(source: Any, loop_thread: LoopThread) -> Iterator[Any]:
     """The items of an asynchronous iterator. Messages that are there already cost no hop between threads."""
     stored = getattr(source, "next_stored", lambda: None)
     while True:
         item = stored()
         if item is None:
             try:
-                item = portal.call(source.__anext__())
+                item = loop_thread.call(source.__anext__())
             except StopAsyncIteration:
                 return
         yield item

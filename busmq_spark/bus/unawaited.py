@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LONGEST_PAUSE_S = 5.0
 
 
-async def next_by_all_means(consumption: Consumption, report: Callable[[BusError], None]) -> Message | None:
+async def next_or_retry(consumption: Consumption, report: Callable[[BusError], None]) -> Message | None:
     """The next message, None at the end. What Redis refuses (out of memory, say) is reported, and asked again after a pause."""
     pause_s = 0.1
     while True:

@@ -68,19 +68,19 @@ def _show_queue(out: Output, queue: Overview) -> None:
     expires = f"expires in {duration(queue.expires_ms / 1000)} unless somebody pushes or reads" if queue.expires_ms >= 0 else "never expires"
     rows: list[tuple[str, str]] = [
         ("messages", f"{number(state.count)}{f' of at most {number(state.maxsize)}' if state.maxsize else ''}"),
-        ("ids", f"{ids}; the last id given is {state.given}"),
+        ("ids", f"{ids}; the last id given is {state.last_id}"),
         ("unacked", f"{count(queue.unacked, 'message')} taken by a reliable consumer, not acknowledged" if queue.unacked else "none"),
         ("ttl", f"{duration(state.ttl_s)}; {expires}"),
         ("read by", reader_names(queue) or "nobody with a lease"),
-        *((f"subscription {name}", _lag(last, state.given)) for name, last in sorted(queue.subscriptions.items())),
+        *((f"subscription {name}", _lag(last, state.last_id)) for name, last in sorted(queue.subscriptions.items())),
         ("incarnation", state.born or "not named yet (only npm peers have used it)"),
         ("server", queue.server),
     ]
     _print(out, f"queue {queue.name}", rows)
 
 
-def _lag(last: int, given: int) -> str:
-    return f"acknowledged up to {last}, {count(given - last, 'message')} behind"
+def _lag(last: int, last_id: int) -> str:
+    return f"acknowledged up to {last}, {count(last_id - last, 'message')} behind"
 
 
 def _show_server(out: Output, server: ServerReport) -> None:

@@ -35,7 +35,7 @@ class Overview:
             "messages": state.count,
             "oldest_id": state.oldest or None,
             "newest_id": state.newest or None,
-            "last_id": state.given,
+            "last_id": state.last_id,
             "unacked": self.unacked,
             "ttl_s": state.ttl_s,
             "expires_in_s": round(self.expires_ms / 1000, 1) if self.expires_ms >= 0 else None,

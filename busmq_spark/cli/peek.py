@@ -52,7 +52,7 @@ def peek(  # noqa: PLR0913  the options of a command
         if wanted and not (state.count and low <= state.newest and high >= state.oldest):
             raise NoSuchMessage(queue=queue, wanted=_named(low, high), found=_holds(state))
         if not state.count:
-            out.note(f"queue {queue} is empty; the last id given was {state.given}")
+            out.note(f"queue {queue} is empty; the last id given was {state.last_id}")
         shown = 0
         for messages in read(place, max(low, state.oldest), min(high, state.newest)):
             writer.write(messages)
@@ -83,7 +83,7 @@ def _named(low: int, high: int) -> str:
 
 
 def _holds(state: QueueState) -> str:
-    return f"ids {state.oldest}..{state.newest}" if state.count else f"no messages now (the last id given was {state.given})"
+    return f"ids {state.oldest}..{state.newest}" if state.count else f"no messages now (the last id given was {state.last_id})"
 
 
 def _mention_the_rest(out: Output, state: QueueState, shown: int, *, asked: bool) -> None:

@@ -153,4 +153,4 @@ def _answer(out: Output, sender: Sender) -> None:
         )
         return
     new = "" if sender.attached.existed else "new "
-    out.say(f"Pushed {count(sender.stored, 'message')} to {new}queue {queue}: {number(state.count)} stored, newest id {state.given}.")
+    out.say(f"Pushed {count(sender.stored, 'message')} to {new}queue {queue}: {number(state.count)} stored, newest id {state.last_id}.")

@@ -62,7 +62,7 @@ def _columns(many_servers: bool) -> list[tuple[str, str]]:
 
 def _row(queue: Overview, many_servers: bool) -> list[str | Text]:
     state = queue.state
-    ids = f"{state.oldest}..{state.newest}" if state.count else (f"none since {state.given}" if state.given else "")
+    ids = f"{state.oldest}..{state.newest}" if state.count else (f"none since {state.last_id}" if state.last_id else "")
     expires_s = queue.expires_ms / 1000
     soon = queue.expires_ms >= 0 and expires_s < min(60, state.ttl_s / 4)
     return [

@@ -49,10 +49,10 @@ def subscribe(
         last = place.link.run(register(place.keys, name, where, is_dead))
         state = place.state()
     if as_json:
-        out.record(queue=queue, subscription=name, created=name not in known, acked=last, behind=max(0, state.given - last))
+        out.record(queue=queue, subscription=name, created=name not in known, acked=last, behind=max(0, state.last_id - last))
         return
     begins = "keeps its place" if name in known else "begins"
-    out.say(f"Subscription {name} of queue {queue} {begins} after id {last}: {count(max(0, state.given - last), 'message')} to read.")
+    out.say(f"Subscription {name} of queue {queue} {begins} after id {last}: {count(max(0, state.last_id - last), 'message')} to read.")
     if name not in known and start == "earliest" and state.floor > 0:
         out.warn(f"{count(state.floor, 'message')} (ids 1..{state.floor}) had left the queue before")
 

@@ -16,7 +16,7 @@ from busmq_spark.cli.target import Place, existing, opened
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.state import QueueState
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.listen import Bell
+from busmq_spark.topology.push_notifier import PushNotifier
 
 POLL_S = 1.0
 """Looked at this often even when no notification came; a notification wakes sooner."""
@@ -74,17 +74,17 @@ class _News:
     """Waits for a push to one queue."""
 
     def __init__(self, place: Place) -> None:
-        self._rung = threading.Event()
-        self._bell = Bell(place.link.endpoint, self._rung)
-        self._bell.listen([place.keys.available])
+        self._notified = threading.Event()
+        self._notifier = PushNotifier(place.link.endpoint, self._notified)
+        self._notifier.listen([place.keys.available])
 
     def __call__(self) -> None:
         """Returns at a push, and after POLL_S in any case. Raises BrokenPipeError when the reader of stdout has closed it.
 
         Without that, ``busmq tail quiet | head -1`` would stay until the next message is written.
         """
-        self._rung.wait(POLL_S)
-        self._rung.clear()
+        self._notified.wait(POLL_S)
+        self._notified.clear()
         watched = select.poll()
         watched.register(sys.stdout.fileno(), 0)
         if any(event & select.POLLERR for _, event in watched.poll(0)):
@@ -92,7 +92,7 @@ class _News:
 
     def stop(self) -> None:
         """No more news are wanted."""
-        self._bell.stop()
+        self._notifier.stop()
 
 
 class Follower:
@@ -102,7 +102,7 @@ class Follower:
         self._writer, self._place, self._note = writer, place, writer.out.note
         self._name = shown(place.keys.name)
         self._born = state.born
-        self._done = (since or state.given - last + 1) - 1
+        self._done = (since or state.last_id - last + 1) - 1
         """The last id shown, or passed over."""
         if since is None:
             self._done = max(self._done, state.floor)
@@ -126,7 +126,7 @@ class Follower:
             if not self._gone:
                 self._note(f"queue {self._name} expired or was closed; waiting for it to come back")
             self._gone = True
-        elif self._gone or state.given < self._done or (self._born and state.born and state.born != self._born):
+        elif self._gone or state.last_id < self._done or (self._born and state.born and state.born != self._born):
             self._note(f"queue {self._name} was created again, its ids began at 1")
             self._gone, self._born, self._done = False, state.born, 0
         self._born = self._born or state.born

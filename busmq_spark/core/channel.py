@@ -80,7 +80,7 @@ class Acks:
         last = self._open[0] - 1 if self._open else self._seen
         return last if last > self._done else 0
 
-    def told(self, id: int) -> None:
+    def acked(self, id: int) -> None:
         """Redis has acked up to ``id``; until then the same id stays due."""
         if id <= self._seen:
             self._done = max(self._done, id)

@@ -86,7 +86,7 @@ class QueueKeys:
         """Ours. String with a ttl: which query reads this queue, or this subscription of it."""
         return f"{self.base}:lease:{subscription}"
 
-    def hand(self, consumer: str) -> str:
+    def in_flight(self, consumer: str) -> str:
         """Ours. Pair list: what one unreliable consumer took last; ``consumer`` must be unique for ever."""
         return f"{self.base}:hand:{consumer}"
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
-UNTOLD = -1
+UNKNOWN_ID = -1
 """Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/plain/queue.py)."""
 SAMPLED = 16
 """Where bytes are estimated, one message in so many is measured, at most."""
@@ -41,8 +41,8 @@ class QueueState:
     born: str
     """Incarnation; empty when none of our parts has touched this life of the queue."""
     maxsize: int
-    given: int
-    """The id given last, or UNTOLD."""
+    last_id: int
+    """The id given last, or UNKNOWN_ID."""
     oldest: int
     newest: int
     count: int
@@ -58,7 +58,7 @@ class QueueState:
     @property
     def floor(self) -> int:
         """The position from which everything stored can be read: one before the oldest message, or the last id given when it is empty."""
-        return self.oldest - 1 if self.count else self.given
+        return self.oldest - 1 if self.count else self.last_id
 
 
 def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
@@ -72,8 +72,8 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
 
 
 def _state(queue: str, row: tuple[Any, ...]) -> QueueState:
-    ttl_s, born, maxsize, given, oldest, newest, count, mark, newest_mark = row
-    ids = (_id(queue, "last id", given), _id(queue, "oldest stored id", oldest or b"0"), _id(queue, "newest stored id", newest or b"0"))
+    ttl_s, born, maxsize, last_id, oldest, newest, count, mark, newest_mark = row
+    ids = (_id(queue, "last id", last_id), _id(queue, "oldest stored id", oldest or b"0"), _id(queue, "newest stored id", newest or b"0"))
     return QueueState(ttl_s, born.decode(), maxsize, *ids, int(count), mark.decode(), newest_mark.decode())
 
 

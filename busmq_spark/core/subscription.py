@@ -54,8 +54,8 @@ def register(keys: QueueKeys, name: str, start: str | int = "earliest", is_dead:
     check_name(name)
     if start not in ("earliest", "latest"):
         [state] = yield from states([(keys, -1)])
-        if type(start) is not int or not 0 <= start <= state.given:
-            raise ConfigError(reason=f"start is {start!r}; expected earliest, latest or a last id that counts as read, up to {state.given}")
+        if type(start) is not int or not 0 <= start <= state.last_id:
+            raise ConfigError(reason=f"start is {start!r}; expected earliest, latest or a last id that counts as read, up to {state.last_id}")
     holder = ((yield command("GET", keys.lease(""))) or b"").decode()
     if holder and not is_dead(holder):
         remedy = "That query would lose messages to others: stop it, and give it an option 'subscription' of its own"
@@ -73,11 +73,11 @@ def listed(keys: QueueKeys) -> Flow[list[Subscription]]:
     leases = (yield [command("GET", keys.lease(name)) for name in acked]) if acked else []
     found = []
     for (name, last), lease in zip(acked.items(), leases, strict=True):
-        reached = max((other for each, other in acked.items() if each != name), default=state.given)
+        reached = max((other for each, other in acked.items() if each != name), default=state.last_id)
         since = int(fields.get(f":at:{name}", 0))
         idle_s = max(0, int(now) - since) if since and int(now) else None
-        back = max(0, min(reached, state.given) - max(last, state.floor))
-        found.append(Subscription(name, last, max(0, state.given - last), back, idle_s, (lease or b"").decode()))
+        back = max(0, min(reached, state.last_id) - max(last, state.floor))
+        found.append(Subscription(name, last, max(0, state.last_id - last), back, idle_s, (lease or b"").decode()))
     return found
 
 

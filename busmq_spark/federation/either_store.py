@@ -9,9 +9,9 @@ from typing import Any, Protocol, cast
 
 from busmq_spark.errors import FederationRefused
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.store import FederatedBell, FederatedStore
+from busmq_spark.federation.bulk.store import FederatedPushNotifier, FederatedStore
 from busmq_spark.federation.plain.store import PlainStore
-from busmq_spark.store.protocol import Bells, ReadStore, WriteStore
+from busmq_spark.store.protocol import PushNotifiers, ReadStore, WriteStore
 
 NO_BULK = (401, 101)
 """What npm's server answers to a bulk handshake: it reads the secret from the URL only, and has no subprotocols. But 401 may come from anything
@@ -22,7 +22,7 @@ log = logging.getLogger("busmq_spark")
 class LinkStore(ReadStore, WriteStore, Protocol):
     """What stands behind a link."""
 
-    def bells(self, rung: threading.Event) -> list[Bells]:
+    def push_notifiers(self, notified: threading.Event) -> list[PushNotifiers]:
         """What wakes an idle reader, not started."""
         ...
 
@@ -40,9 +40,9 @@ class EitherStore:
             raise AttributeError(name)
         return getattr(self._known(), name)
 
-    def bells(self, rung: threading.Event) -> list[FederatedBell]:
+    def push_notifiers(self, notified: threading.Event) -> list[FederatedPushNotifier]:
         """As of the store; nothing is connected yet."""
-        return self._bulk.bells(rung)
+        return self._bulk.push_notifiers(notified)
 
     def close(self) -> None:
         """What is open."""

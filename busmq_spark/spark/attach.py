@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from busmq_spark.core.state import UNTOLD, AckResult, QueueState
+from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
@@ -19,7 +19,7 @@ from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.loss import Loss, loss_error
 from busmq_spark.store.position import Position
-from busmq_spark.store.protocol import Bells, Creation, SourceStore, Traces
+from busmq_spark.store.protocol import Creation, LossEvidence, PushNotifiers, SourceStore
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.sources import shown, split
 from busmq_spark.topology import eviction
@@ -46,7 +46,7 @@ def mention_changes(checkpoint: Mapping[str, bool], named: Sequence[str]) -> Non
 class Attachment:
     """The queues a streaming reader holds, and the checks between them and its checkpoint."""
 
-    def __init__(self, options: ReadOptions, store: SourceStore, bells: Bells) -> None:
+    def __init__(self, options: ReadOptions, store: SourceStore, push_notifiers: PushNotifiers) -> None:
         self.store = store
         self.queues: list[str] = []
         self.paused: set[str] = set()
@@ -54,7 +54,7 @@ class Attachment:
         self._entering: dict[str, Position] = {}
         """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
         self._options = options
-        self._bells = bells
+        self._push_notifiers = push_notifiers
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
         self.partners = Partners(options, self._token)
@@ -62,7 +62,7 @@ class Attachment:
         self._shared: set[str] = set()
         """Queues whose lease another reader of this query holds."""
 
-    def hold(
+    def acquire(
         self,
         names: Sequence[str],
         known: Mapping[str, Position],
@@ -107,7 +107,7 @@ class Attachment:
                 holders = self.store.holders(found, self._options.subscription)
                 self._shared.update(queue for queue, holder in holders.items() if holder in self.partners.others)
             self._watch({queue: ttls[queue] for queue in found})
-            self._bells.listen(self.queues)
+            self._push_notifiers.listen(self.queues)
 
     def _watch(self, ttls: Mapping[str, int]) -> None:
         """Keep these alive; also those whose lease another reader renews."""
@@ -160,7 +160,7 @@ class Attachment:
         """End threads and connections."""
         self.partners.leave()
         self._keep_alive.stop()
-        self._bells.stop()
+        self._push_notifiers.stop()
         self.store.close()
 
     def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
@@ -229,7 +229,7 @@ class Attachment:
         later = {queue: start for queue, start in starts.items() if start != "earliest"}
         if not later:
             return
-        states = {queue: state for queue, state in self.store.states(dict.fromkeys(later, -1)).items() if state.given != UNTOLD}
+        states = {queue: state for queue, state in self.store.states(dict.fromkeys(later, -1)).items() if state.last_id != UNKNOWN_ID}
         ends = {queue: Position(state.born, self._last_of(queue, later[queue], state)) for queue, state in states.items()}
         self.check_backlog(ends)
         self._entering.update(ends)
@@ -265,22 +265,22 @@ class Attachment:
         entered = self._entering.get(queue)
         start = entered.last if entered and entered.born == state.born else self._first_start(queue, fresh)
         last = self._last_of(queue, start, state)
-        if state.given == UNTOLD:  # the next message is new, and shows the last id
-            return None if last == UNTOLD else Position(state.born, last, "", last)
+        if state.last_id == UNKNOWN_ID:  # the next message is new, and shows the last id
+            return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
         skipped = max(0, state.floor - last)
         if skipped and self._options.fail_on_data_loss:
-            oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.given}"
+            oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
             raise self._error(queue, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
     def _last_of(self, queue: str, start: str | int, state: QueueState) -> int:
         """The last id that counts as read where a queue enters the query."""
-        last = {"earliest": state.floor, "latest": state.given}.get(str(start), start)
+        last = {"earliest": state.floor, "latest": state.last_id}.get(str(start), start)
         assert isinstance(last, int)
-        if last > state.given != UNTOLD:
+        if last > state.last_id != UNKNOWN_ID:
             remedy = "Name that id or a smaller one, or startingOffsets=latest to begin with the next message"
-            raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.given}. {remedy}")
+            raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.last_id}. {remedy}")
         return last
 
     def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
@@ -293,7 +293,7 @@ class Attachment:
         if self._options.subscription:
             self.store.subscribe({queue: "earliest"}, self._options.subscription)  # positions of an ended life went with it
         state = self.store.states({queue: -1}).get(queue)
-        if state is None or not state.exists or state.floor == UNTOLD:
+        if state is None or not state.exists or state.floor == UNKNOWN_ID:
             return None
         return Position(state.born, state.floor, "", state.floor, at.lost + max(1, loss.ids))
 
@@ -315,7 +315,7 @@ class Attachment:
             loss = replace(loss, kind="acknowledged")
         return loss_error(shown(queue), loss, traces, own_listeners=listening)
 
-    def _acked(self, queue: str, traces: Traces) -> int:
+    def _acked(self, queue: str, traces: LossEvidence) -> int:
         """Up to where a query that reads as this one does has acknowledged the queue; 0 when that is not known."""
         if not self._options.subscription:
             return traces.acked

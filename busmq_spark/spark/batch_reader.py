@@ -50,7 +50,7 @@ class BatchReader(DataSourceReader):
             ranges = [
                 Range(queue, state.born or born[queue], first, state.newest, servers[queue])
                 for queue, state in states.items()
-                if state.count and (first := max(state.oldest, self._after(queue, state.given) + 1)) <= state.newest
+                if state.count and (first := max(state.oldest, self._after(queue, state.last_id) + 1)) <= state.newest
             ]
         finally:
             store.close()
@@ -60,7 +60,7 @@ class BatchReader(DataSourceReader):
         # Spark makes one task of None where there are no partitions.
         return read_ranges(self._options, self._schema, partition if isinstance(partition, Partition) else Partition(()))
 
-    def _after(self, queue: str, given: int) -> int:
+    def _after(self, queue: str, last_id: int) -> int:
         """The id that startingOffsets says is read already."""
         start = self._options.start_of(*split(queue))
-        return min(int(start), given) if start != "earliest" else 0
+        return min(int(start), last_id) if start != "earliest" else 0

@@ -93,9 +93,9 @@ class SiteThread(threading.Thread):
         store.place(queues, self._site)
         alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
         self._owner.taken = next((queue for queue, state in alive.items() if state < 0), self._owner.taken)
-        self._hand_over({queue: site for queue, site in store.sites(queues).items() if site != self._site})
+        self._reassign({queue: site for queue, site in store.sites(queues).items() if site != self._site})
 
-    def _hand_over(self, moved: Mapping[str, Site]) -> None:
+    def _reassign(self, moved: Mapping[str, Site]) -> None:
         """What is at another node of the cluster by now shall not wait for this one."""
         if moved:
             with self._lock:

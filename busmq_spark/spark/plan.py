@@ -90,12 +90,13 @@ def lost(at: Position, now: QueueState) -> Loss | None:
     if not now.exists:
         return Loss("expired", f"{following} of incarnation {at.born}", "no such queue")
     if now.born != at.born:
-        return Loss("recreated", f"incarnation {at.born} read up to id {at.last}", f"incarnation {now.born or 'unnamed'} with ids up to {now.given}")
-    if now.given < at.last:
-        return Loss("rolled-back", f"a last id of at least {at.last}", f"last id {now.given}")
+        found = f"incarnation {now.born or 'unnamed'} with ids up to {now.last_id}"
+        return Loss("recreated", f"incarnation {at.born} read up to id {at.last}", found)
+    if now.last_id < at.last:
+        return Loss("rolled-back", f"a last id of at least {at.last}", f"last id {now.last_id}")
     if at.mark and now.mark and at.mark != now.mark:
         return Loss("reissued", f"message {at.last} with fingerprint {at.mark}", f"one with fingerprint {now.mark}")
     if now.floor > at.last:
-        oldest = f"oldest stored id {now.oldest}" if now.count else f"nothing stored after id {now.given}"
+        oldest = f"oldest stored id {now.oldest}" if now.count else f"nothing stored after id {now.last_id}"
         return Loss("removed", following, oldest, now.floor - at.last)
     return None

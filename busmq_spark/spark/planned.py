@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from busmq_spark.spark.plan import lost
 from busmq_spark.store.loss import loss_error
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import ReadStore, Rows, Traces
+from busmq_spark.store.protocol import LossEvidence, ReadStore, Rows
 from busmq_spark.store.sources import shown
 
 log = logging.getLogger("busmq_spark")
@@ -38,7 +38,7 @@ def _changed(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> se
         loss = lost(ends[queue], state)
         if loss is None or loss.kind not in {"rolled-back", "reissued"}:
             continue  # the reader of the range says the rest
-        error = loss_error(shown(queue), loss, Traces(None, 0, empty=False))
+        error = loss_error(shown(queue), loss, LossEvidence(None, 0, empty=False))
         if strict:
             raise error
         log.warning("%s; its rows of this batch are skipped", error)

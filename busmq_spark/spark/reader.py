@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.state import UNTOLD, QueueState
+from busmq_spark.core.state import UNKNOWN_ID, QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
@@ -32,7 +32,7 @@ from busmq_spark.spark.plan import share, tasks
 from busmq_spark.spark.planned import read_planned
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
-from busmq_spark.spark.stores import bells, planning_store, task_store
+from busmq_spark.spark.stores import planning_store, push_notifiers, task_store
 from busmq_spark.store.linked import LinkedStore, within
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import ReadStore, Rows, SourceStore
@@ -98,8 +98,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._held: Mapping[str, Sequence[Rows]] = {}
         self._blind = False
         self._passed_over: frozenset[str] = frozenset()
-        self._untold: frozenset[str] = frozenset()  # empty queues whose last id only the next message shows: they enter with it
-        self._rung: threading.Event | None = None
+        self._unknown_last_ids: frozenset[str] = frozenset()  # empty queues whose last id only the next message shows: they enter with it
+        self._notified: threading.Event | None = None
         self._compared = False  # the queues of the checkpoint with those of the options
         self._discovery: Discovery | None = None
         self._listed: set[str] = set()  # the links that have said to it which queues they have
@@ -141,10 +141,10 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             return self._idle(at, begin)
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and self._ceiling is None)
         positions = self._plan(begin, attachment, known, unlimited=unlimited)
-        if self._blind and attachment.store.away:
+        if self._blind and attachment.store.unavailable:
             self._acks = Acks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
-        listed = {*attachment.store.listed, *self._listed, *(split(queue)[0] for queue in self._untold)}
+        listed = {*attachment.store.listed, *self._listed, *(split(queue)[0] for queue in self._unknown_last_ids)}
         planned = self._offsets.encode(positions, {*(known & set(self._options.sources)), *listed} - {""})
         if at is not None and not new and offsets.alike(planned, at):
             return self._idle(at, begin)
@@ -170,8 +170,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         """The newest ids, from the last planning: lag is this minus the end offset. Of an unreachable link, the ids it reported last."""
         if not self._known or self._attachment is None:
             return None
-        away = self._attachment.store.away
-        report = offsets.nested({queue: {"last": max(0, state.given)} for queue, state in self._known.items()}, away)
+        away = self._attachment.store.unavailable
+        report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self._known.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
         return report
@@ -225,9 +225,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     ) -> Attachment:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``fresh``: whether startingOffsets counts for one."""
         if self._attachment is None:
-            self._rung = threading.Event()
+            self._notified = threading.Event()
             store = planning_store(self._options)
-            self._attachment = Attachment(self._options, store, bells(self._options, store, self._rung))
+            self._attachment = Attachment(self._options, store, push_notifiers(self._options, store, self._notified))
         attachment = self._attachment
         attachment.raise_if_taken()
         names = [spell(source, queue) for source in self._options.sources for queue in self._options.subscribe]
@@ -239,14 +239,14 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             held = set(attachment.queues)
             names = [queue for queue in known if queue not in held and self._wanted(queue)]
             names = list(dict.fromkeys([*names, *self._discovered(attachment.store)]))
-        attachment.hold(names, known, fresh, done=done, blind=self._blind)
+        attachment.acquire(names, known, fresh, done=done, blind=self._blind)
         return attachment
 
     def _discovered(self, store: SourceStore) -> Sequence[str]:
         """The queues that match the pattern: looked for here at the first call, so that it misses none; then beside the planning."""
         if self._discovery is not None:
             found = self._discovery.take()
-            self._listed |= set(found.listed) - set(store.away)
+            self._listed |= set(found.listed) - set(store.unavailable)
             return found.queues
         first = store.discover(self._wanted)
         options = self._options
@@ -270,31 +270,31 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def _news(self, begin: Mapping[str, Position]) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._attachment is not None
-        assert self._rung is not None
-        queues, away = self._attachment.queues, self._attachment.store.away
-        if set(queues) - self._untold != set(begin) - self._attachment.paused:
+        assert self._notified is not None
+        queues, away = self._attachment.queues, self._attachment.store.unavailable
+        if set(queues) - self._unknown_last_ids != set(begin) - self._attachment.paused:
             return True
         if any(self._reachable(queue) > begin[queue].last for queue in queues if queue in begin and not (away and split(queue)[0] in away)):
             return True
-        if not self._rung.wait(max(0.0, min(WAIT_S, self._next_poll - time.monotonic()))) and time.monotonic() < self._next_poll:
+        if not self._notified.wait(max(0.0, min(WAIT_S, self._next_poll - time.monotonic()))) and time.monotonic() < self._next_poll:
             return False
-        self._rung.clear()
+        self._notified.clear()
         counters = self._attachment.store.counters(queues)
         self._next_poll = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else 0.045)
         return counters != self._counters
 
     def _reachable(self, queue: str) -> int:
-        given = self._known[queue].given if queue in self._known else 0
-        return given if self._ceiling is None else min(given, self._ceiling.get(queue, 0))
+        last_id = self._known[queue].last_id if queue in self._known else 0
+        return last_id if self._ceiling is None else min(last_id, self._ceiling.get(queue, 0))
 
     def _plan(self, begin: Mapping[str, Position], attachment: Attachment, known: Collection[str], *, unlimited: bool) -> dict[str, Position]:
         counters = attachment.store.counters(attachment.queues)  # before the states: a push in between is seen by the next poll
         states = attachment.store.states({queue: begin[queue].last if queue in begin else -1 for queue in attachment.queues})
         paused = {queue for queue in begin if queue in attachment.paused or (queue in attachment.queues and queue not in states)}
         self._known, self._counters = {**{queue: self._known[queue] for queue in paused if queue in self._known}, **states}, counters
-        self._untold = frozenset(queue for queue, state in states.items() if state.given == UNTOLD)
+        self._unknown_last_ids = frozenset(queue for queue, state in states.items() if state.last_id == UNKNOWN_ID)
         if self._ceiling is not None and not self._ceiling:
-            self._ceiling = {queue: state.given for queue, state in states.items()}
+            self._ceiling = {queue: state.last_id for queue, state in states.items()}
         found = {queue: attachment.entry(queue, begin.get(queue), state, fresh=split(queue)[0] not in known) for queue, state in states.items()}
         entries = {queue: entry for queue, entry in found.items() if entry is not None}
         goals = {queue: max(entry.last, self._newest(queue, states[queue])) for queue, entry in entries.items()}

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.core.once import PerProcess
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
-from busmq_spark.store.line import DirectLine, Line, PausingLine
 from busmq_spark.store.linked import LinkedStore
-from busmq_spark.store.protocol import Bells, ReadStore, SourceStore, WriteStore
-from busmq_spark.store.redis_store import RedisBells, RedisStore
+from busmq_spark.store.protocol import PushNotifiers, ReadStore, SourceStore, WriteStore
+from busmq_spark.store.redis_store import RedisPushNotifiers, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
+from busmq_spark.store.source_caller import DirectCaller, SourceCaller, ThreadedCaller
 from busmq_spark.store.sources import by_source
 from busmq_spark.topology import eviction
 from busmq_spark.topology.endpoint import PATIENCE_S
@@ -70,10 +70,10 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
         return open_redis(options)
     if options.on_unavailable == "fail":
         return _linked(options, 0.0)
-    lines: dict[str, Line] = {
-        link: PausingLine(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
+    callers: dict[str, SourceCaller] = {
+        link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
-    return LinkedStore({**_own(options), **lines})
+    return LinkedStore({**_own(options), **callers})
 
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
@@ -82,43 +82,43 @@ def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) 
 
 
 def _linked(options: StoreOptions, patience_s: float) -> LinkedStore:
-    # The line waits, and says once when that begins and once when it ends; the link underneath shall not do so, too.
+    # The caller waits, and logs once when that begins and once when it ends; the link underneath shall not do so, too.
     link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
-    lines = {link: DirectLine(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
-    return LinkedStore({**_own(options), **lines})
+    callers = {link: DirectCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
+    return LinkedStore({**_own(options), **callers})
 
 
-def _own(options: StoreOptions) -> dict[str, Line]:
-    return {"": DirectLine("", open_redis(options))} if options.has_redis else {}
+def _own(options: StoreOptions) -> dict[str, SourceCaller]:
+    return {"": DirectCaller("", open_redis(options))} if options.has_redis else {}
 
 
-class LinkedBells:
-    """The bells of every source. Satisfies Bells."""
+class LinkedPushNotifiers:
+    """The push notifiers of every source. Satisfies PushNotifiers."""
 
-    def __init__(self, bells: Mapping[str, Sequence[Bells]]) -> None:
-        self._bells = bells
+    def __init__(self, notifiers: Mapping[str, Sequence[PushNotifiers]]) -> None:
+        self._notifiers = notifiers
 
     def listen(self, queues: Sequence[str]) -> None:
         """Listen to exactly these queues from now on."""
         parts = by_source(queues)
-        for source, bells in self._bells.items():
-            for bell in bells if source in parts else ():
-                bell.listen(parts[source])
+        for source, notifiers in self._notifiers.items():
+            for notifier in notifiers if source in parts else ():
+                notifier.listen(parts[source])
 
     def stop(self) -> None:
         """End the threads; returns at once."""
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.stop()
+        for notifiers in self._notifiers.values():
+            for notifier in notifiers:
+                notifier.stop()
 
 
-def bells(options: ReadOptions, store: SourceStore, rung: Event) -> Bells:
+def push_notifiers(options: ReadOptions, store: SourceStore, notified: Event) -> PushNotifiers:
     """Listeners for the queues of a stream, not started."""
     if isinstance(store, RedisStore):
-        return RedisBells(store, rung)
+        return RedisPushNotifiers(store, notified)
     assert isinstance(store, LinkedStore)
-    own = {"": [RedisBells(store.own, rung)]} if store.own is not None else {}
-    return LinkedBells({**own, **{link: open_link(options, link).bells(rung) for link, _ in options.links}})
+    own = {"": [RedisPushNotifiers(store.own, notified)]} if store.own is not None else {}
+    return LinkedPushNotifiers({**own, **{link: open_link(options, link).push_notifiers(notified) for link, _ in options.links}})
 
 
 _SHARED = PerProcess()

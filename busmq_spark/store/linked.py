@@ -1,6 +1,6 @@
 """One store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as ``sources.spell`` does.
 
-Answers about many queues leave out those of an unreachable source (see line.py): the state of a queue left out is unknown.
+Answers about many queues leave out those of an unreachable source (see source_caller.py): the state of a queue left out is unknown.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
-from busmq_spark.store.line import BUDGET_S, Away, DirectLine, Line
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, ReadStore, Rows, Site, Traces
+from busmq_spark.store.protocol import Creation, LossEvidence, ReadStore, Rows, Site
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 from busmq_spark.store.sources import by_source, spell, split
 from busmq_spark.topology.place import at_once
 
@@ -29,23 +29,23 @@ FETCH_S = BUDGET_S / 2
 
 
 class LinkedStore:
-    """``lines`` by source, '' for Redis itself."""
+    """``callers`` by source, '' for Redis itself."""
 
-    def __init__(self, lines: Mapping[str, Line]) -> None:
-        self._lines = lines
+    def __init__(self, callers: Mapping[str, SourceCaller]) -> None:
+        self._callers = callers
         self.listed: set[str] = set()
         """Sources that have listed their queues."""
 
     @property
-    def away(self) -> set[str]:
+    def unavailable(self) -> set[str]:
         """The sources that cannot be asked now."""
-        return {source for source, line in self._lines.items() if line.away}
+        return {source for source, caller in self._callers.items() if caller.unavailable}
 
     @property
     def own(self) -> RedisStore | None:
         """The store of Redis itself, where it takes part."""
-        line = self._lines.get("")
-        return line.store if isinstance(line, DirectLine) and isinstance(line.store, RedisStore) else None
+        caller = self._callers.get("")
+        return caller.store if isinstance(caller, DirectCaller) and isinstance(caller.store, RedisStore) else None
 
     def keys(self, queue: str) -> QueueKeys:
         """How the keys would be spelt on one server; a link's are its own affair."""
@@ -71,7 +71,7 @@ class LinkedStore:
             return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)), pace)
 
         found: list[str] = []
-        for source, queues in self._answers({source: ask(source) for source in self._lines}).items():
+        for source, queues in self._answers({source: ask(source) for source in self._callers}).items():
             self.listed.add(source)
             found += [spell(source, queue) for queue in queues]
         return found
@@ -109,10 +109,10 @@ class LinkedStore:
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
         return self._each(queues, lambda store, part: store.keep_alive(part, subscription, token))
 
-    def traces(self, queue: str) -> Traces:
+    def traces(self, queue: str) -> LossEvidence:
         """Of a source that has gone away meanwhile: none."""
         source, own = split(queue)
-        none = Traces(None, 0, empty=False)
+        none = LossEvidence(None, 0, empty=False)
         return self._one(source, lambda store: store.traces(own), none)
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
@@ -133,7 +133,7 @@ class LinkedStore:
         return self.read_many([part], fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
-        """For tasks, so over direct lines only. With patience it resumes after the last row received, however long its link was unreachable."""
+        """For tasks, so with direct callers only. With patience it resumes after the last row received, however long its link was unreachable."""
         for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
             if not source and self.own is not None:
                 yield from self.own.read_many(list(group), fail_on_data_loss)
@@ -141,21 +141,21 @@ class LinkedStore:
                 yield from self._read(source, [replace(part, queue=split(part.queue)[1]) for part in group], fail_on_data_loss)
 
     def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[Rows]:
-        line = self._lines[source]
-        assert isinstance(line, DirectLine), "a reading task waits for its own source alone"
+        caller = self._callers[source]
+        assert isinstance(caller, DirectCaller), "a reading task waits for its own source alone"
         while rest:
             try:
-                for rows in line.store.read_many(_located(line.store, rest), strict):
-                    line.well()
+                for rows in caller.store.read_many(_located(caller.store, rest), strict):
+                    caller.succeeded()
                     rest = _behind(rest, rows)
                     yield replace(rows, queue=spell(source, rows.queue))
                 return
             except BusError as error:
-                line.endured(error)
+                caller.wait_or_raise(error)
 
     def close(self) -> None:
-        for line in self._lines.values():
-            line.close()
+        for caller in self._callers.values():
+            caller.close()
 
     def _one(self, source: str, ask: Callable[[ReadStore], T], absent: T) -> T:
         return self._answers({source: ask}).get(source, absent)
@@ -175,13 +175,13 @@ class LinkedStore:
 
     def _answers(self, asks: Mapping[str, Callable[[ReadStore], T]]) -> dict[str, T]:
         """The answers of the sources that are there, asked all at the same time. An error is raised once all have answered."""
-        answers = {source: self._lines[source].start(ask) for source, ask in asks.items()}
+        answers = {source: self._callers[source].start(ask) for source, ask in asks.items()}
         found: dict[str, T] = {}
         errors: list[BusError] = []
         for source, answer in answers.items():
             try:
                 found[source] = answer()
-            except Away:
+            except SourceUnavailable:
                 continue
             except BusError as error:
                 errors.append(error)

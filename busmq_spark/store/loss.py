@@ -9,7 +9,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
 from busmq_spark.store.position import Range
-from busmq_spark.store.protocol import Traces
+from busmq_spark.store.protocol import LossEvidence
 from busmq_spark.topology.links import Link
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, CheckpointOlder, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
@@ -27,19 +27,19 @@ class Loss:
     """How many ids are known to be missing; 0 when the number is unknown."""
 
 
-def loss_error(queue: str, loss: Loss, traces: Traces, *, own_listeners: int = 0) -> DataLoss:
+def loss_error(queue: str, loss: Loss, evidence: LossEvidence, *, own_listeners: int = 0) -> DataLoss:
     """The error for a loss. Removal leaves little trace: un-acked copies or another listener mean a consumer, else it was a deletion."""
     kind = loss.kind
-    if kind == "expired" and traces.empty:
+    if kind == "expired" and evidence.empty:
         kind = "flushed"
     if kind == "removed":
-        kind = "consumed" if traces.unacked or traces.listeners > own_listeners else "flushed"
+        kind = "consumed" if evidence.unacked or evidence.listeners > own_listeners else "flushed"
     return _BY_KIND[kind](queue=queue, expected=loss.expected, found=loss.found)
 
 
 def raise_removed(link: Link, keys: QueueKeys, expected: str, found: str, need: int, oldest: int) -> NoReturn:
     """Raise the error for ids that are no longer stored, seen by a task."""
-    given, unacked, (_, listeners), acks = link.execute(
+    last_id, unacked, (_, listeners), acks = link.execute(
         [
             command("GET", keys.msgid),
             command("LRANGE", keys.toack, 0, 0),
@@ -47,11 +47,11 @@ def raise_removed(link: Link, keys: QueueKeys, expected: str, found: str, need: 
             command("HLEN", keys.acks),
         ]
     )
-    if int(given or 0) < need:
-        raise loss_error(keys.name, Loss("rolled-back", expected, f"last id {int(given or 0)}"), Traces(None, 0, empty=False))
+    if int(last_id or 0) < need:
+        raise loss_error(keys.name, Loss("rolled-back", expected, f"last id {int(last_id or 0)}"), LossEvidence(None, 0, empty=False))
     # Our own reader listens too (one per query); a subscription of another query counts as another consumer.
-    traces = Traces((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
-    raise loss_error(keys.name, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)
+    evidence = LossEvidence((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
+    raise loss_error(keys.name, Loss("removed", expected, found, max(0, oldest - need)), evidence, own_listeners=1)
 
 
 def check_life(part: Range, born: str, need: int) -> None:

@@ -21,7 +21,7 @@ from busmq_spark.store.position import Position, Range
 from busmq_spark.topology.place import at_once
 
 Site: TypeAlias = tuple[str, int, str]
-"""Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one site are away together."""
+"""Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one site are unavailable together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Traces:
+class LossEvidence:
     """What shows which client removed messages: ids held by a reliable consumer, listeners besides our own, whether the whole database is empty."""
 
     unacked: tuple[int, int] | None
@@ -95,7 +95,7 @@ class ReadStore(Protocol):
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]: ...
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]: ...
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]: ...
-    def traces(self, queue: str) -> Traces: ...
+    def traces(self, queue: str) -> LossEvidence: ...
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]: ...
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
@@ -109,7 +109,7 @@ class SourceStore(ReadStore, Protocol):
     """What a streaming source plans with. Answers about many queues leave out those of an unreachable source (a counter is None)."""
 
     @property
-    def away(self) -> Collection[str]:
+    def unavailable(self) -> Collection[str]:
         """The sources that cannot be asked now."""
         ...
 
@@ -127,7 +127,7 @@ class SourceStore(ReadStore, Protocol):
         ...
 
 
-class Bells(Protocol):
+class PushNotifiers(Protocol):
     """Wakes a planner when something is pushed to one of the queues, where it can; the planner polls anyway."""
 
     def listen(self, queues: Sequence[str]) -> None:

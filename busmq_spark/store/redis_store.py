@@ -23,7 +23,7 @@ from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, Rows, Site, Traces
+from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
 from busmq_spark.store.redis_short import read_ranges
@@ -33,8 +33,8 @@ from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.endpoint import Endpoint
 from busmq_spark.topology.holder import LEASE_MS
 from busmq_spark.topology.links import Link, sync_links
-from busmq_spark.topology.listen import Bell
 from busmq_spark.topology.place import at_once, discover, locate, new_token
+from busmq_spark.topology.push_notifier import PushNotifier
 
 T = TypeVar("T")
 MOST_PLACES = 100_000
@@ -46,7 +46,7 @@ _KEYS = {cluster: Remembered(partial(QueueKeys, cluster=cluster), 100_000) for c
 class RedisStore:
     """Reads and writes of named queues, each on the server that owns it. Satisfies SourceStore and WriteStore."""
 
-    away: Collection[str] = ()
+    unavailable: Collection[str] = ()
     listed: Collection[str] = ()
 
     def __init__(self, where: Address, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
@@ -147,7 +147,7 @@ class RedisStore:
             raise lost
         return alive
 
-    def traces(self, queue: str) -> Traces:
+    def traces(self, queue: str) -> LossEvidence:
         keys, link = self.keys(queue), self._link(queue)
         numsub = command("PUBSUB", "NUMSUB", keys.available)
         acked = command("HGET", keys.metadata, "acked")
@@ -156,7 +156,7 @@ class RedisStore:
         )
         if isinstance(link, ClusterLink):
             listeners = sum(int(count) for _, count in link.each(lambda node: node.execute(numsub)))
-        return Traces((int(first), int(last)) if first else None, int(listeners), size == 0, int(done or 0))
+        return LossEvidence((int(first), int(last)) if first else None, int(listeners), size == 0, int(done or 0))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
@@ -310,23 +310,23 @@ def open_store(options: RedisOptions) -> RedisStore:
     return RedisStore(address(options))
 
 
-class RedisBells:
-    """One listener per server. Satisfies Bells."""
+class RedisPushNotifiers:
+    """One listener per server. Satisfies PushNotifiers."""
 
-    def __init__(self, store: RedisStore, rung: Any) -> None:
+    def __init__(self, store: RedisStore, notified: Any) -> None:
         self._store = store
-        self._bells = [Bell(endpoint, rung) for endpoint in store.endpoints]
+        self._notifiers = [PushNotifier(endpoint, notified) for endpoint in store.endpoints]
 
     def listen(self, queues: Sequence[str]) -> None:
         """Listen to exactly these queues from now on."""
         servers = self._store.locate(queues)
-        for index, bell in enumerate(self._bells):
-            bell.listen([self._store.keys(queue).available for queue in queues if servers[queue] == index])
+        for index, notifier in enumerate(self._notifiers):
+            notifier.listen([self._store.keys(queue).available for queue in queues if servers[queue] == index])
 
     def stop(self) -> None:
         """End the threads; returns at once."""
-        for bell in self._bells:
-            bell.stop()
+        for notifier in self._notifiers:
+            notifier.stop()
 
 
 _SHARED = PerProcess()

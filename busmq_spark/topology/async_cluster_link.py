@@ -14,9 +14,9 @@ from busmq_spark.core.flow import Call, Flow, Step, T, run_async
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.async_link import AsyncLink
 from busmq_spark.topology.cluster import Cluster
+from busmq_spark.topology.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.topology.connect import REPLY_TIMEOUT_S
-from busmq_spark.topology.endpoint import NobodyAnswers, patience, pause
-from busmq_spark.topology.errand import Errand, Parcel
+from busmq_spark.topology.endpoint import ServerUnreachable, patience, pause
 from busmq_spark.topology.slots import Node, SlotMap, key_of, slot
 from busmq_spark.topology.translate import translate
 from busmq_spark.topology.wire import calls_of, result
@@ -25,7 +25,7 @@ _WIRE_ERRORS = (rx.RedisError, OSError)
 
 
 class AsyncClusterLink:
-    """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see errand.py)."""
+    """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py)."""
 
     def __init__(self, cluster: Cluster, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
         """See AsyncLink."""
@@ -51,28 +51,28 @@ class AsyncClusterLink:
         calls = calls_of(step)
         if not calls:
             return []
-        errand = Errand(calls, self.endpoint)
+        cluster_step = ClusterStep(calls, self.endpoint)
         clock = asyncio.get_running_loop().time
         began = clock()
         for attempt in count():
             try:
-                await self._round(errand, self._map or await self.refresh())
-                errand.check()
-                if errand.stale:
-                    await self.refresh(errand.dead)
-                problem = errand.put_off
-            except NobodyAnswers as error:
+                await self._round(cluster_step, self._map or await self.refresh())
+                cluster_step.check()
+                if cluster_step.stale:
+                    await self.refresh(cluster_step.dead)
+                problem = cluster_step.retry_reason
+            except ServerUnreachable as error:
                 problem = error
-            if not errand.open:
-                await self._tidy(errand)
-                return result(step, errand.replies)
+            if not cluster_step.pending:
+                await self._tidy(cluster_step)
+                return result(step, cluster_step.replies)
             if problem is not None:
                 given = patience(self.endpoint, problem) if self._patience_s is None else self._patience_s
                 await asyncio.sleep(pause(problem, attempt, clock() - began, given))
         raise AssertionError("unreachable")
 
     async def refresh(self, dead: Iterable[Node] = ()) -> SlotMap:
-        """Ask anew which slots are where; tasks that ask at once share one answer. Raises NobodyAnswers when no node does."""
+        """Ask anew which slots are where; tasks that ask at once share one answer. Raises ServerUnreachable when no node does."""
         before = self._map
         async with self._asking:
             if self._map is before or self._map is None:
@@ -109,32 +109,32 @@ class AsyncClusterLink:
         """Close every connection. A later step opens new ones."""
         self.drop()
 
-    async def _round(self, errand: Errand, slot_map: SlotMap) -> None:
-        under_way: list[tuple[Parcel, asyncio.Future[list[Any]]]] = []
+    async def _round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+        under_way: list[tuple[NodeBatch, asyncio.Future[list[Any]]]] = []
         try:
-            for parcel in errand.parcels(slot_map):
-                link = self.node(parcel.node)
+            for batch in cluster_step.batches(slot_map):
+                link = self.node(batch.node)
                 try:
                     wire = link.wire or await link.connect()
                 except LinkLost as error:
-                    errand.unsent(parcel, error)
+                    cluster_step.unsent(batch, error)
                     continue
-                under_way.append((parcel, wire.ask(parcel.wire)))
-            for parcel, replies in under_way:
+                under_way.append((batch, wire.ask(batch.wire)))
+            for batch, replies in under_way:
                 try:
-                    errand.take(parcel, await replies)
+                    cluster_step.add_replies(batch, await replies)
                 except _WIRE_ERRORS as error:
-                    errand.lost(parcel, _lost(error, self.endpoint.server(parcel.node)))
+                    cluster_step.lost(batch, _lost(error, self.endpoint.server(batch.node)))
         finally:
             for _, replies in under_way:
                 if not replies.cancel() and not replies.cancelled():
                     replies.exception()  # retrieved: else asyncio logs it
         if self._map is not None:
-            self._map = self._map.told(errand.moved)
+            self._map = self._map.with_moved(cluster_step.moved)
 
-    async def _tidy(self, errand: Errand) -> None:
+    async def _tidy(self, cluster_step: ClusterStep) -> None:
         """Where one slot has moved, others have too."""
-        if errand.moved:
+        if cluster_step.moved:
             with suppress(BusError):
                 await self.refresh()
 

@@ -11,7 +11,7 @@ import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.topology.connect import async_connection, cancellable, sync_connection
-from busmq_spark.topology.endpoint import NobodyAnswers
+from busmq_spark.topology.endpoint import ServerUnreachable
 from busmq_spark.topology.slots import Node, SlotMap
 from busmq_spark.topology.translate import translate
 from busmq_spark.topology.urls import Server
@@ -55,7 +55,7 @@ class Cluster:
         return self.server(random.choice((await self.slots_async()).masters))  # noqa: S311  # any will do
 
     def slots(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
-        """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last. Raises NobodyAnswers."""
+        """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last. Raises ServerUnreachable."""
         last: BusError | None = None
         for server in self._to_ask(known, dead):
             connection = sync_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
@@ -67,7 +67,7 @@ class Cluster:
                 last = self._judged(error, server, last)
             finally:
                 connection.disconnect()
-        raise self._nobody(last)
+        raise self._unreachable(last)
 
     async def slots_async(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
         """The same on the running loop."""
@@ -83,7 +83,7 @@ class Cluster:
                 last = self._judged(error, server, last)
             finally:
                 await connection.disconnect(nowait=True)
-        raise self._nobody(last)
+        raise self._unreachable(last)
 
     def _to_ask(self, known: Iterable[Node], dead: Iterable[Node]) -> list[Server]:
         nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
@@ -103,7 +103,7 @@ class Cluster:
         found = translate(error, server)
         return found if last is None or last.retriable else last
 
-    def _nobody(self, last: BusError | None) -> BusError:
+    def _unreachable(self, last: BusError | None) -> BusError:
         if last is not None and not last.retriable:
             return last
-        return NobodyAnswers(url=self.masked, reason=f"no node of the cluster answers: {last.details['reason'] if last else 'none is named'}")
+        return ServerUnreachable(url=self.masked, reason=f"no node of the cluster answers: {last.details['reason'] if last else 'none is named'}")

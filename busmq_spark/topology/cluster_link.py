@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.topology.cluster import Cluster
-from busmq_spark.topology.endpoint import NobodyAnswers, patience, pause, stopped
-from busmq_spark.topology.errand import Errand, Parcel, redirection
+from busmq_spark.topology.cluster_step import ClusterStep, NodeBatch, redirection
+from busmq_spark.topology.endpoint import ServerUnreachable, patience, pause, stopped
 from busmq_spark.topology.link import SyncLink, streamed
 from busmq_spark.topology.slots import Node, SlotMap, key_of, slot
 from busmq_spark.topology.translate import translate
-from busmq_spark.topology.wire import calls_of, result, whole
+from busmq_spark.topology.wire import as_eval, calls_of, result
 
 R = TypeVar("R")
 
 
 class ClusterLink:
-    """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (see errand.py). Not for two threads at once."""
+    """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py). Not for two threads at once."""
 
     def __init__(self, cluster: Cluster, patience_s: float | None = None) -> None:
         """``patience_s``: seconds a step is tried in all; None: what suits the error (see endpoint.py)."""
@@ -45,21 +45,21 @@ class ClusterLink:
         calls = calls_of(step)
         if not calls:
             return []
-        errand = Errand(calls, self.endpoint)
+        cluster_step = ClusterStep(calls, self.endpoint)
         began = time.monotonic()
         for attempt in count():
             self._check()
             try:
-                self._round(errand, self._map or self.refresh())
-                errand.check()
-                if errand.stale:
-                    self.refresh(errand.dead)
-                problem = errand.put_off
-            except NobodyAnswers as error:
+                self._round(cluster_step, self._map or self.refresh())
+                cluster_step.check()
+                if cluster_step.stale:
+                    self.refresh(cluster_step.dead)
+                problem = cluster_step.retry_reason
+            except ServerUnreachable as error:
                 problem = error
-            if not errand.open:
-                self._tidy(errand)
-                return result(step, errand.replies)
+            if not cluster_step.pending:
+                self._tidy(cluster_step)
+                return result(step, cluster_step.replies)
             if problem is not None:
                 given = patience(self.endpoint, problem) if self._patience_s is None else self._patience_s
                 self._stopped.wait(pause(problem, attempt, time.monotonic() - began, given))
@@ -74,7 +74,7 @@ class ClusterLink:
             link = self.node(node)
             if node not in self._posted:
                 link.open()
-            link.send([whole(call)])
+            link.send([as_eval(call)])
             self._posted.append(node)
         except LinkLost:
             self._forget()
@@ -134,7 +134,7 @@ class ClusterLink:
         return self._nodes[node]
 
     def refresh(self, dead: Iterable[Node] = ()) -> SlotMap:
-        """Ask anew which slots are where. Raises NobodyAnswers when no node does."""
+        """Ask anew which slots are where. Raises ServerUnreachable when no node does."""
         self._map = self.endpoint.slots(self._map.masters if self._map else (), dead)
         for gone in self._nodes.keys() - set(self._map.masters):
             self._nodes.pop(gone).close()
@@ -164,38 +164,38 @@ class ClusterLink:
         if self._stopped.is_set():
             raise stopped()
 
-    def _round(self, errand: Errand, slot_map: SlotMap) -> None:
-        under_way: list[tuple[SyncLink, Parcel]] = []
+    def _round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+        under_way: list[tuple[SyncLink, NodeBatch]] = []
         try:
-            for parcel in errand.parcels(slot_map):
-                link = self.node(parcel.node)
+            for batch in cluster_step.batches(slot_map):
+                link = self.node(batch.node)
                 try:
                     link.open()
                 except LinkLost as error:
-                    errand.unsent(parcel, error)
+                    cluster_step.unsent(batch, error)
                     continue
-                under_way.append((link, parcel))
+                under_way.append((link, batch))
                 try:
-                    link.send(parcel.wire)
+                    link.send(batch.wire)
                 except LinkLost as error:
                     under_way.pop()
-                    errand.lost(parcel, error)
+                    cluster_step.lost(batch, error)
             while under_way:
-                link, parcel = under_way[0]
+                link, batch = under_way[0]
                 try:
-                    errand.take(parcel, link.receive(len(parcel.wire)))
+                    cluster_step.add_replies(batch, link.receive(len(batch.wire)))
                 except LinkLost as error:
-                    errand.lost(parcel, error)
+                    cluster_step.lost(batch, error)
                 del under_way[0]
         except BaseException:
             for link, _ in under_way:
                 link.close()  # its replies would be taken for others'
             raise
-        self._map = slot_map.told(errand.moved)
+        self._map = slot_map.with_moved(cluster_step.moved)
 
-    def _tidy(self, errand: Errand) -> None:
+    def _tidy(self, cluster_step: ClusterStep) -> None:
         """Where one slot has moved, others have too."""
-        if errand.moved:
+        if cluster_step.moved:
             with suppress(BusError):
                 self.refresh()
 

@@ -16,7 +16,7 @@ _ROLE = pack_words(("ROLE",))
 
 
 def dial(endpoint: Endpoint) -> redis.Connection:
-    """A blocking connection, open. Raises what redis-py raises, and NobodyAnswers."""
+    """A blocking connection, open. Raises what redis-py raises, and ServerUnreachable."""
     connection = sync_connection(endpoint.find())
     try:
         connection.connect()

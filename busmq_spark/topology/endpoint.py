@@ -15,7 +15,7 @@ FAILOVER_PATIENCE_S = 60.0
 """How long one step is retried while servers answer but none is master: Sentinel and Cluster need up to 35 s for a fail-over by default."""
 
 
-class NobodyAnswers(LinkLost):
+class ServerUnreachable(LinkLost):
     """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is useless."""
 
 
@@ -38,7 +38,7 @@ class Endpoint(Protocol):
         ...
 
     def find(self) -> Server:
-        """The server to connect to. Raises NobodyAnswers."""
+        """The server to connect to. Raises ServerUnreachable."""
         ...
 
     async def find_async(self) -> Server:
@@ -48,7 +48,7 @@ class Endpoint(Protocol):
 
 def patience(endpoint: Endpoint, error: BusError) -> float:
     """How long a step may be tried in all after this error."""
-    return FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, NobodyAnswers) else PATIENCE_S
+    return FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, ServerUnreachable) else PATIENCE_S
 
 
 @dataclass(slots=True)

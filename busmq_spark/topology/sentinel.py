@@ -9,9 +9,9 @@ import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.topology.connect import async_connection, cancellable, sync_connection
-from busmq_spark.topology.endpoint import NobodyAnswers
+from busmq_spark.topology.endpoint import ServerUnreachable
 from busmq_spark.topology.translate import translate
-from busmq_spark.topology.urls import NOBODY, Login, Server
+from busmq_spark.topology.urls import NO_LOGIN, Login, Server
 from busmq_spark.topology.wire import pack_words
 
 DEFAULT_MASTER = "mymaster"
@@ -26,7 +26,7 @@ class Master:
 
     sentinels: tuple[Server, ...]
     name: str = DEFAULT_MASTER
-    login: Login = NOBODY
+    login: Login = NO_LOGIN
 
     moves = True
 
@@ -43,7 +43,7 @@ class Master:
 
     def find(self) -> Server:
         """Ask one sentinel after the other who is master."""
-        said: list[BusError | None] = []
+        problems: list[BusError | None] = []
         for sentinel in self.sentinels:
             connection = sync_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
@@ -51,18 +51,18 @@ class Master:
                 connection.send_packed_command([self._question], check_health=False)
                 reply = connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
-                said.append(translate(error, sentinel))
+                problems.append(translate(error, sentinel))
                 continue
             finally:
                 connection.disconnect()
             if (found := self._server(reply)) is not None:
                 return found
-            said.append(None)
-        raise self._unknown(said)
+            problems.append(None)
+        raise self._unreachable(problems)
 
     async def find_async(self) -> Server:
         """The same on the running loop."""
-        said: list[BusError | None] = []
+        problems: list[BusError | None] = []
         for sentinel in self.sentinels:
             connection = async_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
@@ -71,14 +71,14 @@ class Master:
                     await connection.send_packed_command(self._question, check_health=False)
                     reply = await connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
-                said.append(translate(error, sentinel))
+                problems.append(translate(error, sentinel))
                 continue
             finally:
                 await connection.disconnect(nowait=True)
             if (found := self._server(reply)) is not None:
                 return found
-            said.append(None)
-        raise self._unknown(said)
+            problems.append(None)
+        raise self._unreachable(problems)
 
     @property
     def _question(self) -> bytes:
@@ -91,13 +91,13 @@ class Master:
         tls = self.sentinels[0].tls
         return Server(host, int(port), tls, None, self.login.user, self.login.password, self.login.trust)
 
-    def _unknown(self, said: list[BusError | None]) -> BusError:
+    def _unreachable(self, problems: list[BusError | None]) -> BusError:
         """Why no sentinel named a master: that it does not know the name weighs more than that others are down."""
-        if None in said:
+        if None in problems:
             return ConfigError(
                 reason=f"the sentinels know no master {self.name!r} ({self.masked}); name the one they watch with redis.sentinelMaster"
             )
-        last = said[-1]
+        last = problems[-1]
         if last is not None and not last.retriable:
             return last
-        return NobodyAnswers(url=self.masked, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")
+        return ServerUnreachable(url=self.masked, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")

@@ -83,7 +83,7 @@ class SlotMap:
         place = bisect_right(self.starts, slot) - 1
         return self.nodes[place] if place >= 0 and slot <= self.ends[place] else None
 
-    def moved(self, slot: int, node: Node) -> SlotMap:
+    def with_owner(self, slot: int, node: Node) -> SlotMap:
         """The map with one slot at another node."""
         place = bisect_right(self.starts, slot) - 1
         rows = list(zip(self.starts, self.ends, self.nodes, strict=True))
@@ -92,12 +92,12 @@ class SlotMap:
         rows = sorted([*rows, *(row for row in cut if row[0] <= row[1])])
         return SlotMap(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
 
-    def told(self, moved: Mapping[int, Node]) -> SlotMap:
+    def with_moved(self, moved: Mapping[int, Node]) -> SlotMap:
         """The map with what redirections say."""
         found = self
         for slot, node in moved.items():
             if found.owner(slot) != node:
-                found = found.moved(slot, node)
+                found = found.with_owner(slot, node)
         return found
 
     @property

@@ -36,7 +36,7 @@ class Login:
     trust: Trust = SYSTEM_TRUST
 
 
-NOBODY = Login()
+NO_LOGIN = Login()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Server:
         return f"redis{'s' if self.tls else ''}://{secret}{host}:{self.port}"
 
 
-def parse(urls: str, login: Login = NOBODY, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
+def parse(urls: str, login: Login = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
     """The servers of a comma list. ``login`` holds for every URL that has no credentials of its own.
 
     Raises ConfigError that says which URL and why, and repeats nothing of it: a password that breaks its URL may stand anywhere in it.

@@ -44,7 +44,7 @@ def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
     return ("EVALSHA", call.script.digest, call.key_count, *call.words)
 
 
-def whole(call: Call) -> Call:
+def as_eval(call: Call) -> Call:
     """The call as a plain command that needs no script to be known."""
     return call if call.script is None else Call(_words(call, True), idempotent=call.idempotent)
 

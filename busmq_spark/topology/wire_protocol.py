@@ -41,7 +41,7 @@ class WireProtocol(asyncio.Protocol):
         self._waiting: deque[tuple[asyncio.Future[list[Any]], list[Any], int]] = deque()
         self._unsent: list[bytes] = []
         self._reply_s = reply_s
-        self._heard = self._loop.time()
+        self._last_data_at = self._loop.time()
         self.lost = asyncio.Event()
         """Set once the connection is gone."""
         self._transport.set_protocol(self)
@@ -61,7 +61,7 @@ class WireProtocol(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._send)
         if not self._waiting:
-            self._heard = self._loop.time()
+            self._last_data_at = self._loop.time()
         self._unsent.append(pack(calls, whole=whole))
         self._waiting.append((future, [], len(calls)))
         return future
@@ -77,7 +77,7 @@ class WireProtocol(asyncio.Protocol):
             self._transport.write(b"".join(unsent))
 
     def data_received(self, data: bytes) -> None:
-        self._heard = self._loop.time()
+        self._last_data_at = self._loop.time()
         self._reader.feed(data)
         waiting, gets = self._waiting, self._reader.gets
         try:
@@ -105,7 +105,7 @@ class WireProtocol(asyncio.Protocol):
         """Fail when a reply is overdue and no data arrives: half-open connections never break by themselves."""
         if not self.open:
             return
-        if self._waiting and self._loop.time() - self._heard > self._reply_s:
+        if self._waiting and self._loop.time() - self._last_data_at > self._reply_s:
             self._transport.abort()
             self._fail(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
             return

@@ -147,7 +147,7 @@ async def test_what_is_given_back_behind_much_else_is_in_order(redis_url: str, f
         queue = bus.queue(fresh())
         await queue.attach()
         await queue.push_many(range(4200))
-        records = [queue.keys.hand(fresh("hand")) for _ in range(4)]
+        records = [queue.keys.in_flight(fresh("hand")) for _ in range(4)]
         for record in records:
             await queue.run(flows.take(queue.keys, record, 0, most=1000, ttl_s=60))
         for record in records:

@@ -11,7 +11,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
 from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
-from busmq_spark.topology.ear import Ear
+from busmq_spark.topology.pubsub_connection import PubSubConnection
 from tests.bus.tools import until
 from tests.bus.traffic import Traffic
 from tests.conftest import Fresh
@@ -53,14 +53,14 @@ async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: 
 
 
 async def test_what_is_published_when_the_bus_is_online_again_is_received(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect, gate, pings = Ear._connect, asyncio.Event(), list[int]()
+    connect, gate, pings = PubSubConnection._connect, asyncio.Event(), list[int]()
     gate.set()
 
-    async def late(ear: Ear) -> None:
+    async def late(connection: PubSubConnection) -> None:
         await gate.wait()
-        await connect(ear)
+        await connect(connection)
 
-    monkeypatch.setattr(Ear, "_connect", late)
+    monkeypatch.setattr(PubSubConnection, "_connect", late)
     with RedisServer() as server:
         async with Bus(server.url) as bus, bus.pubsub(fresh()) as news:
             ping, online = bus.servers.commands[0].ping, asyncio.Event()

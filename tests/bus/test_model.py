@@ -87,7 +87,7 @@ class Program:
     def cut(self) -> None:
         """Break every connection."""
         servers = self.bus.servers
-        for link in (*servers.commands, *servers.takes, *servers.ears):
+        for link in (*servers.commands, *servers.takes, *servers.pubsub):
             link.drop()
 
     async def next(self, turns: int | None, **options: Any) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.bus import any_queue, clock, provider
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.push import Pump
+from busmq_spark.bus.push import PushPipeline
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import service_queue
 from busmq_spark.core.service import RequestFrame, decode_request
@@ -60,11 +60,11 @@ async def test_requests_that_are_too_late_are_mentioned_at_first_and_then_rarely
 
 async def test_a_push_cut_off_by_the_end_of_the_bus_names_the_address(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
-        pump = Pump(queue)
-        future = pump.add([b"x"], single=True)
+        pipeline = PushPipeline(queue)
+        future = pipeline.add([b"x"], single=True)
         reply = future.get_loop().create_future()
-        pump._cut()
+        pipeline._next_chunk()
         reply.cancel()
-        pump._answered(reply)
+        pipeline._on_reply(reply)
         error = future.exception()
         assert f"cannot reach Redis at {bus.servers.commands[queue.server].endpoint.masked}: the bus was closed" in str(error)

@@ -1,4 +1,4 @@
-"""The synchronous face: the same objects and names, without a loop."""
+"""The synchronous API: the same objects and names, without a loop."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def test_what_is_given_back_comes_in_its_place_among_what_others_gave_back(
 ) -> None:
     monkeypatch.setattr(queue, "ACK_MOST", most)
     keys = fresh_keys()
-    record = keys.hand("h")
+    record = keys.in_flight("h")
     for name, ids in ((keys.messages, stored - taken), (record, taken)):
         link.execute([command("RPUSH", name, id, f"v{id}") for id in sorted(ids)])
     assert link.run(queue.give_back(keys, record, 0, ttl_s=60)) == len(taken)

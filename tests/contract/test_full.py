@@ -90,7 +90,7 @@ def test_a_queue_of_npm_busmq_is_adopted(run: Run, link: Link, fresh_keys: Fresh
 
 @pytest.mark.parametrize("token", ["", ME])
 def test_a_consumer_takes_gives_back_and_acks(run: Run, stored: QueueKeys, token: str) -> None:
-    record = stored.toack if token else stored.hand("one")
+    record = stored.toack if token else stored.in_flight("one")
     if token:
         run(state.lease([stored], "", token, 60_000, [""]))
 

@@ -111,7 +111,7 @@ def test_clients_that_interleave_any_calls_see_one_queue(
         assert whole(clients[who], keys.messages) == model.messages
         assert whole(clients[who], keys.toack) == model.toack
     seen = clients[0].run(state.states([(keys, -1)]))[0]
-    assert (seen.given, seen.count) == (model.given, len(model.messages))
+    assert (seen.last_id, seen.count) == (model.given, len(model.messages))
     ends = (model.messages[0].id, model.messages[-1].id) if model.messages else (0, 0)
     assert (seen.oldest, seen.newest) == ends
     assert clients[0].run(state.subscriptions([keys])) == [{name: last for name, last in model.acked.items() if last}]

@@ -27,7 +27,7 @@ def one_state(run: Run, keys: QueueKeys, wanted: int = -1) -> state.QueueState:
 def test_the_state_of_a_queue_that_does_not_exist_is_nothing(run: Run, fresh_keys: FreshKeys) -> None:
     found = one_state(run, fresh_keys())
     assert not found.exists
-    assert (found.given, found.oldest, found.newest, found.count, found.floor) == (0, 0, 0, 0, 0)
+    assert (found.last_id, found.oldest, found.newest, found.count, found.floor) == (0, 0, 0, 0, 0)
 
 
 def test_the_state_of_a_queue_with_messages(run: Run, born: Born) -> None:
@@ -37,7 +37,7 @@ def test_the_state_of_a_queue_with_messages(run: Run, born: Born) -> None:
     found = one_state(run, keys)
     assert found.exists
     assert (found.ttl_s, found.born, found.maxsize) == (60, there.born, 50)
-    assert (found.given, found.oldest, found.newest, found.count, found.floor) == (4, 2, 4, 3, 1)
+    assert (found.last_id, found.oldest, found.newest, found.count, found.floor) == (4, 2, 4, 3, 1)
 
 
 def test_an_emptied_queue_is_read_on_from_the_last_id_given(run: Run, born: Born) -> None:
@@ -45,7 +45,7 @@ def test_an_emptied_queue_is_read_on_from_the_last_id_given(run: Run, born: Born
     run(queue.push_many(keys, [b"a", b"b"]))
     run(queue.flush(keys))
     found = one_state(run, keys)
-    assert (found.given, found.oldest, found.newest, found.count, found.floor) == (2, 0, 0, 0, 2)
+    assert (found.last_id, found.oldest, found.newest, found.count, found.floor) == (2, 0, 0, 0, 2)
 
 
 def test_state_counts_ids_exactly_up_to_2_to_the_53(run: Run, born: Born, redis: Redis) -> None:
@@ -53,7 +53,7 @@ def test_state_counts_ids_exactly_up_to_2_to_the_53(run: Run, born: Born, redis:
     redis("SET", keys.msgid, MAX_ID - 2)
     run(queue.push_many(keys, [b"a", b"b"]))
     found = one_state(run, keys)
-    assert (found.oldest, found.newest, found.given) == (MAX_ID - 1, MAX_ID, MAX_ID)
+    assert (found.oldest, found.newest, found.last_id) == (MAX_ID - 1, MAX_ID, MAX_ID)
 
 
 def test_many_queues_are_answered_in_the_order_asked(run: Run, born: Born, fresh_keys: FreshKeys) -> None:

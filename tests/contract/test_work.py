@@ -167,9 +167,9 @@ def test_giving_back_behind_many_that_another_has_given_back(own: Watched, fille
     keys = filled(50_000 + 100 + behind)
     own.link.run(state.lease([keys], "", "me", 600_000, [""]))
     taken(own, keys, 50_000)
-    own.link.run(queue.take(keys, keys.hand("h"), 0, most=100, ttl_s=600))
+    own.link.run(queue.take(keys, keys.in_flight("h"), 0, most=100, ttl_s=600))
     own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
-    bounded(own, queue.give_back(keys, keys.hand("h"), 0, ttl_s=600))
+    bounded(own, queue.give_back(keys, keys.in_flight("h"), 0, ttl_s=600))
     assert [message.id for message in own.link.run(queue.index(keys, 0, 60_000))] == list(range(1, 50_101 + behind))
 
 
@@ -178,9 +178,9 @@ def test_giving_back_between_many_moves_the_shorter_side_once(own: Watched, fill
     keys = filled(before + 100 + behind)
     own.link.run(state.lease([keys], "", "me", 600_000, [""]))
     taken(own, keys, before)
-    own.link.run(queue.take(keys, keys.hand("h"), 0, most=100, ttl_s=600))
+    own.link.run(queue.take(keys, keys.in_flight("h"), 0, most=100, ttl_s=600))
     own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
-    [work] = own.run(queue.give_back(keys, keys.hand("h"), 0, ttl_s=600))
+    [work] = own.run(queue.give_back(keys, keys.in_flight("h"), 0, ttl_s=600))
     shorter = 2 * min(before, behind)
     assert work.items <= 3 * shorter + MOST_ITEMS  # read, taken off, put back
     assert work.commands <= MOST_COMMANDS
@@ -192,7 +192,7 @@ def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], Queue
     keys = filled(MANY)
     bounded(own, queue.push_many(keys, [b"x"] * 5_000), queue.pop(keys, reliable=True, ttl_s=60, most=most), queue.pop(keys, most=most))
     bounded(own, queue.after(keys, 300_000, 0, most), ranges.probe(keys, 200_000), ranges.seek(keys, 200_000), queue.trim(keys, 10_000))
-    bounded(own, queue.take(keys, keys.hand("h"), 0, most=most, ttl_s=60), queue.give_back(keys, keys.hand("h"), 0, ttl_s=60))
+    bounded(own, queue.take(keys, keys.in_flight("h"), 0, most=most, ttl_s=60), queue.give_back(keys, keys.in_flight("h"), 0, ttl_s=60))
 
 
 def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> None:

@@ -53,7 +53,7 @@ def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: 
             open_ -= set(range(step + 1))
         if due := acks.due:
             assert due > told
-            acks.told(due)
+            acks.acked(due)
             told = due
         assert told == min(open_, default=id + 1) - 1  # and none that is allowed is held back
 
@@ -65,7 +65,7 @@ def test_what_redis_was_not_told_stays_due() -> None:
     assert (acks.due, acks.due) == (1, 1)
     acks.ack(1)
     assert acks.due == 1
-    acks.told(1)
+    acks.acked(1)
     assert acks.due == 0
 
 
@@ -89,9 +89,9 @@ def test_a_new_life_of_the_queue_begins_anew() -> None:
     acks.seen(9, waits=True)
     acks.seen(1, waits=False)
     assert acks.due == 1
-    acks.told(8)  # an ack of the earlier life comes home late
+    acks.acked(8)  # an ack of the earlier life comes home late
     assert acks.due == 1
-    acks.told(1)
+    acks.acked(1)
     acks.seen(2, waits=True)
     acks.ack(2)
     assert acks.due == 2

@@ -170,7 +170,7 @@ def test_a_redis_that_comes_back_older_is_named(back: Return, bus: Bus, run: Pip
     run.check_whole(workshop)
     workshop.stop()
     restore(bus.server, tmp_path / "backup")
-    assert bus.state("in").given == DONE
+    assert bus.state("in").last_id == DONE
     bus.push("in", again(back.pushed))
 
     run.start(workshop)

@@ -23,7 +23,7 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error, encode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, Traces
+from busmq_spark.store.protocol import Creation, LossEvidence
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -83,7 +83,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
-    "traces": st.builds(Traces, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
+    "traces": st.builds(LossEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
     "wait": st.booleans(),
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),

@@ -107,7 +107,7 @@ def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: Federated
     proxy.up, proxy.down = short_lives(0, 500_000), short_lives(200, 1_000)  # a piece needs 215,000 and 290 of them
     proxy.cut()
     store.appender().push(queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullPolicy(0))
-    given = direct.states({queue: -1})[queue].given
+    given = direct.states({queue: -1})[queue].last_id
     numbers = [int(value) for _, value in read(direct, replace(part, last=given))]
     firsts = {number: place for place, number in reversed(list(enumerate(numbers)))}
     assert [firsts[number] for number in range(20_000)] == sorted(firsts.values())
@@ -172,7 +172,7 @@ def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(sto
     arrived, _, _ = select.select([store._link._socket._socket], [], [], PATIENCE_S)  # before it has, the push below might be repeated
     assert arrived
     store.appender().push(queue, [b"1"], FullPolicy(0))
-    assert store.states({queue: -1})[queue].given == 1
+    assert store.states({queue: -1})[queue].last_id == 1
 
 
 def test_a_read_ends_at_the_server_when_the_client_goes_away(

@@ -268,19 +268,19 @@ def test_a_wait_ends_by_itself_and_one_at_a_time(peer: Peer) -> None:
 
 
 def test_a_bell_is_heard_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
-    queue, rung = filled(direct, fresh(), [b"1"]).queue, threading.Event()
+    queue, notified = filled(direct, fresh(), [b"1"]).queue, threading.Event()
     with cutter(here.port) as proxy:
-        [bell] = open_federated(here.address(port=proxy.port)).bells(rung)
-        bell.listen([queue])
+        [notifier] = open_federated(here.address(port=proxy.port)).push_notifiers(notified)
+        notifier.listen([queue])
         for _ in range(2):
-            wait_until(rung.is_set, what="it listens")
-            rung.clear()
+            wait_until(notified.is_set, what="it listens")
+            notified.clear()
             direct.push(queue, [b"2"])
-            wait_until(rung.is_set, what="it rings")
+            wait_until(notified.is_set, what="it notifies")
             time.sleep(0.01)  # the same push may ring twice
-            rung.clear()
+            notified.clear()
             proxy.cut()
-        bell.stop()
+        notifier.stop()
 
 
 # -- ways there --------------------------------------------------------------------------------------------------------------------------------

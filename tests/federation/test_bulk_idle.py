@@ -35,7 +35,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
     with site(redis_url) as there:
         query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue})
         query.drain()
-        wait_until(lambda: query.step() is None and asked["wait"], what="the bell waits")
+        wait_until(lambda: query.step() is None and asked["wait"], what="the notifier waits")
         for _ in range(100):  # 10 ms and more each, as Spark does
             assert query.step() is None
         before = asked.copy()
@@ -43,7 +43,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
             assert query.step() is None
         assert asked["counters"] - before["counters"] <= 10
         monkeypatch.setattr(reader, "LINK_POLL_S", 600.0)
-        for value in (b"2", b"3", b"4"):  # the first may be found by asking; after that only the bell can tell
+        for value in (b"2", b"3", b"4"):  # the first may be found by asking; after that only the notifier can show
             direct.push(queue, [value])
             assert next_value(query) == value
         query.reader.stop()

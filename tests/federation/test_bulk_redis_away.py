@@ -163,8 +163,8 @@ def test_a_bell_tries_again_when_redis_was_away(store: FederatedStore, part: Ran
         return plain(self, queues)
 
     monkeypatch.setattr(RedisStore, "locate", away)
-    rung = threading.Event()
-    [bell] = store.bells(rung)
-    bell.listen([part.queue])
-    wait_until(rung.is_set, what="the bell rings")
-    bell.stop()
+    notified = threading.Event()
+    [notifier] = store.push_notifiers(notified)
+    notifier.listen([part.queue])
+    wait_until(notified.is_set, what="the notifier notifies")
+    notifier.stop()

@@ -15,8 +15,8 @@ from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, 
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Bells, Creation
-from busmq_spark.store.redis_store import RedisBells, RedisStore, open_store
+from busmq_spark.store.protocol import Creation, PushNotifiers
+from busmq_spark.store.redis_store import RedisPushNotifiers, RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read
 from tests.federation.bulk_site import Site, site
@@ -191,15 +191,15 @@ def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisSto
 
 
 def test_a_push_rings_the_bell_of_an_idle_reader(store: Store, direct: RedisStore, fresh: Fresh) -> None:
-    queue, other, rung = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
-    bell: Bells = store.bells(rung)[0] if isinstance(store, FederatedStore) else RedisBells(store, rung)
-    bell.listen([queue])
-    wait_until(rung.is_set, what="the bell listens")
+    queue, other, notified = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
+    notifier: PushNotifiers = store.push_notifiers(notified)[0] if isinstance(store, FederatedStore) else RedisPushNotifiers(store, notified)
+    notifier.listen([queue])
+    wait_until(notified.is_set, what="the notifier listens")
     for _ in range(3):
-        rung.clear()
+        notified.clear()
         direct.push(queue, [b"1"])
-        wait_until(rung.is_set, what="the bell rings")
-    rung.clear()
+        wait_until(notified.is_set, what="the notifier notifies")
+    notified.clear()
     direct.push(other, [b"1"])
-    assert not rung.wait(0.2)
-    bell.stop()
+    assert not notified.wait(0.2)
+    notifier.stop()

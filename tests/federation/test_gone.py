@@ -64,8 +64,8 @@ async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all
                 await news.publish(BIG)
             await until(lambda: connection.heard > most - len(BIG))
             assert connection.heard <= most
-            heard = [one._hearing._for_handlers for one in bus._objects]  # type: ignore[attr-defined]  # pubsubs
-            await until(lambda: not any(heard))
+            buffers = [one._subscription._for_handlers for one in bus._objects]  # type: ignore[attr-defined]  # pubsubs
+            await until(lambda: not any(buffers))
             assert connection.heard <= most
             socket.transport.abort()
         await until(lambda: not server._connections)

@@ -319,4 +319,4 @@ async def test_peers_that_come_and_go_leave_nothing(federation: Serve, fresh: Fr
                     wire.socket.transport.abort()
         await until(lambda: not server._connections)
         await until(lambda: len(asyncio.all_tasks()) == before)
-        assert (len(bus._objects), len(bus.keeper._due), len(bus._held), server._listener.open) == (0, 0, 0, 0)
+        assert (len(bus._objects), len(bus.keeper._due), len(bus._lease_users), server._listener.open) == (0, 0, 0, 0)

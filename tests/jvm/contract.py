@@ -17,7 +17,7 @@ from busmq_spark.core import keys, message, queue, ranges, sink, staging, state
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.spark import acks, attach, discovery, lease, offsets, plan, reader, span
 from busmq_spark.store import redis_range
-from busmq_spark.topology import cluster, connect, endpoint, errand, eviction, holder, sentinel, slots, translate, urls
+from busmq_spark.topology import cluster, cluster_step, connect, endpoint, eviction, holder, sentinel, slots, translate, urls
 from tests.jvm.module import MODULE
 
 FILE = MODULE / "src" / "main" / "resources" / "busmq" / "spark" / "contract.json"
@@ -102,7 +102,7 @@ def _of_links() -> dict[str, int]:
         "askMs": _ms(one(sentinel._ASK_S, cluster._ASK_S)),
         "patienceMs": _ms(endpoint.PATIENCE_S),
         "failoverPatienceMs": _ms(endpoint.FAILOVER_PATIENCE_S),
-        "mostHops": errand._MOST_HOPS,
+        "mostHops": cluster_step._MOST_HOPS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": sentinel.SENTINEL_PORT,
         "leaseMs": holder.LEASE_MS,

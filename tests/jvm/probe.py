@@ -1,4 +1,4 @@
-"""Links and bells of the Java module, driven from Python: servers, fakes and faults are at home here."""
+"""Links and push signals of the Java module, driven from Python: servers, fakes and faults are at home here."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Links:
         return found
 
     def listen(self, **queues: int) -> None:
-        """A bell for these queues, each with the index of its server; it replaces none."""
-        self.probe("bell", self.name, queues=queues)
+        """A push signal for these queues, each with the index of its server; it replaces none."""
+        self.probe("subscribe", self.name, queues=queues)
 
     def rings(self, ms: int) -> bool:
         return bool(self.probe("await", self.name, ms=ms))

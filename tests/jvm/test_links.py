@@ -306,7 +306,7 @@ def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(probe:
         probe.open(redis_server.url, redis_layout="cluster").run_all([AGAIN])
 
 
-# Bells
+# PushNotifiers
 
 
 def test_a_push_rings_the_bell_at_once_and_another_queue_does_not(probe: Probe, redis_server: RedisServer, fresh: Fresh) -> None:
@@ -352,13 +352,13 @@ def test_a_bell_in_silence_keeps_its_connection(probe: Probe) -> None:
 
 def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
     with RedisServer() as server:
-        bells = [probe.open(server.url) for _ in range(5)]
-        for links in bells:
+        probes = [probe.open(server.url) for _ in range(5)]
+        for links in probes:
             links.listen(q=0)
-        assert bells[0].rings(10_000)
+        assert probes[0].rings(10_000)
         assert len(str(server.command("CLIENT", "LIST", "TYPE", "pubsub")).strip().splitlines()) == 1
         server.command("PUBLISH", QueueKeys("q").available, "x")
-        assert all(links.rings(10_000) for links in bells)
+        assert all(links.rings(10_000) for links in probes)
 
 
 @pytest.mark.slow

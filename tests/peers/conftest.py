@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.spark import lease, reader, stores
-from busmq_spark.store import line
+from busmq_spark.store import source_caller
 from tests.bus.conftest import where
 from tests.federation.far import quick
 from tests.peers.node import Peer, missing, need
@@ -65,8 +65,8 @@ def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
 @pytest.fixture
 def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Streaming queries on it, with pauses short enough for a test."""
-    monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
-    monkeypatch.setattr(line, "PROBE_S", (0.02, 0.1))
+    monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
+    monkeypatch.setattr(source_caller, "PROBE_S", (0.02, 0.1))
     monkeypatch.setattr(lease, "GRACE_S", 0.5)
     monkeypatch.setattr(reader, "LINK_POLL_S", 0.02)
     monkeypatch.setattr(stores, "_SHARED", {})

@@ -14,7 +14,7 @@ from busmq_spark.core.ranges import RangeCursor
 from busmq_spark.core.sink import Staged
 from busmq_spark.core.state import Ack
 from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.listen import Bell
+from busmq_spark.topology.push_notifier import PushNotifier
 from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.peers.node import Peer
@@ -214,7 +214,7 @@ def test_what_node_closes_or_flushes_is_gone_for_us(peer: Peer, link: SyncLink, 
     link.run(queue.push_many(keys, [b"x"] * 3))
     peer.flush(keys.name)
     seen = link.run(state.states([(keys, -1)]))[0]
-    assert (seen.born, seen.given, seen.count) == (there.born, 3, 0)
+    assert (seen.born, seen.last_id, seen.count) == (there.born, 3, 0)
     peer.close(keys.name)
     assert not link.run(state.states([(keys, -1)]))[0].exists
 
@@ -269,15 +269,15 @@ def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncL
     assert life.given_to(keys.metadata, keys.messages, keys.msgid)
 
 
-def test_a_push_by_node_rings_our_bell(peer: Peer, redis_url: str, link: SyncLink, keys: QueueKeys) -> None:
-    rung = threading.Event()
-    bell = Bell(parse(redis_url)[0], rung)
+def test_a_push_by_node_notifies_us(peer: Peer, redis_url: str, link: SyncLink, keys: QueueKeys) -> None:
+    notified = threading.Event()
+    notifier = PushNotifier(parse(redis_url)[0], notified)
     peer.attach(keys.name)
-    bell.listen([keys.available])
-    assert rung.wait(PATIENCE_S)  # its subscription is confirmed
+    notifier.listen([keys.available])
+    assert notified.wait(PATIENCE_S)  # its subscription is confirmed
     wait_until(lambda: link.execute(command("PUBSUB", "NUMSUB", keys.available))[1] == 1)
-    while rung.wait(0.2):
-        rung.clear()
+    while notified.wait(0.2):
+        notified.clear()
     peer.push(keys.name, "x")
-    assert rung.wait(PATIENCE_S)
-    bell.stop()
+    assert notified.wait(PATIENCE_S)
+    notifier.stop()

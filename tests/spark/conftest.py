@@ -19,7 +19,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.spark import discovery, lease, stores
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
-from busmq_spark.store import line
+from busmq_spark.store import source_caller
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.place import new_token
 from busmq_spark.topology.urls import parse
@@ -356,8 +356,8 @@ def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPa
     made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
     monkeypatch.setattr(stores, "open_link", leading_to(made))
     monkeypatch.setattr(stores, "_SHARED", {})
-    monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)  # none of them is slow
-    monkeypatch.setattr(line, "PROBE_S", (0.002, 0.01))
+    monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)  # none of them is slow
+    monkeypatch.setattr(source_caller, "PROBE_S", (0.002, 0.01))
     monkeypatch.setattr(lease, "GRACE_S", 0.0)
     monkeypatch.setattr(discovery, "EVERY_S", 0.02)
     return made

@@ -63,7 +63,7 @@ class Remote:
 
         return asked
 
-    def bells(self, rung: object) -> list[Any]:
+    def push_notifiers(self, notified: object) -> list[Any]:
         return []
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:

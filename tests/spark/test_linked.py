@@ -15,7 +15,7 @@ from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, Q
 from busmq_spark.options import ReadOptions, parse
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader
-from busmq_spark.store import line
+from busmq_spark.store import source_caller
 from busmq_spark.store.sources import spell, split
 from busmq_spark.topology.holder import my_token
 from tests.conftest import Fresh
@@ -194,16 +194,16 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
 def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "BUDGET_S", 5.0)
+    monkeypatch.setattr(source_caller, "BUDGET_S", 5.0)
     for bus in buses.values():
         bus.fill(queue, 1)
     query = linked(queue)
     query.drain()
     centres["us"].awake.clear()
-    wait_until(lambda: query.step() is None and "us" in query.reader._attachment.store.away, PATIENCE_S)  # type: ignore[union-attr]
+    wait_until(lambda: query.step() is None and "us" in query.reader._attachment.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
     waited: list[str] = []
-    answer = line.PausingLine._answer
-    monkeypatch.setattr(line.PausingLine, "_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
+    answer = source_caller.ThreadedCaller._answer
+    monkeypatch.setattr(source_caller.ThreadedCaller, "_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
     wait_until(lambda: query.step() is None and waited.count("eu") >= 5, PATIENCE_S)
     assert "us" not in waited, "a link that is away is not waited for"
     buses[""].fill(queue, 1, first=2)

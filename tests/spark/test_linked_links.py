@@ -18,8 +18,8 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import ReadOptions, WriteOptions, parse
 from busmq_spark.spark import lease, stores
-from busmq_spark.store import line, linked
-from busmq_spark.store.line import DirectLine
+from busmq_spark.store import linked, source_caller
+from busmq_spark.store.source_caller import DirectCaller
 from busmq_spark.store.sources import spell
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
@@ -55,8 +55,8 @@ def far(bus_of: MakeBus) -> Iterator[Far]:
 @pytest.fixture
 def query(far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Over the far queue and one of the same name here."""
-    monkeypatch.setattr(line, "BUDGET_S", 3.0)
-    monkeypatch.setattr(line, "PROBE_S", (0.01, 0.1))
+    monkeypatch.setattr(source_caller, "BUDGET_S", 3.0)
+    monkeypatch.setattr(source_caller, "PROBE_S", (0.01, 0.1))
     monkeypatch.setattr(lease, "GRACE_S", 0.0)
     shared: dict[Any, Any] = {}
     monkeypatch.setattr(stores, "_SHARED", shared)
@@ -112,7 +112,7 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
 
 def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linked, "FETCH_S", PATIENCE_S)
-    monkeypatch.setattr(line, "BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
     assert query.reader._held
@@ -141,7 +141,7 @@ def test_whoever_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far: Far
     assert store.states({name: -1})[name].newest == 2
     back.join()
     store.close()
-    away = DirectLine("far", stores.open_link(parse(ReadOptions, where), "far", 0.0), 0.2)
+    away = DirectCaller("far", stores.open_link(parse(ReadOptions, where), "far", 0.0), 0.2)
     far.line.close()
     for _ in range(2):
         with pytest.raises(LinkLost, match="link 'far'"):

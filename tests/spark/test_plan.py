@@ -105,7 +105,7 @@ def test_a_large_queue_among_many_small_ones_keeps_its_own_task() -> None:
 
 # What is lost
 
-FULL = QueueState(ttl_s=60, born="b", maxsize=0, given=9, oldest=6, newest=9, count=4, mark="m5", newest_mark="m9")
+FULL = QueueState(ttl_s=60, born="b", maxsize=0, last_id=9, oldest=6, newest=9, count=4, mark="m5", newest_mark="m9")
 EMPTY = replace(FULL, oldest=0, newest=0, count=0, mark="", newest_mark="")
 
 

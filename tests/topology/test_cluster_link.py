@@ -16,7 +16,7 @@ from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorize
 from busmq_spark.topology.async_cluster_link import AsyncClusterLink
 from busmq_spark.topology.cluster import Cluster
 from busmq_spark.topology.cluster_link import ClusterLink
-from busmq_spark.topology.endpoint import NobodyAnswers
+from busmq_spark.topology.endpoint import ServerUnreachable
 from busmq_spark.topology.link import SyncLink
 from busmq_spark.topology.urls import Server, parse
 from tests.conftest import Fresh
@@ -158,7 +158,7 @@ def test_a_cluster_that_stays_down_is_lost_when_patience_is(driver: Driver) -> N
 
 
 def test_a_cluster_of_which_no_node_answers_is_nobody(driver: Driver) -> None:
-    with pytest.raises(NobodyAnswers, match="no node of the cluster answers") as caught:
+    with pytest.raises(ServerUnreachable, match="no node of the cluster answers") as caught:
         driver(Cluster((absent(), absent())), patience_s=0.2).execute(command("GET", "n"))
     assert "hidden-secret" not in str(caught.value)
 

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import SentinelGroup
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
-from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, NobodyAnswers, patience
+from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, ServerUnreachable, patience
 from busmq_spark.topology.sentinel import Master
 from busmq_spark.topology.urls import Login, Server, parse
 from tests.topology.conftest import Driver, absent
@@ -43,7 +43,7 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options_even_if_others
 
 
 def test_sentinels_that_are_all_down_are_nobody_and_no_secret_shows(way: str) -> None:
-    with pytest.raises(NobodyAnswers) as caught:
+    with pytest.raises(ServerUnreachable) as caught:
         find(Master((absent(), absent()), login=Login(password="hidden-secret")), way)
     assert "hidden-secret" not in str(caught.value)
     assert "no sentinel answers" in str(caught.value)
@@ -59,7 +59,7 @@ def test_a_sentinel_that_wants_a_password_says_so(way: str) -> None:
     [
         (False, LinkLost(url="", reason=""), PATIENCE_S),
         (True, LinkLost(url="", reason=""), FAILOVER_PATIENCE_S),
-        (True, NobodyAnswers(url="", reason=""), PATIENCE_S),
+        (True, ServerUnreachable(url="", reason=""), PATIENCE_S),
     ],
 )
 def test_a_failover_is_waited_for_only_while_somebody_answers(moves: bool, error: LinkLost, expected: float) -> None:

@@ -23,7 +23,7 @@ from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
 from busmq_spark.federation.grants import VERBS
 from busmq_spark.federation.rights import Right, Verbs
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, Traces
+from busmq_spark.store.protocol import Creation, LossEvidence
 
 MAX_TEXT = 4096
 """Longest name, token or key."""
@@ -140,7 +140,7 @@ CREATION = record(Creation, FLAG, WHOLE, WHOLE)
 ATTACHED = record(Attached, FLAG, WHOLE, WHOLE, TEXT)
 STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 ACK_RESULT = record(AckResult, TEXT, TEXT)
-TRACES = of_fields(Traces, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
+TRACES = of_fields(LossEvidence, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
 STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
 FULL = record(Full, TEXT, WHOLE, WHOLE)
 RUN = record(Run, TEXT, WHOLE, NAMES)
@@ -266,7 +266,7 @@ OPERATIONS: dict[str, Operation] = {
     "ends": Operation(several(NAMES), mapped(WHOLE), each_queue(ADMIN)),
     "trim": Operation(several(mapped(WHOLE)), NOTHING, each_queue(ADMIN)),
 }
-"""Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what a bell does: ``listen`` and ``wait``."""
+"""Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 
 
 def encode_error(error: BusError) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from busmq_spark.federation.bulk.frames import wrong
 
 if TYPE_CHECKING:
     from busmq_spark.federation.bulk.lane import Lane
-    from busmq_spark.topology.ear import Ear
+    from busmq_spark.topology.pubsub_connection import PubSubConnection
 
 CONFIRM_S = 5.0
 """How long an answer to ``listen`` waits for Redis to confirm."""
@@ -20,7 +20,7 @@ MOST_LISTENED = 20_000
 class Hearing:
     """Channels of Redis, each at the listener of its server."""
 
-    def __init__(self, ears: list[Ear], lane: Lane) -> None:
+    def __init__(self, ears: list[PubSubConnection], lane: Lane) -> None:
         self._ears, self._lane = ears, lane
         self._heard: dict[str, int] = {}
         self._rung = asyncio.Event()

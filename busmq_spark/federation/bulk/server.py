@@ -36,8 +36,8 @@ from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
 from busmq_spark.topology.address import Address, address
-from busmq_spark.topology.ear import Ear
 from busmq_spark.topology.endpoint import AnyOf
+from busmq_spark.topology.pubsub_connection import PubSubConnection
 
 READS = 4
 """Range reads of one connection at once."""
@@ -69,9 +69,9 @@ class BulkServer:
         self.pool = Pool()
         self.shares = shares or Shares(self.limits, metrics, ())
         self.large = asyncio.Semaphore(LARGE)
-        self.ears = [Ear(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
-        each = max(2, READS_IN_ALL // len(self.ears))
-        self.reads = [asyncio.Semaphore(each) for _ in self.ears]  # for each Redis, so that one that is silent holds up its own readers only
+        self.pubsub = [PubSubConnection(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
+        each = max(2, READS_IN_ALL // len(self.pubsub))
+        self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
         self.places, self.clients, self.stores = Places(), Clients(), Stores(self.address, READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
@@ -127,14 +127,14 @@ class BulkServer:
     def listen(self) -> None:
         """Subscribe to pushes, at the request of the first peer."""
         if not self._listening:
-            self._listening = [asyncio.create_task(self._hear(ear), name="bulk: hearing pushes") for ear in self.ears]
+            self._listening = [asyncio.create_task(self._receive_pushes(connection), name="bulk: pub/sub") for connection in self.pubsub]
 
-    async def _hear(self, ear: Ear) -> None:
+    async def _receive_pushes(self, connection: PubSubConnection) -> None:
         while True:
             try:
-                await ear.run()
+                await connection.run()
             except BusError as error:  # no right to subscribe, for one: who waits polls instead
-                log.warning("bulk: pushes are not heard: %s", error)
+                log.warning("bulk: pushes are not received: %s", error)
                 await asyncio.sleep(LONGEST_WAIT_S)
 
 
@@ -152,7 +152,7 @@ class _Session:
         self._pending = self._pending_bytes = 0
         self._reads: dict[int, Reading] = {}
         self._waits: set[asyncio.Task[None]] = set()
-        self._hearing = Hearing(server.ears, self._lane)
+        self._hearing = Hearing(server.pubsub, self._lane)
         self._share = server.shares.of(identity.name)
         self._share.enter(self._room)
         self._client: tuple[str, str] | None = None

@@ -27,7 +27,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.bodies import MOST_RANGES
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, FullPolicy, Rows, Traces
+from busmq_spark.store.protocol import Creation, FullPolicy, LossEvidence, Rows
 from busmq_spark.topology.place import at_once
 
 PIECE_BYTES = 256 * 1024
@@ -41,7 +41,7 @@ _HEAD_BYTES = 64 * 1024
 _RANGES_BYTES, _RANGE_BYTES = 56 * 1024, 100
 """Names of ranges in one call, and what a range has beside its name at most: life, ids, server."""
 WAIT_MS = 2_000
-"""How long one question of a bell stays open; new queues are listened to after as long at most."""
+"""How long one ``wait`` of a push notifier stays open; new queues are listened to after as long at most."""
 T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
@@ -98,8 +98,8 @@ class FederatedStore:
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
         return self._about(queues, "keep_alive", queues, subscription, token)
 
-    def traces(self, queue: str) -> Traces:
-        found: Traces = self._link.call("traces", queue)
+    def traces(self, queue: str) -> LossEvidence:
+        found: LossEvidence = self._link.call("traces", queue)
         return found
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
@@ -151,9 +151,9 @@ class FederatedStore:
         if queues:
             self._link.call("trim", self._link.call("ends", queues))  # bounded: one that arrives late deletes nothing that came after it
 
-    def bells(self, rung: threading.Event) -> list[FederatedBell]:
-        """What wakes an idle reader, not started; as redis_store.RedisBells."""
-        return [FederatedBell(self.address, rung)]
+    def push_notifiers(self, notified: threading.Event) -> list[FederatedPushNotifier]:
+        """What wakes an idle reader, not started; as redis_store.RedisPushNotifiers."""
+        return [FederatedPushNotifier(self.address, notified)]
 
     def close(self) -> None:
         self._link.drop()
@@ -335,15 +335,15 @@ class FederatedAppender:
             piece.settle(self._link.call("stage", *piece.arguments, values=piece.values))
 
 
-class FederatedBell:
-    """A daemon thread that sets ``rung`` when something was pushed over there; for a reader what topology.listen.Bell is for a direct one.
+class FederatedPushNotifier:
+    """A daemon thread that sets ``notified`` when something was pushed over there; as topology.push_notifier.PushNotifier for a direct one.
 
     It only makes things faster: while it cannot connect, the owner's own polling goes on.
     """
 
-    def __init__(self, address: FederationAddress, rung: threading.Event) -> None:
+    def __init__(self, address: FederationAddress, notified: threading.Event) -> None:
         self._link = BulkLink(address)
-        self._rung = rung
+        self._notified = notified
         self._queues: tuple[str, ...] = ()
         self._changed = threading.Event()
         self._stopped = threading.Event()
@@ -356,7 +356,7 @@ class FederatedBell:
         self._queues = tuple(queues)
         self._changed.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="busmq-federated-bell", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="busmq-federated-push-notifier", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
@@ -368,19 +368,19 @@ class FederatedBell:
             try:
                 self._changed.clear()
                 self._ask("listen", self._queues)
-                self._rung.set()  # pushes before the subscription sent no bell
+                self._notified.set()  # pushes before the subscription sent no notification
                 while not (self._stopped.is_set() or self._changed.is_set()):
                     if self._ask("wait", WAIT_MS):
-                        self._rung.set()
+                        self._notified.set()
                         self._stopped.wait(0.002)  # wakes the reader a few hundred times a second at most
             except LinkLost as error:
-                log.debug("bell: %s", error)
+                log.debug("push notifier: %s", error)
                 self._stopped.wait(1.0)
             except BusError as error:
-                # A server without bulk has no bells either; one that refuses other calls too raises its error in the store's next call.
+                # A server without bulk notifies of no pushes either; one that refuses other calls too raises its error in the store's next call.
                 log.log(
                     logging.DEBUG if isinstance(error, FederationRefused) else logging.WARNING,
-                    "pushes are not heard, new messages are found by polling only: %s",
+                    "pushes are not received, new messages are found by polling only: %s",
                     error,
                 )
                 return

@@ -20,7 +20,7 @@ from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull, StateError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.line import told_error
-from busmq_spark.federation.client.push import Pushes, as_text
+from busmq_spark.federation.client.push import RemotePushPipeline, as_text
 from busmq_spark.federation.client.wire import Wire
 from busmq_spark.federation.creation import creation
 
@@ -223,8 +223,8 @@ class RemoteChannel(Emitter):
     def _wired(self, roles: tuple[str, str]) -> Wire:
         return Wire(self._pool, creation("channel", self.name, *roles), self.bus.spawn, self, self._restore)
 
-    def _pushing(self) -> Pushes:
-        return Pushes(self._wire, "send", self.name, self.bus.spawn, lambda: None)
+    def _pushing(self) -> RemotePushPipeline:
+        return RemotePushPipeline(self._wire, "send", self.name, self.bus.spawn, lambda: None)
 
     async def _open(self, roles: tuple[str, str], options: ConnectOptions) -> Self:
         if options.last and not options.reliable:

@@ -106,7 +106,7 @@ class RemoteConsumption(Buffered):
             self._ask()
             await self._wake.wait()
 
-    def hand_over(self) -> Message:
+    def pop_head(self) -> Message:
         """The head."""
         message = self._buffer.popleft()
         self._queue.handed = max(self._queue.handed, message.id)

@@ -33,7 +33,7 @@ class RemotePubsub(Pubsub):
     def __init__(self, bus: Bus, name: str, most: int, pool: Pool) -> None:
         super().__init__(bus, name, most)
         self._wire = Wire(pool, creation("pubsub", name), bus.spawn, self, self._restore)
-        self._hear: Callable[[bytes | None], None] | None = None
+        self._on_message: Callable[[bytes | None], None] | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
 
     def __repr__(self) -> str:
@@ -43,18 +43,18 @@ class RemotePubsub(Pubsub):
         """As Pubsub.publish. Raises FederationLost when the link broke and it is unknown whether the message was published."""
         await self._wire.ask("publish", as_text(encode(value)), again=False)
 
-    async def _begin_hearing(self, hear: Callable[[bytes | None], None]) -> None:
+    async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
         self._wire.close()  # a line that has only published
-        self._hear = hear
+        self._on_message = on_message
         try:
             await self._wire.up()
         except BaseException:
-            self._end_hearing(hear)
+            self._stop_receiving(on_message)
             raise
         self._wire.wanted = True
 
-    def _end_hearing(self, hear: Callable[[bytes | None], None]) -> None:  # noqa: ARG002  # there is one
-        self._hear = None
+    def _stop_receiving(self, on_message: Callable[[bytes | None], None]) -> None:  # noqa: ARG002  # there is one
+        self._on_message = None
         self._wire.close()
 
     def wire_lost(self, why: BusError) -> None:
@@ -64,8 +64,8 @@ class RemotePubsub(Pubsub):
 
     def wire_back(self) -> None:
         """Subscribed again."""
-        if self._hear is not None:
-            self._hear(None)
+        if self._on_message is not None:
+            self._on_message(None)
         self._emit("reconnected")
 
     def wire_failed(self, error: BusError) -> None:
@@ -74,10 +74,10 @@ class RemotePubsub(Pubsub):
 
     async def _restore(self, line: Line) -> None:
         line.on("error", self._far_error)  # first: an error event without a listener ends a Node server
-        if (hear := self._hear) is None:
+        if (on_message := self._on_message) is None:
             return
         answered = self._failing = line.expect("subscribed")
-        line.on("message", lambda text=None, *_: hear(values.text(text, "a message")))
+        line.on("message", lambda text=None, *_: on_message(values.text(text, "a message")))
         line.call("subscribe")
         await answered
         self._failing = None

@@ -1,7 +1,7 @@
 """Pushing over a line: in the order of the calls, many under way, nothing sent twice.
 
 Rule 1. When the line breaks, what is under way fails with FederationLost: whether it is stored is unknown. The rest waits for the next line.
-Rule 2. A queue with a maxsize is pushed to one by one, so that of an order that does not fit a beginning is stored and the rest is not.
+Rule 2. A queue with a maxsize is pushed to one by one, so that of a call that does not fit a beginning is stored and the rest is not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.push import Order
+from busmq_spark.bus.push import PendingPush
 from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.client import values
@@ -24,13 +24,13 @@ UNDER_WAY = 1000
 """Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow.py)."""
 
 
-class Pushes:
+class RemotePushPipeline:
     """What one object has to push, with ``method``. ``stored`` is called for each message that is."""
 
     def __init__(self, wire: Wire, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
         self.maxsize = 0
         self._wire, self._method, self._name, self._spawn, self._stored = wire, method, name, spawn, stored
-        self._orders: deque[Order[str]] = deque()
+        self._pending: deque[PendingPush[str]] = deque()
         self._under_way = 0
         self._begun = self._waking = False
         self._idle: asyncio.Event | None = None
@@ -41,21 +41,21 @@ class Pushes:
         if not values:
             future.set_result([])
             return future
-        self._orders.append(Order(values, future, single=single))
+        self._pending.append(PendingPush(values, future, single=single))
         self._next()
         return future
 
     async def flushed(self) -> None:
         """Wait until everything added so far is stored or has failed."""
-        while self._orders or self._under_way:
+        while self._pending or self._under_way:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
     def fail(self, error: BusError) -> None:
         """Nothing of what waits is sent any more."""
-        orders, self._orders = self._orders, deque()
-        for order in orders:
-            order.failed(error)
+        pending, self._pending = self._pending, deque()
+        for push in pending:
+            push.failed(error)
         self._rest()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -63,47 +63,47 @@ class Pushes:
     def _next(self) -> None:
         line = self._wire.line
         if line is None:
-            if self._orders and not self._waking:
+            if self._pending and not self._waking:
                 self._wake()
             return
         most = 1 if self.maxsize else UNDER_WAY
-        while self._orders and self._under_way < most and not line.over:
+        while self._pending and self._under_way < most and not line.over:
             if not line.room.free:
                 line.room.wait(self.go_on)
                 return
-            order = self._orders[0]
-            if order.cut == len(order.values):
-                self._orders.popleft()
+            push = self._pending[0]
+            if push.sent == len(push.values):
+                self._pending.popleft()
                 continue
-            text = order.values[order.cut]
-            order.cut += 1
+            text = push.values[push.sent]
+            push.sent += 1
             self._under_way += 1
-            if order.cut == len(order.values):
-                self._orders.popleft()
-            line.push(self._method, text, partial(self._answered, order))
+            if push.sent == len(push.values):
+                self._pending.popleft()
+            line.push(self._method, text, partial(self._answered, push))
         self._rest()
 
-    def _answered(self, order: Order[str], found: list[Any] | BusError) -> None:
+    def _answered(self, push: PendingPush[str], found: list[Any] | BusError) -> None:
         if not self._begun:  # a line that breaks answers all of them: the first must not send before the last has failed
             self._begun = True
             asyncio.get_running_loop().call_soon(self.go_on)
         self._under_way -= 1
         if isinstance(found, BusError):
-            order.failed(found)
+            push.failed(found)
         elif found and found[0] is not None:
-            order.failed(fault.from_wire(found[0]))
+            push.failed(fault.from_wire(found[0]))
         elif len(found) < 2 or found[1] is None:
-            left = len(order.values) - len(order.ids)
-            order.failed(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
+            left = len(push.values) - len(push.ids)
+            push.failed(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
         else:
-            self._one(order, found[1])
+            self._one(push, found[1])
 
-    def _one(self, order: Order[str], id: Any) -> None:
+    def _one(self, push: PendingPush[str], id: Any) -> None:
         try:
-            order.stored(values.number(id, "the id of a push"), 1)
+            push.stored(values.number(id, "the id of a push"), 1)
             self._stored()
         except WireError as error:
-            order.failed(error)
+            push.failed(error)
             raise
 
     def go_on(self) -> None:
@@ -132,7 +132,7 @@ class Pushes:
         self._next()
 
     def _rest(self) -> None:
-        if self._idle is not None and not self._orders and not self._under_way:
+        if self._idle is not None and not self._pending and not self._under_way:
             self._idle.set()
             self._idle = None
 

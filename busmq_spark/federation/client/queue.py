@@ -15,7 +15,7 @@ from busmq_spark.errors import BusError, ConfigError, FederationLost, Federation
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.consume import RemoteConsumption
 from busmq_spark.federation.client.line import told_error
-from busmq_spark.federation.client.push import Pushes, as_text
+from busmq_spark.federation.client.push import RemotePushPipeline, as_text
 from busmq_spark.federation.client.wire import Wire
 from busmq_spark.federation.creation import creation
 
@@ -55,7 +55,7 @@ class RemoteQueue(AnyQueue):
         self._wanted: _Wanted | None = None
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
-        self._pushes = Pushes(self.wire, "push", name, bus.spawn, self._one_pushed)
+        self._pushes = RemotePushPipeline(self.wire, "push", name, bus.spawn, self._one_pushed)
         self.current: RemoteConsumption | None = None
         """The consumption that has begun last: what the server says is for it."""
         self.reliable_on: Line | None = None

@@ -188,7 +188,7 @@ class ExposedQueue(Exposed):
                         return  # detaching puts it back
                     if consumption.head is not message:
                         break  # stopped meanwhile: it has gone back
-                    self._hand_over(consumption, message)
+                    self._deliver(consumption, message)
                     count += 1
                 drained = count < PREFETCH
                 await self.session.connection.outbox.passed()  # Redis keeps what was taken last only
@@ -214,14 +214,14 @@ class ExposedQueue(Exposed):
             else:
                 return
 
-    def _hand_over(self, consumption: Consumption, message: Message) -> None:
+    def _deliver(self, consumption: Consumption, message: Message) -> None:
         most = self.session.limits.message_bytes
         if len(message.value) > most - LINE_BYTES and len(line := message_line(0, message.text, message.id)) > most - LINE_BYTES:
             reason = (
                 f"message {message.id} of queue {self.name!r} takes {len(line)} bytes on the wire; at most {most} are allowed. Consuming has stopped"
             )
             raise MessageRefused(reason=reason)
-        consumption.hand_over(arrived=False)
+        consumption.pop_head(arrived=False)
         arrived, listeners = partial(consumption.arrived, message.id), self.listeners("message")
         for place, (id, _) in enumerate(listeners, 1):
             self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)

@@ -2,7 +2,7 @@
 
 Rule 1. The wire has positions from the head, not ids. A position is used only after the id found there has been checked.
 Rule 2. An empty queue does not say its last id. It is the id up to which a checkpoint has read (``wanted``), or the mark that an ack left in the
-        metadata, whichever is higher; where there is neither it is UNTOLD until the next message shows it.
+        metadata, whichever is higher; where there is neither it is UNKNOWN_ID until the next message shows it.
 Rule 3. The metadata is written without compare-and-set: the writer reads it again a moment later to see whether its value stayed.
 """
 
@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha1
 
 from busmq_spark.core.queue import Attached
-from busmq_spark.core.state import UNTOLD, AckResult, QueueState
+from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.plain.line import PlainLine
 from busmq_spark.store.loss import Loss, check_life, loss_error
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, Traces
+from busmq_spark.store.protocol import Creation, LossEvidence
 from busmq_spark.topology.holder import LEASE_MS
 from busmq_spark.topology.place import new_token
 
@@ -32,7 +32,7 @@ STAYED_S = 0.2
 TRIES = 5
 PUSHES = 500
 """Under way at once."""
-NO_TRACES = Traces(None, 0, empty=False)
+NO_TRACES = LossEvidence(None, 0, empty=False)
 MISSING = QueueState(0, "", 0, 0, 0, 0, 0, "", "")
 Message = tuple[int, str]
 Place = tuple[int, int]
@@ -69,7 +69,7 @@ class PlainQueue:
         return Attached(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
 
     async def state(self, wanted: int) -> QueueState:
-        """As core.state.states; ``given`` is UNTOLD where the wire cannot say it."""
+        """As core.state.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""
         back = False
         for _ in range(TRIES):
             line, fields = await self._looked()
@@ -78,7 +78,7 @@ class PlainQueue:
             known = (int(fields["ttl"]), fields.get("born") or "", int(fields.get("maxsize") or 0))
             count = await line.count()
             if not count:
-                return QueueState(*known, max(wanted, int(fields.get(LAST) or UNTOLD)), 0, 0, 0, "", "")
+                return QueueState(*known, max(wanted, int(fields.get(LAST) or UNKNOWN_ID)), 0, 0, 0, "", "")
             oldest, newest = await line.look(0), await line.look(count - 1)
             if not oldest or not newest:
                 continue  # another consumer is removing them at this moment

@@ -33,7 +33,7 @@ from busmq_spark.federation.plain.append import AtLeastOnce
 from busmq_spark.federation.plain.line import PlainLine
 from busmq_spark.federation.plain.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.store.position import Position, Range
-from busmq_spark.store.protocol import Creation, Rows, Traces
+from busmq_spark.store.protocol import Creation, LossEvidence, Rows
 from busmq_spark.topology.endpoint import pause
 from busmq_spark.topology.place import at_once
 
@@ -119,7 +119,7 @@ class PlainStore(AtLeastOnce):
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
         return self._each(queues, lambda queue: queue.keep_alive(token))
 
-    def traces(self, queue: str) -> Traces:  # noqa: ARG002  # as the protocol has it
+    def traces(self, queue: str) -> LossEvidence:  # noqa: ARG002  # as the protocol has it
         """The wire shows none: which client removed messages is unknown."""
         return NO_TRACES
 

@@ -57,7 +57,7 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
         Map<String, String> known = new TreeMap<>();
         known.put(TableCatalog.PROP_PROVIDER, "busmq-realtime");
         known.put("messages", String.valueOf(state.count()));
-        known.put("last.id", String.valueOf(state.given()));
+        known.put("last.id", String.valueOf(state.lastId()));
         known.put("ttl.s", String.valueOf(state.ttlS()));
         return known;
     }

@@ -24,10 +24,10 @@ public record Loss(String kind, String expected, String found, long ids) {
             String other = now.born().isEmpty() ? "unnamed" : now.born();
             return new Loss(
                     "recreated", "incarnation " + at.born() + " read up to id " + at.last(),
-                    "incarnation " + other + " with ids up to " + now.given());
+                    "incarnation " + other + " with ids up to " + now.lastId());
         }
-        if (now.given() < at.last()) {
-            return new Loss("rolled-back", "a last id of at least " + at.last(), "last id " + now.given());
+        if (now.lastId() < at.last()) {
+            return new Loss("rolled-back", "a last id of at least " + at.last(), "last id " + now.lastId());
         }
         if (!at.mark().isEmpty() && !now.mark().isEmpty() && !at.mark().equals(now.mark())) {
             return new Loss("reissued", "message " + at.last() + " with fingerprint " + at.mark(), "one with fingerprint " + now.mark());
@@ -54,6 +54,6 @@ public record Loss(String kind, String expected, String found, long ids) {
 
     /** What is still there, for people. */
     public static String storedOf(QueueState now) {
-        return now.count() > 0 ? "oldest stored id " + now.oldest() : "nothing stored after id " + now.given();
+        return now.count() > 0 ? "oldest stored id " + now.oldest() : "nothing stored after id " + now.lastId();
     }
 }

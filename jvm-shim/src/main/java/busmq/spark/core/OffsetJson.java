@@ -62,10 +62,10 @@ public final class OffsetJson {
     }
 
     /** The newest ids in the shape of an offset, for the progress of a query. */
-    public static String report(Map<String, Long> given) {
+    public static String report(Map<String, Long> lastIds) {
         StringBuilder out = new StringBuilder("{\"v\": 1, \"queues\": {");
         String between = "";
-        for (Map.Entry<String, Long> entry : sorted(given).entrySet()) {
+        for (Map.Entry<String, Long> entry : sorted(lastIds).entrySet()) {
             quote(out.append(between), entry.getKey()).append(": {\"last\": ").append(entry.getValue()).append('}');
             between = ", ";
         }

@@ -12,11 +12,11 @@ import java.util.List;
  *
  * @param ttlS 0 when the queue does not exist
  * @param born incarnation; empty when none of our parts has touched this life of the queue
- * @param given the id given last
+ * @param lastId the id given last
  * @param mark fingerprint of the message asked for; empty when it is not stored
  */
 public record QueueState(
-        long ttlS, String born, long maxsize, long given, long oldest, long newest, long count, String mark, String newestMark) {
+        long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark) {
     /** Items of one queue in the flat reply of {@code lua/state.lua}. */
     public static final int ITEMS = Contract.whole("stateItems");
 
@@ -34,7 +34,7 @@ public record QueueState(
 
     /** The position from which everything stored can be read: one before the oldest message, or the last id given when it is empty. */
     public long floor() {
-        return count > 0 ? oldest - 1 : given;
+        return count > 0 ? oldest - 1 : lastId;
     }
 
     private static String text(Object item) {

@@ -50,7 +50,7 @@ final class OptionTable {
     }
 
     private String unknown(String name) {
-        String near = Likeness.nearest(name.toLowerCase(Locale.ROOT), rows.keySet());
+        String near = Suggestion.nearest(name.toLowerCase(Locale.ROOT), rows.keySet());
         String hint = near == null ? "known are: " + String.join(", ", rows.values().stream().map(Row::name).distinct().sorted().toList())
                 : "did you mean " + PyText.repr(rows.get(near).name()) + "?";
         if (name.equalsIgnoreCase("path")) {

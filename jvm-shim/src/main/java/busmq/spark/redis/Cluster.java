@@ -46,7 +46,7 @@ record Cluster(List<Server> seeds) implements Endpoint {
                 .orElseGet(() -> seeds.get(0).at(node.host(), node.port()));
     }
 
-    /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link NobodyAnswers}. */
+    /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link ServerUnreachable}. */
     SlotMap slots(Collection<Node> known, Set<Node> dead) {
         BusException worst = null;
         for (Node node : toAsk(known, dead)) {
@@ -69,7 +69,7 @@ record Cluster(List<Server> seeds) implements Endpoint {
         if (!worst.retriable()) {
             throw worst;
         }
-        throw new NobodyAnswers("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
+        throw new ServerUnreachable("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
     }
 
     private List<Node> toAsk(Collection<Node> known, Set<Node> dead) {

@@ -24,7 +24,7 @@ final class ClusterLink extends GuardedLink {
 
     @Override
     List<Object> step(List<Call> calls) {
-        Errand errand = new Errand(calls, cluster);
+        ClusterStep clusterStep = new ClusterStep(calls, cluster);
         Patience patience = new Patience(cluster);
         while (true) {
             RuntimeException problem;
@@ -32,67 +32,67 @@ final class ClusterLink extends GuardedLink {
                 if (map == null) {
                     refresh(Set.of());
                 }
-                round(errand, calls);
-                errand.check();
-                if (errand.stale) {
-                    refresh(errand.dead);
+                round(clusterStep, calls);
+                clusterStep.check();
+                if (clusterStep.stale) {
+                    refresh(clusterStep.dead);
                 }
-                problem = errand.putOff;
-            } catch (NobodyAnswers error) {
+                problem = clusterStep.retryReason;
+            } catch (ServerUnreachable error) {
                 problem = error;
             }
-            if (errand.open.isEmpty()) {
-                tidy(errand);
-                return errand.answers(null);
+            if (clusterStep.pending.isEmpty()) {
+                tidy(clusterStep);
+                return clusterStep.answers(null);
             }
             if (problem != null) {
                 try {
                     patience.pause(problem);
                 } catch (BusException over) {
-                    return errand.answers(over);
+                    return clusterStep.answers(over);
                 }
             }
         }
     }
 
-    private void round(Errand errand, List<Call> calls) {
-        record UnderWay(Parcel parcel, Wire wire, int replies) {
+    private void round(ClusterStep clusterStep, List<Call> calls) {
+        record UnderWay(NodeBatch batch, Wire wire, int replies) {
         }
         List<UnderWay> sent = new ArrayList<>();
         int read = 0;
         try {
-            for (Parcel parcel : errand.parcels(map)) {
+            for (NodeBatch batch : clusterStep.batches(map)) {
                 Wire wire;
                 try {
-                    wire = wire(parcel.node());
+                    wire = wire(batch.node());
                 } catch (JedisException error) {
                     BusException lost = Refusals.translate(error, cluster);
                     if (lost.kind() != ErrorKind.LINK_LOST) {
                         throw lost;
                     }
-                    errand.unsent(parcel, lost);
+                    clusterStep.unsent(batch, lost);
                     continue;
                 }
                 try {
-                    sent.add(new UnderWay(parcel, wire, parcel.send(wire, calls, errand.whole)));
+                    sent.add(new UnderWay(batch, wire, batch.send(wire, calls, clusterStep.whole)));
                 } catch (JedisException error) {
-                    drop(parcel.node());
-                    errand.lost(parcel, Refusals.translate(error, cluster));
+                    drop(batch.node());
+                    clusterStep.lost(batch, Refusals.translate(error, cluster));
                 }
             }
             for (; read < sent.size(); read++) {
                 UnderWay each = sent.get(read);
                 try {
-                    errand.take(each.parcel, each.parcel.replies(each.wire.read(each.replies)));
+                    clusterStep.addReplies(each.batch, each.batch.replies(each.wire.read(each.replies)));
                 } catch (JedisException error) {
-                    drop(each.parcel.node());
-                    errand.lost(each.parcel, Refusals.translate(error, cluster));
+                    drop(each.batch.node());
+                    clusterStep.lost(each.batch, Refusals.translate(error, cluster));
                 }
             }
         } finally {
-            sent.subList(read, sent.size()).forEach(each -> drop(each.parcel.node())); // its replies would be taken for others'
+            sent.subList(read, sent.size()).forEach(each -> drop(each.batch.node())); // its replies would be taken for others'
         }
-        map = map.told(errand.moved);
+        map = map.withMoved(clusterStep.moved);
     }
 
     /** The address of the node that owns a key, as the calls so far have found; empty before the first of them. */
@@ -102,11 +102,11 @@ final class ClusterLink extends GuardedLink {
     }
 
     /** Where one slot has moved, others have too. */
-    private void tidy(Errand errand) {
-        if (!errand.moved.isEmpty()) {
+    private void tidy(ClusterStep clusterStep) {
+        if (!clusterStep.moved.isEmpty()) {
             try {
                 refresh(Set.of());
-            } catch (NobodyAnswers | BusException error) {
+            } catch (ServerUnreachable | BusException error) {
                 map = null;
             }
         }
@@ -129,7 +129,7 @@ final class ClusterLink extends GuardedLink {
                     found.add(ask.apply(new NodeLink(node)));
                 }
                 return found;
-            } catch (NobodyAnswers | BusException error) {
+            } catch (ServerUnreachable | BusException error) {
                 patience.pause(error);
             }
         }

@@ -13,7 +13,7 @@ final class Patience {
      * While no server answers, the first wait for a reply not counted: that is longer, and the link alone may be broken. A last try that hangs adds
      * its own time-out. Shorter in tests.
      */
-    static final long NOBODY_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
+    static final long UNREACHABLE_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
     /** While servers answer but none is master: Sentinel and Cluster need up to 35 s for a fail-over by default. */
     static final long FAILOVER_MS = Contract.number("failoverPatienceMs");
 
@@ -34,7 +34,7 @@ final class Patience {
     /** Waits before the next try; throws the translated error when it is not one to wait for, or the time is over. */
     void pause(RuntimeException problem) {
         BusException error = Refusals.translate(problem, endpoint);
-        long given = endpoint.moves() && !(problem instanceof NobodyAnswers) ? FAILOVER_MS : NOBODY_MS;
+        long given = endpoint.moves() && !(problem instanceof ServerUnreachable) ? FAILOVER_MS : UNREACHABLE_MS;
         double jitter = ThreadLocalRandom.current().nextDouble(0.5, 1);
         long pauseMs = (long) (Math.min(1000, 20L << Math.min(attempt++, 10)) * jitter);
         if (error.kind() != ErrorKind.LINK_LOST || (System.nanoTime() - began) / 1_000_000 + pauseMs > given) {

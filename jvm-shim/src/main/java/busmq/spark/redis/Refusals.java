@@ -37,7 +37,7 @@ final class Refusals {
         if (error instanceof BusException ours) {
             return ours;
         }
-        if (error instanceof NobodyAnswers) {
+        if (error instanceof ServerUnreachable) {
             return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", plain(error.getMessage(), endpoint));
         }
         return error instanceof JedisDataException ? refused(error, endpoint) : lost(error, endpoint);

@@ -56,7 +56,7 @@ final class ServerLink extends GuardedLink {
         private void round() {
             try {
                 open(repeatable);
-            } catch (JedisException | NobodyAnswers error) {
+            } catch (JedisException | ServerUnreachable error) {
                 close();
                 patience.pause(error);
                 return;

@@ -37,7 +37,7 @@ final class SlotMap {
     }
 
     /** The map with what redirections say. */
-    SlotMap told(Map<Integer, Node> moved) {
+    SlotMap withMoved(Map<Integer, Node> moved) {
         if (moved.isEmpty()) {
             return this;
         }

@@ -97,7 +97,7 @@ final class Wire extends Connection {
     }
 
     /** The next message of a subscription. Unlike {@link #read} it does not flush what another thread is writing. */
-    Object hear() {
+    Object receive() {
         return getUnflushedObject();
     }
 

@@ -24,19 +24,19 @@ final class GroupCommit implements AutoCloseable {
     static final int MOST_ROWS = 20_000;
 
     static final long MOST_BYTES = 16L << 20;
-    private static final int LANES_AT_ONCE = 64;
+    private static final int BUFFERS_AT_ONCE = 64;
     private static final long AGAIN_MS = 500;
 
     /** Where rows go. Called by the sending thread alone. */
     interface Target {
         /**
-         * Store the chunk of each lane. The result says how many rows of each; fewer than all means that the queue is full, or why the lane says
-         * it was {@link Lane#refused}.
+         * Store the chunk of each buffer. The result says how many rows of each; fewer than all means that the queue is full, or why the buffer says
+         * it was {@link QueueBuffer#refused}.
          */
-        int[] store(List<Lane> lanes);
+        int[] store(List<QueueBuffer> buffers);
 
         /** The {@code maxsize} of a queue that is full. */
-        long maxsize(Lane lane);
+        long maxsize(QueueBuffer buffer);
     }
 
     private final Target target;
@@ -46,13 +46,13 @@ final class GroupCommit implements AutoCloseable {
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition work = lock.newCondition();
     private final Condition progress = lock.newCondition();
-    private final Map<String, Lane> lanes = new HashMap<>();
-    private final ArrayDeque<Lane> ready = new ArrayDeque<>();
-    private final List<Lane> blocked = new ArrayList<>();
+    private final Map<String, QueueBuffer> buffers = new HashMap<>();
+    private final ArrayDeque<QueueBuffer> ready = new ArrayDeque<>();
+    private final List<QueueBuffer> blocked = new ArrayList<>();
     private long rows;
     private long bytes;
     private boolean sending;
-    /** Whether lanes are served before they fill a chunk: a flush is waiting, or too many rows are. */
+    /** Whether buffers are served before they fill a chunk: a flush is waiting, or too many rows are. */
     private boolean pressed;
     private boolean closed;
     private RuntimeException failure;
@@ -77,12 +77,12 @@ final class GroupCommit implements AutoCloseable {
                 await(progress);
             }
             check();
-            Lane lane = lanes.computeIfAbsent(queue, Lane::new);
-            lane.add(value);
+            QueueBuffer buffer = buffers.computeIfAbsent(queue, QueueBuffer::new);
+            buffer.add(value);
             rows++;
             bytes += value.length;
-            if (!onlyFullChunks || lane.fills()) {
-                list(lane);
+            if (!onlyFullChunks || buffer.fills()) {
+                list(buffer);
             }
         } finally {
             lock.unlock();
@@ -122,7 +122,7 @@ final class GroupCommit implements AutoCloseable {
 
     private void run() {
         try {
-            for (List<Lane> round = take(); round != null; round = take()) {
+            for (List<QueueBuffer> round = take(); round != null; round = take()) {
                 settle(round, store(round));
             }
         } catch (RuntimeException | Error error) {
@@ -136,21 +136,21 @@ final class GroupCommit implements AutoCloseable {
      * Rows that are pushed are tried again as long as their task is open: it learns of an error only with its next row, and that, or the end
      * of the batch, may be an hour away.
      */
-    private int[] store(List<Lane> round) {
-        round.forEach(lane -> lane.refused = null);
+    private int[] store(List<QueueBuffer> round) {
+        round.forEach(buffer -> buffer.refused = null);
         try {
             return target.store(round);
         } catch (BusException error) {
             if (onlyFullChunks) {
                 throw error;
             }
-            round.forEach(lane -> lane.refused = error);
+            round.forEach(buffer -> buffer.refused = error);
             return new int[round.size()];
         }
     }
 
-    /** The lanes of the next call, each with its chunk; null at the end. */
-    private List<Lane> take() {
+    /** The buffers of the next call, each with its chunk; null at the end. */
+    private List<QueueBuffer> take() {
         lock.lock();
         try {
             sending = false;
@@ -174,44 +174,44 @@ final class GroupCommit implements AutoCloseable {
         }
     }
 
-    private List<Lane> load() {
-        List<Lane> round = new ArrayList<>();
+    private List<QueueBuffer> load() {
+        List<QueueBuffer> round = new ArrayList<>();
         long size = 0;
-        while (!ready.isEmpty() && round.size() < LANES_AT_ONCE && size < 4L * Lane.CHUNK_BYTES) {
-            Lane lane = ready.poll();
-            lane.load();
-            for (byte[] value : lane.chunk) {
+        while (!ready.isEmpty() && round.size() < BUFFERS_AT_ONCE && size < 4L * QueueBuffer.CHUNK_BYTES) {
+            QueueBuffer buffer = ready.poll();
+            buffer.load();
+            for (byte[] value : buffer.chunk) {
                 size += value.length;
             }
-            round.add(lane);
+            round.add(buffer);
         }
         return round;
     }
 
-    private void settle(List<Lane> round, int[] stored) {
+    private void settle(List<QueueBuffer> round, int[] stored) {
         long nowMs = System.nanoTime() / 1_000_000;
         lock.lock();
         try {
             for (int i = 0; i < stored.length; i++) {
-                Lane lane = round.get(i);
+                QueueBuffer buffer = round.get(i);
                 rows -= stored[i];
-                bytes -= lane.stored(stored[i]);
-                lane.full = stored[i] > 0 ? null : lane.full; // every bit of room starts the deadline anew
-                if (lane.refused != null) {
-                    lane.retryAtMs = nowMs + AGAIN_MS;
-                    blocked.add(lane);
-                } else if (!lane.chunk.isEmpty()) {
-                    block(lane, nowMs);
-                } else if (lane.isEmpty() || (onlyFullChunks && !lane.fills() && !pressed)) {
-                    lane.listed = false;
+                bytes -= buffer.stored(stored[i]);
+                buffer.full = stored[i] > 0 ? null : buffer.full; // every bit of room starts the deadline anew
+                if (buffer.refused != null) {
+                    buffer.retryAtMs = nowMs + AGAIN_MS;
+                    blocked.add(buffer);
+                } else if (!buffer.chunk.isEmpty()) {
+                    block(buffer, nowMs);
+                } else if (buffer.isEmpty() || (onlyFullChunks && !buffer.fills() && !pressed)) {
+                    buffer.listed = false;
                 } else {
-                    ready.add(lane);
+                    ready.add(buffer);
                 }
             }
             if (rows == 0) {
                 pressed = false;
             }
-            failure = blocked.stream().map(lane -> lane.refused).filter(Objects::nonNull).findFirst().orElse(null);
+            failure = blocked.stream().map(buffer -> buffer.refused).filter(Objects::nonNull).findFirst().orElse(null);
             progress.signalAll();
         } finally {
             lock.unlock();
@@ -220,26 +220,26 @@ final class GroupCommit implements AutoCloseable {
 
     private void sendAll() {
         pressed = true;
-        lanes.values().stream().filter(lane -> !lane.isEmpty()).forEach(this::list);
+        buffers.values().stream().filter(buffer -> !buffer.isEmpty()).forEach(this::list);
     }
 
-    private void list(Lane lane) {
-        if (lane.listed) {
+    private void list(QueueBuffer buffer) {
+        if (buffer.listed) {
             return;
         }
-        lane.listed = true;
-        ready.add(lane);
+        buffer.listed = true;
+        ready.add(buffer);
         if (!sending) {
             work.signal();
         }
     }
 
-    private void block(Lane lane, long nowMs) {
-        if (lane.full == null) {
-            lane.full = new FullPolicy(fullTimeoutMs);
+    private void block(QueueBuffer buffer, long nowMs) {
+        if (buffer.full == null) {
+            buffer.full = new FullPolicy(fullTimeoutMs);
         }
-        lane.retryAtMs = nowMs + lane.full.pauseMs(lane.queue, () -> target.maxsize(lane), lane.chunk.size(), nowMs);
-        blocked.add(lane);
+        buffer.retryAtMs = nowMs + buffer.full.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
+        blocked.add(buffer);
     }
 
     /** Let those try again whose time has come; the result is how long the next one waits, -1 when there is none. */
@@ -248,8 +248,8 @@ final class GroupCommit implements AutoCloseable {
             return -1;
         }
         long nowMs = System.nanoTime() / 1_000_000;
-        blocked.removeIf(lane -> lane.retryAtMs <= nowMs && ready.add(lane));
-        return blocked.stream().mapToLong(lane -> lane.retryAtMs - nowMs).min().orElse(-1);
+        blocked.removeIf(buffer -> buffer.retryAtMs <= nowMs && ready.add(buffer));
+        return blocked.stream().mapToLong(buffer -> buffer.retryAtMs - nowMs).min().orElse(-1);
     }
 
     /** The thread ends when the task has seen the error and closes, so that what is done at the end comes after that. */

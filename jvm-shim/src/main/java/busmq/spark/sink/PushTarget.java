@@ -17,66 +17,66 @@ final class PushTarget implements GroupCommit.Target {
         this.store = store;
     }
 
-    /** What Redis refuses of one queue is an error of its lane alone: the others are stored, and need not come again. */
+    /** What Redis refuses of one queue is an error of its buffer alone: the others are stored, and need not come again. */
     @Override
-    public int[] store(List<Lane> lanes) {
-        place(lanes);
-        Map<Integer, List<Integer>> byServer = IntStream.range(0, lanes.size()).boxed().filter(i -> lanes.get(i).refused == null)
-                .collect(Collectors.groupingBy(i -> (Integer) lanes.get(i).place, LinkedHashMap::new, Collectors.toList()));
-        int[] stored = new int[lanes.size()];
-        byServer.forEach((server, part) -> push(server, lanes, part, stored));
+    public int[] store(List<QueueBuffer> buffers) {
+        place(buffers);
+        Map<Integer, List<Integer>> byServer = IntStream.range(0, buffers.size()).boxed().filter(i -> buffers.get(i).refused == null)
+                .collect(Collectors.groupingBy(i -> (Integer) buffers.get(i).place, LinkedHashMap::new, Collectors.toList()));
+        int[] stored = new int[buffers.size()];
+        byServer.forEach((server, part) -> push(server, buffers, part, stored));
         return stored;
     }
 
     @Override
-    public long maxsize(Lane lane) {
-        return store.maxsize(lane.queue, (Integer) lane.place);
+    public long maxsize(QueueBuffer buffer) {
+        return store.maxsize(buffer.queue, (Integer) buffer.place);
     }
 
-    private void place(List<Lane> lanes) {
+    private void place(List<QueueBuffer> buffers) {
         try {
-            Lane.place(lanes, store, (queue, server) -> server);
+            QueueBuffer.place(buffers, store, (queue, server) -> server);
         } catch (BusException error) {
             boolean away = error.kind() == ErrorKind.LINK_LOST; // then each of them would be waited for anew
-            lanes.stream().filter(lane -> lane.place == null).forEach(lane -> attempt(lane, () -> {
+            buffers.stream().filter(buffer -> buffer.place == null).forEach(buffer -> attempt(buffer, () -> {
                 if (away) {
                     throw error;
                 }
-                Lane.place(List.of(lane), store, (queue, server) -> server);
+                QueueBuffer.place(List.of(buffer), store, (queue, server) -> server);
             }));
         }
     }
 
-    private void push(int server, List<Lane> lanes, List<Integer> part, int[] stored) {
-        List<Object> replies = store.link(server).tryAll(part.stream().map(i -> push(lanes.get(i))).toList());
+    private void push(int server, List<QueueBuffer> buffers, List<Integer> part, int[] stored) {
+        List<Object> replies = store.link(server).tryAll(part.stream().map(i -> push(buffers.get(i))).toList());
         for (int at = 0; at < replies.size(); at++) {
             int i = part.get(at);
             Object reply = replies.get(at);
-            attempt(lanes.get(i), () -> stored[i] = counted(lanes.get(i), reply));
+            attempt(buffers.get(i), () -> stored[i] = counted(buffers.get(i), reply));
         }
     }
 
-    private static void attempt(Lane lane, Runnable step) {
+    private static void attempt(QueueBuffer buffer, Runnable step) {
         try {
             step.run();
         } catch (BusException error) {
-            lane.refused = error;
+            buffer.refused = error;
         }
     }
 
-    private Call push(Lane lane) {
-        return store.push(lane.queue, lane.chunk);
+    private Call push(QueueBuffer buffer) {
+        return store.push(buffer.queue, buffer.chunk);
     }
 
-    private int counted(Lane lane, Object reply) {
+    private int counted(QueueBuffer buffer, Object reply) {
         if (reply instanceof BusException refused) {
             throw refused;
         }
-        int server = (Integer) lane.place;
+        int server = (Integer) buffer.place;
         long count = (Long) ((List<?>) reply).get(1);
         while (count < 0) {
-            store.attach(lane.queue, server);
-            count = (Long) ((List<?>) store.link(server).run(push(lane))).get(1);
+            store.attach(buffer.queue, server);
+            count = (Long) ((List<?>) store.link(server).run(push(buffer))).get(1);
         }
         return (int) count;
     }

@@ -26,24 +26,24 @@ final class StageTarget implements GroupCommit.Target {
     }
 
     @Override
-    public int[] store(List<Lane> lanes) {
-        List<String> fresh = lanes.stream().filter(lane -> lane.place == null).map(lane -> lane.queue).toList();
+    public int[] store(List<QueueBuffer> buffers) {
+        List<String> fresh = buffers.stream().filter(buffer -> buffer.place == null).map(buffer -> buffer.queue).toList();
         if (!fresh.isEmpty()) {
             Epoch begun = store.staging(run.sink()).begin(run.id(), fresh);
             epoch = epoch.before().isEmpty() ? begun : epoch;
             renewal.of(begun.number());
         }
-        Lane.place(lanes, store, this::open);
-        Map<Integer, List<Lane>> byServer = new LinkedHashMap<>();
-        for (Lane lane : lanes) {
-            byServer.computeIfAbsent(list(lane).server, server -> new ArrayList<>()).add(lane);
+        QueueBuffer.place(buffers, store, this::open);
+        Map<Integer, List<QueueBuffer>> byServer = new LinkedHashMap<>();
+        for (QueueBuffer buffer : buffers) {
+            byServer.computeIfAbsent(list(buffer).server, server -> new ArrayList<>()).add(buffer);
         }
         byServer.forEach(this::stage);
-        return lanes.stream().mapToInt(lane -> lane.chunk.size()).toArray();
+        return buffers.stream().mapToInt(buffer -> buffer.chunk.size()).toArray();
     }
 
     @Override
-    public long maxsize(Lane lane) {
+    public long maxsize(QueueBuffer buffer) {
         return 0; // staged lists are never full
     }
 
@@ -64,32 +64,32 @@ final class StageTarget implements GroupCommit.Target {
     }
 
     /** After a broken link the chunks, which are in doubt, are staged again where nothing else writes, with the link's own patience. */
-    private void stage(int server, List<Lane> lanes) {
+    private void stage(int server, List<QueueBuffer> buffers) {
         try {
-            settle(lanes, store.link(server).runAll(lanes.stream().map(StageTarget::first).toList()));
+            settle(buffers, store.link(server).runAll(buffers.stream().map(StageTarget::first).toList()));
         } catch (BusException error) {
             if (error.kind() != ErrorKind.LINK_LOST) {
                 throw error;
             }
-            lanes.forEach(lane -> list(lane).cut(SinkStore.token()));
-            settle(lanes, store.link(server).runAll(lanes.stream().map(lane -> SinkStore.stage(list(lane), lane.chunk)).toList()));
+            buffers.forEach(buffer -> list(buffer).cut(SinkStore.token()));
+            settle(buffers, store.link(server).runAll(buffers.stream().map(buffer -> SinkStore.stage(list(buffer), buffer.chunk)).toList()));
         }
     }
 
     /** The first chunk of a list brings the ttl; the others need not be copied through Lua. */
-    private static Call first(Lane lane) {
-        return list(lane).rows() == 0 ? SinkStore.stage(list(lane), lane.chunk) : SinkStore.stageMore(list(lane), lane.chunk);
+    private static Call first(QueueBuffer buffer) {
+        return list(buffer).rows() == 0 ? SinkStore.stage(list(buffer), buffer.chunk) : SinkStore.stageMore(list(buffer), buffer.chunk);
     }
 
-    private static void settle(List<Lane> lanes, List<Object> replies) {
-        for (int i = 0; i < lanes.size(); i++) {
-            List<byte[]> chunk = lanes.get(i).chunk;
-            SinkStore.checkStaged(list(lanes.get(i)), chunk.size(), (Long) replies.get(i));
-            list(lanes.get(i)).add(chunk);
+    private static void settle(List<QueueBuffer> buffers, List<Object> replies) {
+        for (int i = 0; i < buffers.size(); i++) {
+            List<byte[]> chunk = buffers.get(i).chunk;
+            SinkStore.checkStaged(list(buffers.get(i)), chunk.size(), (Long) replies.get(i));
+            list(buffers.get(i)).add(chunk);
         }
     }
 
-    private static Staged.Growing list(Lane lane) {
-        return (Staged.Growing) lane.place;
+    private static Staged.Growing list(QueueBuffer buffer) {
+        return (Staged.Growing) buffer.place;
     }
 }

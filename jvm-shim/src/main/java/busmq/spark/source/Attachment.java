@@ -61,7 +61,7 @@ final class Attachment implements AutoCloseable {
      * before it is touched. {@code done}: up to where a batch that is read again was done before, where that is not the same: a subscription that
      * is new begins there. {@code fresh} says that startingOffsets counts.
      */
-    boolean hold(Collection<String> names, Map<String, Position> known, Map<String, Long> done, boolean fresh) {
+    boolean acquire(Collection<String> names, Map<String, Position> known, Map<String, Long> done, boolean fresh) {
         List<String> wanted = names.stream().distinct().filter(queue -> !queues.contains(queue)).toList();
         if (wanted.isEmpty()) {
             return false;
@@ -269,9 +269,9 @@ final class Attachment implements AutoCloseable {
     }
 
     private static long lastOf(String queue, long start, QueueState state) {
-        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.given() : start;
-        if (last > state.given()) {
-            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.given()
+        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.lastId() : start;
+        if (last > state.lastId()) {
+            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
                     + ". Name that id or a smaller one, or startingOffsets=latest to begin with the next message");
         }
         return last;
@@ -315,7 +315,7 @@ final class Attachment implements AutoCloseable {
     /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || partners.hold(holder) || Holder.isDead(holder) ? "" : holder;
+        return holder.equals(token) || partners.ownsLease(holder) || Holder.isDead(holder) ? "" : holder;
     }
 
     private BusException error(String queue, Loss loss, Position at) {

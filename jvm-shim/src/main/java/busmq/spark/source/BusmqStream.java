@@ -8,8 +8,8 @@ import busmq.spark.core.Plan;
 import busmq.spark.core.Position;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.redis.Bell;
-import busmq.spark.redis.Doorbells;
+import busmq.spark.redis.PushNotifiers;
+import busmq.spark.redis.PushSignal;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
@@ -69,7 +69,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private Planner planner;
     private LivePlan live;
     private Acks acks;
-    private Bell bell;
+    private PushSignal signal;
     private boolean availableNow;
     private boolean realTime;
     private boolean durable = true; // whether the next start comes from the checkpoint itself: the first one of this process does
@@ -182,8 +182,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     /** The newest ids, from the last planning: lag is this minus the end offset. */
     @Override
     public synchronized Offset reportLatestOffset() {
-        Map<String, Long> given = planner == null ? Map.of() : planner.given();
-        return given.isEmpty() ? null : new BusOffset(OffsetJson.report(given));
+        Map<String, Long> lastIds = planner == null ? Map.of() : planner.lastIds();
+        return lastIds.isEmpty() ? null : new BusOffset(OffsetJson.report(lastIds));
     }
 
     @Override
@@ -253,10 +253,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return Map.of();
         }
         try {
-            Map<String, Long> given = realTime ? attachment.store.counters(attachment.queues()) : planner.given();
+            Map<String, Long> lastIds = realTime ? attachment.store.counters(attachment.queues()) : planner.lastIds();
             long lag = 0;
             for (Map.Entry<String, Position> at : decode(latest.get().json()).entrySet()) {
-                lag += Math.max(0, given.getOrDefault(at.getKey(), 0L) - at.getValue().last());
+                lag += Math.max(0, lastIds.getOrDefault(at.getKey(), 0L) - at.getValue().last());
             }
             return Map.of("lag", String.valueOf(lag), "queues", String.valueOf(attachment.queues().size()));
         } catch (BusException error) {
@@ -275,8 +275,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             acks.close();
             attachment.close();
         }
-        if (bell != null) {
-            bell.close();
+        if (signal != null) {
+            signal.close();
         }
     }
 
@@ -297,11 +297,11 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             found.addAll(discovered());
             names = found;
         }
-        if (attachment.hold(names, known, done, fresh) && !realTime) {
-            if (bell != null) {
-                bell.close();
+        if (attachment.acquire(names, known, done, fresh) && !realTime) {
+            if (signal != null) {
+                signal.close();
             }
-            bell = Doorbells.bell(options.redis(), attachment.store.locate(attachment.queues()));
+            signal = PushNotifiers.subscribe(options.redis(), attachment.store.locate(attachment.queues()));
         }
     }
 
@@ -356,16 +356,16 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return true;
         }
         long now = System.nanoTime();
-        if (!rang(Math.max(0, Math.min(WAIT_NS, nextPoll - now))) && System.nanoTime() < nextPoll) {
+        if (!awaitPush(Math.max(0, Math.min(WAIT_NS, nextPoll - now))) && System.nanoTime() < nextPoll) {
             return false;
         }
         nextPoll = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
         return planner.pushed();
     }
 
-    private boolean rang(long nanos) {
+    private boolean awaitPush(long nanos) {
         try {
-            return bell != null && bell.await(nanos);
+            return signal != null && signal.await(nanos);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt(); // the query is being stopped, and will notice
             return false;

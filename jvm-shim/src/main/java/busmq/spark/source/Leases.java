@@ -36,7 +36,7 @@ final class Leases {
             Map<String, String> others = store.lease(queues, subscription, token, dead);
             others.values().removeIf(token::equals);
             Set<String> shared = new HashSet<>(others.keySet());
-            others.values().removeIf(partners::hold);
+            others.values().removeIf(partners::ownsLease);
             if (others.isEmpty()) {
                 return shared;
             }

@@ -2,8 +2,8 @@ package busmq.spark.source;
 
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.redis.Bell;
-import busmq.spark.redis.Doorbells;
+import busmq.spark.redis.PushNotifiers;
+import busmq.spark.redis.PushSignal;
 import busmq.spark.store.Chunk;
 import busmq.spark.store.LiveQueue;
 import busmq.spark.store.ReadStore;
@@ -33,7 +33,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
 
     private final ReadStore store;
     private final RowMaker rows;
-    private final Bell bell;
+    private final PushSignal signal;
     private final long pollNs;
     private final boolean pin;
     private final List<Followed> queues = new ArrayList<>();
@@ -66,7 +66,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
             queues.add(new Followed(new LiveQueue(store, follow.queue(), follow.entry(), follow.entered(), options.failOnDataLoss())));
         }
         looking.addAll(queues);
-        bell = Doorbells.bell(options.redis(), places);
+        signal = PushNotifiers.subscribe(options.redis(), places);
     }
 
     /** A queue, and how much of what was taken from it has been handed out. */
@@ -154,7 +154,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     public void close() {
         if (!closed) {
             closed = true;
-            bell.close();
+            signal.close();
             store.close();
         }
     }
@@ -192,8 +192,8 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
             if (now >= until || ended()) {
                 return false;
             }
-            if (rang(Math.min(until, nextPoll) - now)) {
-                rung();
+            if (awaitPush(Math.min(until, nextPoll) - now)) {
+                onPush();
             } else if (System.nanoTime() >= nextPoll) {
                 poll();
             }
@@ -201,9 +201,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         return true;
     }
 
-    private boolean rang(long nanos) throws InterruptedIOException {
+    private boolean awaitPush(long nanos) throws InterruptedIOException {
         try {
-            return bell.await(Math.max(0, nanos));
+            return signal.await(Math.max(0, nanos));
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             if (ended()) {
@@ -213,7 +213,7 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
         }
     }
 
-    private void rung() {
+    private void onPush() {
         if (queues.size() == 1) {
             looking.addAll(queues); // its window says at once what came
         } else {
@@ -235,9 +235,9 @@ final class LiveReader implements SupportsRealTimeRead<InternalRow> {
     }
 
     private void count() {
-        Map<String, Long> given = store.counters(queues.stream().map(followed -> followed.queue.queue()).toList());
+        Map<String, Long> lastIds = store.counters(queues.stream().map(followed -> followed.queue.queue()).toList());
         for (Followed followed : queues) {
-            if (given.get(followed.queue.queue()) >= followed.queue.need() && !looking.contains(followed)) {
+            if (lastIds.get(followed.queue.queue()) >= followed.queue.need() && !looking.contains(followed)) {
                 looking.add(followed);
             }
         }

@@ -50,7 +50,7 @@ final class Partners implements AutoCloseable {
     }
 
     /** Whether another stream of this query holds its leases by this token. */
-    boolean hold(String holder) {
+    boolean ownsLease(String holder) {
         return !holder.isEmpty() && others().stream().anyMatch(other -> other.token.equals(holder));
     }
 

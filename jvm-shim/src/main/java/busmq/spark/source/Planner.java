@@ -37,9 +37,9 @@ final class Planner {
     }
 
     /** The newest ids, from the last planning. */
-    Map<String, Long> given() {
+    Map<String, Long> lastIds() {
         Map<String, Long> found = new HashMap<>();
-        known.forEach((queue, state) -> found.put(queue, state.given()));
+        known.forEach((queue, state) -> found.put(queue, state.lastId()));
         return found;
     }
 
@@ -54,8 +54,8 @@ final class Planner {
     }
 
     private long reachable(String queue) {
-        long given = known.containsKey(queue) ? known.get(queue).given() : 0;
-        return ceiling == null ? given : Math.min(given, ceiling.getOrDefault(queue, 0L));
+        long lastId = known.containsKey(queue) ? known.get(queue).lastId() : 0;
+        return ceiling == null ? lastId : Math.min(lastId, ceiling.getOrDefault(queue, 0L));
     }
 
     /** Where the next batch begins in each queue, as the queues are now. */
@@ -78,7 +78,7 @@ final class Planner {
     Map<String, Position> plan(Map<String, Position> begin, boolean fresh, boolean unlimited) {
         Map<String, Position> entries = entries(begin, fresh);
         if (ceiling != null && ceiling.isEmpty()) {
-            known.forEach((queue, state) -> ceiling.put(queue, state.given()));
+            known.forEach((queue, state) -> ceiling.put(queue, state.lastId()));
         }
         Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), newest(queue))));

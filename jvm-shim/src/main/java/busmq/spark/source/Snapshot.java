@@ -43,7 +43,7 @@ record Snapshot(ReadOptions options, StructType schema) implements Batch {
                 if (!state.exists()) {
                     throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
                 }
-                long first = Math.max(state.oldest(), after(queue, state.given()) + 1);
+                long first = Math.max(state.oldest(), after(queue, state.lastId()) + 1);
                 if (state.count() > 0 && first <= state.newest()) {
                     String born = state.born().isEmpty() ? store.attach(List.of(queue), false, options.ttlS()).get(queue).born() : state.born();
                     ranges.add(new Range(queue, born, first, state.newest(), store.locate(List.of(queue)).get(queue)));
@@ -60,8 +60,8 @@ record Snapshot(ReadOptions options, StructType schema) implements Batch {
     }
 
     /** The id that startingOffsets says is read already. */
-    private long after(String queue, long given) {
+    private long after(String queue, long lastId) {
         long start = options.startOf(queue);
-        return start == Starting.EARLIEST ? 0 : Math.min(start, given);
+        return start == Starting.EARLIEST ? 0 : Math.min(start, lastId);
     }
 }

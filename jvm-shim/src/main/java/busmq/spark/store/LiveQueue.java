@@ -114,8 +114,8 @@ public final class LiveQueue {
         QueueState now = QueueState.of(queue, ReadStore.list(replies.get(0)), 0);
         String mark = last != null ? Mark.of(last) : need - 1 == entry.last() ? entry.mark() : "";
         Loss loss = Loss.between(new Position(entry.born(), need - 1, mark), now);
-        head = now.count() > 0 ? now.oldest() : now.given() + 1;
-        if (loss == null && misses > MISSES && now.given() >= need) {
+        head = now.count() > 0 ? now.oldest() : now.lastId() + 1;
+        if (loss == null && misses > MISSES && now.lastId() >= need) {
             loss = hole(now);
         }
         if (loss != null) {
@@ -126,7 +126,7 @@ public final class LiveQueue {
             windows = new Windows(keys, (Long) found.get(2), Sizes.of(found.get(3)), need - head >= Windows.DEEP);
         }
         checked = true;
-        return !over && now.given() >= need;
+        return !over && now.lastId() >= need;
     }
 
     private long most() {
@@ -187,7 +187,7 @@ public final class LiveQueue {
     private Loss hole(QueueState now) {
         List<Object> place = ReadStore.list(store.linkOf(queue).run(Call.script("seek", List.of(keys.messages()), need)));
         boolean exact = (Long) place.get(1) == 1;
-        long following = ReadStore.text(place.get(2)).isEmpty() ? now.given() + 1 : ReadStore.number(place.get(2));
+        long following = ReadStore.text(place.get(2)).isEmpty() ? now.lastId() + 1 : ReadStore.number(place.get(2));
         head = exact ? need - (Long) place.get(0) : following - (Long) place.get(0) - 1;
         return exact ? null : new Loss("removed", "ids from " + need + " on", "next stored id " + following, following - need);
     }

@@ -12,7 +12,7 @@ import busmq.spark.core.QueueState;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Starting;
 import busmq.spark.redis.Call;
-import busmq.spark.redis.Doorbells;
+import busmq.spark.redis.PushNotifiers;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
 import java.util.ArrayList;
@@ -249,8 +249,8 @@ public final class ReadStore implements AutoCloseable {
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
-        return new Traces((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0)
-                .error(queue, loss, Math.max(Doorbells.hears(options, queue) ? 1 : 0, listening.getOrDefault(queue, 0)));
+        return new LossEvidence((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0)
+                .error(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, listening.getOrDefault(queue, 0)));
     }
 
     /** Up to where a query that reads with this subscription, or without one, has acknowledged a queue; 0 when that is not known. */
@@ -268,15 +268,15 @@ public final class ReadStore implements AutoCloseable {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(
                 List.of(Call.command("GET", keys.msgid()), Call.command("EXISTS", keys.toack()), Call.command("HLEN", keys.acks())));
-        long given = number(found.get(0));
+        long lastId = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.
-        Traces traces = new Traces((Long) found.get(1) == 1, listeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
-        if (given < need) {
-            return traces.error(queue, new Loss("rolled-back", expected, "last id " + given), 1);
+        LossEvidence evidence = new LossEvidence((Long) found.get(1) == 1, listeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
+        if (lastId < need) {
+            return evidence.error(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
         }
         String stored = oldest > 0 ? "oldest stored id " + oldest : "nothing after them";
-        return traces.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
+        return evidence.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
     }
 
     @Override

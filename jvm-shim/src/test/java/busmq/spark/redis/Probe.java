@@ -20,12 +20,12 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** Links and bells on standard input and output, one JSON object a line, for tests/jvm/test_links.py: servers and faults are at home in Python. */
+/** Links and push signals on standard input and output, one JSON object a line, for tests/jvm/test_links.py: servers and faults are at home in Python. */
 public final class Probe {
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private final Map<String, Links> links = new HashMap<>();
-    private final Map<String, Bell> bells = new HashMap<>();
+    private final Map<String, PushSignal> signals = new HashMap<>();
     private final Map<String, ReadOptions> options = new HashMap<>();
 
     private Probe() {
@@ -56,10 +56,10 @@ public final class Probe {
             case "run" -> readable(links.get(name).link(asked.get("link").asInt()).runAll(calls(asked.get("calls"))));
             case "locate" -> links.get(name).locate(words(asked.get("queues")));
             case "discover" -> links.get(name).discover(() -> { });
-            case "bell" -> bell(name, asked.get("queues"));
-            case "await" -> bells.get(name).await(asked.get("ms").asLong() * 1_000_000);
-            case "hush" -> {
-                bells.remove(name).close();
+            case "subscribe" -> subscribe(name, asked.get("queues"));
+            case "await" -> signals.get(name).await(asked.get("ms").asLong() * 1_000_000);
+            case "unsubscribe" -> {
+                signals.remove(name).close();
                 yield null;
             }
             case "close" -> {
@@ -111,10 +111,10 @@ public final class Probe {
         return all.toArray();
     }
 
-    private Object bell(String name, JsonNode given) {
+    private Object subscribe(String name, JsonNode given) {
         Map<String, Integer> queues = new HashMap<>();
         given.properties().forEach(entry -> queues.put(entry.getKey(), entry.getValue().asInt()));
-        bells.put(name, Doorbells.bell(options.get(name).redis(), queues));
+        signals.put(name, PushNotifiers.subscribe(options.get(name).redis(), queues));
         return null;
     }
 

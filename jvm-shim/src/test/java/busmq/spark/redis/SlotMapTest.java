@@ -33,8 +33,8 @@ class SlotMapTest {
     @Test
     void aSlotThatMovedIsElsewhereAndItsNeighboursAreNot() {
         Node other = new Node("b", 3);
-        SlotMap told = map().told(Map.of(50, other, 100, other));
-        assertEquals(List.of(A, other, A, other), List.of(told.owner(49), told.owner(50), told.owner(51), told.owner(100)));
+        SlotMap changed = map().withMoved(Map.of(50, other, 100, other));
+        assertEquals(List.of(A, other, A, other), List.of(changed.owner(49), changed.owner(50), changed.owner(51), changed.owner(100)));
         assertEquals(A, map().owner(50));
     }
 

@@ -38,25 +38,25 @@ class GroupCommitTest {
 
     private final GroupCommit.Target target = new GroupCommit.Target() {
         @Override
-        public int[] store(List<Lane> lanes) {
-            rounds.add(lanes.stream().mapToInt(lane -> lane.chunk.size()).sum());
+        public int[] store(List<QueueBuffer> buffers) {
+            rounds.add(buffers.stream().mapToInt(buffer -> buffer.chunk.size()).sum());
             if (gated) {
                 calls.acquireUninterruptibly();
             }
-            return lanes.stream().mapToInt(GroupCommitTest.this::take).toArray();
+            return buffers.stream().mapToInt(GroupCommitTest.this::take).toArray();
         }
 
         @Override
-        public long maxsize(Lane lane) {
+        public long maxsize(QueueBuffer buffer) {
             return 10;
         }
     };
 
-    private int take(Lane lane) {
+    private int take(QueueBuffer buffer) {
         int most = partial == null ? room : partial.nextInt(4);
-        int count = Math.min(most, lane.chunk.size());
-        List<Integer> into = arrived.computeIfAbsent(lane.queue, name -> new ArrayList<>());
-        lane.chunk.subList(0, count).forEach(value -> into.add(ByteBuffer.wrap(value).getInt()));
+        int count = Math.min(most, buffer.chunk.size());
+        List<Integer> into = arrived.computeIfAbsent(buffer.queue, name -> new ArrayList<>());
+        buffer.chunk.subList(0, count).forEach(value -> into.add(ByteBuffer.wrap(value).getInt()));
         return count;
     }
 
@@ -186,12 +186,12 @@ class GroupCommitTest {
     void whatEndsTheSendingIsThrownToWhoeverAddsOrFlushesNext() throws Exception {
         made = new GroupCommit(new GroupCommit.Target() {
             @Override
-            public int[] store(List<Lane> lanes) {
+            public int[] store(List<QueueBuffer> buffers) {
                 throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "redis://x", "reason", "NO");
             }
 
             @Override
-            public long maxsize(Lane lane) {
+            public long maxsize(QueueBuffer buffer) {
                 return 0;
             }
         }, 0, false, ended::countDown);
@@ -207,16 +207,16 @@ class GroupCommitTest {
             private int tries;
 
             @Override
-            public int[] store(List<Lane> lanes) {
+            public int[] store(List<QueueBuffer> buffers) {
                 if (tries++ == 0) {
                     throw BusException.of(ErrorKind.LINK_LOST, "url", "redis://x", "reason", "away");
                 }
                 stored.countDown();
-                return target.store(lanes);
+                return target.store(buffers);
             }
 
             @Override
-            public long maxsize(Lane lane) {
+            public long maxsize(QueueBuffer buffer) {
                 return 0;
             }
         }, 0, false, ended::countDown);

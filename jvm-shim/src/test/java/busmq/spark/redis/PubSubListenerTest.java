@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
-class DoormanTest {
+class PubSubListenerTest {
     @Test
     void anErrorThatNobodyForesawDoesNotEndTheListening() throws Exception {
         try (EchoServer server = new EchoServer()) {
@@ -35,9 +35,9 @@ class DoormanTest {
                     return server.endpoint();
                 }
             };
-            Bell bell = new Bell(gone -> { });
-            new Doorman(strange).listen("channel", bell);
-            assertTrue(bell.await(20_000_000_000L), "its subscription is confirmed");
+            PushSignal signal = new PushSignal(gone -> { });
+            new PubSubListener(strange).listen("channel", signal);
+            assertTrue(signal.await(20_000_000_000L), "its subscription is confirmed");
         }
     }
 }

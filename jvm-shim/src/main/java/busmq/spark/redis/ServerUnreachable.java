@@ -1,10 +1,10 @@
 package busmq.spark.redis;
 
 /** No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is in vain. Never leaves this package. */
-final class NobodyAnswers extends RuntimeException {
+final class ServerUnreachable extends RuntimeException {
     private static final long serialVersionUID = 1;
 
-    NobodyAnswers(String reason) {
+    ServerUnreachable(String reason) {
         super(reason, null, false, false);
     }
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.store import line as lines
-from busmq_spark.store.line import Away, PausingLine
+from busmq_spark.store import source_caller
+from busmq_spark.store.source_caller import SourceUnavailable, ThreadedCaller
 from tests.support import PATIENCE_S, wait_until
 
 
@@ -20,19 +20,19 @@ class Nothing:
 
 
 def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "BUDGET_S", 1.0)
+    monkeypatch.setattr(source_caller, "BUDGET_S", 1.0)
     made: Any = Nothing
-    line = PausingLine("far", made)
+    caller = ThreadedCaller("far", made)
     go_on = threading.Event()
     for doubled in (2.0, 4.0):
         go_on.clear()
-        answer = line.start(lambda _: go_on.wait(PATIENCE_S))
-        with pytest.raises(Away):
+        answer = caller.start(lambda _: go_on.wait(PATIENCE_S))
+        with pytest.raises(SourceUnavailable):
             answer()
         go_on.set()
-        wait_until(lambda: not line.away, what="the late answer came")
-        assert line._budget_s == doubled
+        wait_until(lambda: not caller.unavailable, what="the late answer came")
+        assert caller._budget_s == doubled
     for _ in range(30):
-        assert line.start(lambda _: 1)() == 1
-    wait_until(lambda: line._budget_s == 1.0, what="the budget is what it was")
-    line.close()
+        assert caller.start(lambda _: 1)() == 1
+    wait_until(lambda: caller._budget_s == 1.0, what="the budget is what it was")
+    caller.close()

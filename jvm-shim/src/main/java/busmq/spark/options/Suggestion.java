@@ -3,10 +3,10 @@ package busmq.spark.options;
 import java.util.Collection;
 
 /** How alike two words are, for "did you mean": the measure of Python's difflib, so that both implementations propose the same. */
-final class Likeness {
+final class Suggestion {
     private static final double ENOUGH = 0.6;
 
-    private Likeness() {
+    private Suggestion() {
     }
 
     /** The word most like this one, or null when none is like it. */

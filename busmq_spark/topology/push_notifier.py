@@ -16,15 +16,15 @@ from busmq_spark.topology.wire import pack_words
 _NAMES_PER_CALL = 500
 
 
-class Bell:
-    """A daemon thread that subscribes to notification channels of one server and sets ``rung`` when something arrives.
+class PushNotifier:
+    """A daemon thread that subscribes to notification channels of one server and sets ``notified`` when something arrives.
 
     It only makes things faster: while it cannot connect, the owner's own polling goes on. ``stop`` ends it; so does the end of the process.
     """
 
-    def __init__(self, endpoint: Endpoint, rung: threading.Event) -> None:
+    def __init__(self, endpoint: Endpoint, notified: threading.Event) -> None:
         self._endpoint = endpoint
-        self._rung = rung
+        self._notified = notified
         self._channels: tuple[str, ...] = ()
         self._changed = threading.Event()
         self._stopped = threading.Event()
@@ -37,7 +37,7 @@ class Bell:
         self._channels = tuple(channels)
         self._changed.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="busmq-bell", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="busmq-push-notifier", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class Bell:
                 names = self._channels
                 for i in range(0, len(names), _NAMES_PER_CALL):
                     connection.send_packed_command([pack_words(("SUBSCRIBE", *names[i : i + _NAMES_PER_CALL]))], check_health=False)
-                # The confirmations ring too, as they should: there was no notification of pushes before them.
+                # The confirmations notify too, as they should: there was no notification of pushes before them.
                 self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError, BusError):
                 self._stopped.wait(1.0)
@@ -63,15 +63,15 @@ class Bell:
 
     def _drain(self, sock: object) -> None:
         sock.settimeout(0.5)  # type: ignore[attr-defined]  # a socket
-        heard = monotonic()
+        last_data_at = monotonic()
         while not (self._stopped.is_set() or self._changed.is_set()):
             try:
                 if not sock.recv(262_144):  # type: ignore[attr-defined]  # a socket
                     return
             except TimeoutError:
-                if monotonic() - heard > 60:
+                if monotonic() - last_data_at > 60:
                     return  # half-open links say nothing for ever: connect anew now and then
                 continue
-            heard = monotonic()
-            self._rung.set()
+            last_data_at = monotonic()
+            self._notified.set()
             self._stopped.wait(0.001)  # wakes the reader a thousand times a second at most

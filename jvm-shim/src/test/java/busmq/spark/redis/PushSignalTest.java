@@ -6,29 +6,29 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import org.junit.jupiter.api.Test;
 
-class BellTest {
+class PushSignalTest {
     private static final long MINUTE = 60_000_000_000L;
-    private final Bell bell = new Bell(gone -> { });
+    private final PushSignal signal = new PushSignal(gone -> { });
 
     @Test
     void aRingBeforeTheWaitCountsOnce() throws InterruptedException {
-        bell.ring();
-        bell.ring();
-        assertTrue(bell.await(0));
-        assertFalse(bell.await(0));
+        signal.signal();
+        signal.signal();
+        assertTrue(signal.await(0));
+        assertFalse(signal.await(0));
     }
 
     @Test
     void aRingFromAnotherThreadEndsTheWait() throws InterruptedException {
-        Thread other = new Thread(bell::ring);
+        Thread other = new Thread(signal::signal);
         other.start();
-        assertTrue(bell.await(MINUTE));
+        assertTrue(signal.await(MINUTE));
         other.join();
     }
 
     @Test
     void aReaderThatIsInterruptedStopsWaiting() {
         Thread.currentThread().interrupt();
-        assertThrows(InterruptedException.class, () -> bell.await(MINUTE));
+        assertThrows(InterruptedException.class, () -> signal.await(MINUTE));
     }
 }

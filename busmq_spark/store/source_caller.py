@@ -25,15 +25,15 @@ PROBE_S = (0.1, 2.0)
 log = logging.getLogger("busmq_spark")
 
 
-class Away(Exception):  # a state, not an error: it never leaves the store
+class SourceUnavailable(Exception):  # a state, not an error: it never leaves the store
     """The source cannot be asked now."""
 
 
-class Line(Protocol):
-    """One source. ``start`` begins a question, what it returns waits for the answer; many lines can be asked at the same time."""
+class SourceCaller(Protocol):
+    """One source. ``start`` begins a question, what it returns waits for the answer; many sources can be asked at the same time."""
 
     @property
-    def away(self) -> bool: ...
+    def unavailable(self) -> bool: ...
     def start(self, ask: Ask[T]) -> Callable[[], T]: ...
     def close(self) -> None: ...
 
@@ -50,10 +50,10 @@ def named(source: str, error: BusError) -> BusError:
     return type(error)(**details)
 
 
-class DirectLine:
+class DirectCaller:
     """Calls the source in the caller's thread. After LinkLost it retries for ``patience_s``, with one line in the log."""
 
-    away = False
+    unavailable = False
 
     def __init__(self, source: str, store: ReadStore, patience_s: float = 0.0) -> None:
         self.store = store
@@ -61,9 +61,9 @@ class DirectLine:
         self._since: float | None = None
 
     def start(self, ask: Ask[T]) -> Callable[[], T]:
-        return lambda: self._ask(ask)
+        return lambda: self._call(ask)
 
-    def endured(self, error: BusError) -> None:
+    def wait_or_raise(self, error: BusError) -> None:
         """Returns when the question that met this error is to be asked again, else raises the error."""
         if not isinstance(error, LinkLost) or time.monotonic() - (self._since or time.monotonic()) >= self._patience_s:
             self._since = None
@@ -73,7 +73,7 @@ class DirectLine:
             self._since = time.monotonic()
         time.sleep(random.uniform(0.1, 0.5))  # noqa: S311  # jitter, not a secret
 
-    def well(self) -> None:
+    def succeeded(self) -> None:
         """An answer came."""
         if self._since is not None:
             log.warning("link %r is back", self._source)
@@ -82,14 +82,14 @@ class DirectLine:
     def close(self) -> None:
         self.store.close()
 
-    def _ask(self, ask: Ask[T]) -> T:
+    def _call(self, ask: Ask[T]) -> T:
         while True:
             try:
                 found = ask(self.store)
             except BusError as error:
-                self.endured(error)
+                self.wait_or_raise(error)
                 continue
-            self.well()
+            self.succeeded()
             return found
 
 
@@ -111,7 +111,7 @@ class _Job:
             self.error = error
 
 
-class PausingLine:
+class ThreadedCaller:
     """A source that does not delay the others: a caller waits for a budget at most, then the source is paused until a probe has reached it.
 
     The store belongs to the thread alone. Every call here may be repeated: the probe is the call that failed.
@@ -127,12 +127,12 @@ class PausingLine:
         self._reason: str | None = None
 
     @property
-    def away(self) -> bool:
+    def unavailable(self) -> bool:
         return self._reason is not None
 
     def start(self, ask: Ask[T]) -> Callable[[], T]:
         if self._reason is not None:
-            return self._absent
+            return self._raise_unavailable
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"busmq-link-{self._source}", daemon=True)
             self._thread.start()
@@ -145,18 +145,18 @@ class PausingLine:
         self._closed.set()
         self._jobs.put(None)
 
-    def _absent(self) -> Any:
-        raise Away
+    def _raise_unavailable(self) -> Any:
+        raise SourceUnavailable
 
     def _answer(self, job: _Job, until: float) -> Any:
         job.done.wait(max(0.0, until - time.monotonic()))
         with self._lock:
             if not job.done.is_set():
                 job.late = True
-                self._leave(f"no answer within {self._budget_s:g} s")
-                raise Away
+                self._mark_unavailable(f"no answer within {self._budget_s:g} s")
+                raise SourceUnavailable
         if isinstance(job.error, LinkLost):
-            raise Away
+            raise SourceUnavailable
         if job.error is not None:
             raise named(self._source, job.error) if isinstance(job.error, BusError) else job.error
         return job.answer
@@ -167,10 +167,10 @@ class PausingLine:
             job.run(store)
             with self._lock:
                 if lost := isinstance(job.error, LinkLost):
-                    self._leave(str(job.error))
+                    self._mark_unavailable(str(job.error))
                 elif job.late:
                     self._budget_s = min(MOST_BUDGET_S, 2 * self._budget_s)
-                    self._come_back()
+                    self._mark_available()
                 elif time.monotonic() - job.began < BUDGET_S / 2:
                     self._budget_s = max(BUDGET_S, 0.9 * self._budget_s)
                 job.done.set()
@@ -185,16 +185,16 @@ class PausingLine:
             probe.run(store)
             if not isinstance(probe.error, LinkLost):  # another error comes up when the question is asked next
                 with self._lock:
-                    self._come_back()
+                    self._mark_available()
                 return
             pause_s = min(most_s, 2 * pause_s)
 
-    def _leave(self, reason: str) -> None:
+    def _mark_unavailable(self, reason: str) -> None:
         if self._reason is None and not self._quiet:
             log.warning("link %r is away (%s); its queues wait where they are, the others go on", self._source, reason)
         self._reason = reason
 
-    def _come_back(self) -> None:
+    def _mark_available(self) -> None:
         if self._reason is not None and not self._quiet:
             log.warning("link %r is back; its queues go on where they were", self._source)
         self._reason = None

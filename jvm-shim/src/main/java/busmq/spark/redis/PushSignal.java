@@ -2,25 +2,25 @@ package busmq.spark.redis;
 
 import java.util.concurrent.locks.LockSupport;
 
-/** Rings when something was pushed to one of its queues. One reader waits on it; {@link Doorbells} makes it. */
-public final class Bell implements AutoCloseable {
+/** Is signalled when something was pushed to one of its queues. One reader waits on it; {@link PushNotifiers} makes it. */
+public final class PushSignal implements AutoCloseable {
     private final Runnable leave;
-    private volatile boolean rung;
+    private volatile boolean signalled;
     private volatile Thread waiting;
 
-    Bell(java.util.function.Consumer<Bell> leave) {
+    PushSignal(java.util.function.Consumer<PushSignal> leave) {
         this.leave = () -> leave.accept(this);
     }
 
     /**
-     * Waits until it rings, at most so long; true when it rang. A ring that came since the last call counts, so nothing is missed between a
-     * look at the queue and the wait. It also rings after a broken subscription is back: something may have been pushed meanwhile.
+     * Waits until it is signalled, at most so long; true when it was. A signal that came since the last call counts, so nothing is missed between a
+     * look at the queue and the wait. It is also signalled after a broken subscription is back: something may have been pushed meanwhile.
      */
     public boolean await(long nanos) throws InterruptedException {
         long end = System.nanoTime() + nanos;
         waiting = Thread.currentThread();
         try {
-            while (!rung) {
+            while (!signalled) {
                 long left = end - System.nanoTime();
                 if (left <= 0) {
                     return false;
@@ -30,7 +30,7 @@ public final class Bell implements AutoCloseable {
                     throw new InterruptedException();
                 }
             }
-            rung = false;
+            signalled = false;
             return true;
         } finally {
             waiting = null;
@@ -38,8 +38,8 @@ public final class Bell implements AutoCloseable {
     }
 
     /** From any thread. */
-    void ring() {
-        rung = true;
+    void signal() {
+        signalled = true;
         LockSupport.unpark(waiting);
     }
 

@@ -19,7 +19,7 @@ import redis.clients.jedis.exceptions.JedisNoScriptException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /**
- * One step on its way through a cluster: which calls go to which node next, and what the replies mean (as {@code topology/errand.py}).
+ * One step on its way through a cluster: which calls go to which node next, and what the replies mean (as {@code topology/cluster_step.py}).
  *
  * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
  *
@@ -27,24 +27,24 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  *
  * <p>Rule 3. Calls of one slot keep their order. Where a node refused one and executed a later one, the step is in doubt, not reordered.
  */
-final class Errand {
+final class ClusterStep {
     /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
     private static final int MOST_HOPS = Contract.whole("mostHops");
     private static final int ANYWHERE = -1;
     private static final Set<String> KEYLESS = Contract.words("keyless");
 
     /** The calls that are still to be answered. */
-    final Set<Integer> open = new TreeSet<>();
+    final Set<Integer> pending = new TreeSet<>();
     /** Nodes that did not answer in the last round. */
     final Set<Node> dead = new HashSet<>();
-    /** Slots that have moved, and where to, from the MOVED replies to this errand. */
+    /** Slots that have moved, and where to, from the MOVED replies to this step. */
     final Map<Integer, Node> moved = new HashMap<>();
     /** The calls that go with the text of their script. */
     final Set<Integer> whole = new HashSet<>();
     /** Whether the map should be read anew before the next round. */
     boolean stale;
     /** Why it is better to wait before the next round. */
-    BusException putOff;
+    BusException retryReason;
 
     private final List<Call> calls;
     private final Endpoint endpoint;
@@ -54,14 +54,14 @@ final class Errand {
     private BusException doubt;
     private int hops;
 
-    Errand(List<Call> calls, Endpoint endpoint) {
+    ClusterStep(List<Call> calls, Endpoint endpoint) {
         this.calls = calls;
         this.endpoint = endpoint;
         this.replies = new Object[calls.size()];
-        this.slots = calls.stream().mapToInt(Errand::slot).toArray();
+        this.slots = calls.stream().mapToInt(ClusterStep::slot).toArray();
         boolean ordered = calls.size() > 1 && !calls.stream().allMatch(Call::idempotent);
         for (int place = 0; place < calls.size(); place++) {
-            open.add(place);
+            pending.add(place);
             if (ordered) {
                 whole.add(place); // scripts by digest could be refused one by one
             }
@@ -76,21 +76,21 @@ final class Errand {
         return keyless ? ANYWHERE : JedisClusterCRC16.getSlot(call.words().get(1));
     }
 
-    /** What to deliver in this round. Calls whose slot no node serves stay behind, and the errand is put off. */
-    List<Parcel> parcels(SlotMap map) {
+    /** What to deliver in this round. Calls whose slot no node serves stay behind, and the step waits. */
+    List<NodeBatch> batches(SlotMap map) {
         stale = false;
-        putOff = null;
+        retryReason = null;
         dead.clear();
-        Map<Node, Parcel> found = new LinkedHashMap<>();
+        Map<Node, NodeBatch> found = new LinkedHashMap<>();
         Node anywhere = anywhere(map);
-        for (int place : open) {
+        for (int place : pending) {
             Node redirected = asking.remove(place);
             Node node = redirected != null ? redirected : slots[place] == ANYWHERE ? anywhere : map.owner(slots[place]);
             if (node == null) {
                 stale = true;
-                putOff = lost("no node serves slot " + slots[place]);
+                retryReason = lost("no node serves slot " + slots[place]);
             } else {
-                found.computeIfAbsent(node, Parcel::new).add(place, redirected != null);
+                found.computeIfAbsent(node, NodeBatch::new).add(place, redirected != null);
             }
         }
         return new ArrayList<>(found.values());
@@ -98,7 +98,7 @@ final class Errand {
 
     /** Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node. */
     private Node anywhere(SlotMap map) {
-        for (int place : open) {
+        for (int place : pending) {
             if (slots[place] != ANYWHERE && map.owner(slots[place]) != null) {
                 return map.owner(slots[place]);
             }
@@ -107,18 +107,18 @@ final class Errand {
         return masters.isEmpty() ? null : masters.get(ThreadLocalRandom.current().nextInt(masters.size()));
     }
 
-    /** A parcel was answered. */
-    void take(Parcel parcel, List<Object> answers) {
+    /** The replies to a batch. */
+    void addReplies(NodeBatch batch, List<Object> answers) {
         Map<Integer, Boolean> refused = new HashMap<>();
         for (int i = 0; i < answers.size(); i++) {
-            int place = parcel.places().get(i);
+            int place = batch.places().get(i);
             int slot = slots[place];
             boolean once = !calls.get(place).idempotent();
-            if (again(place, parcel.node(), answers.get(i))) {
+            if (toRetry(place, batch.node(), answers.get(i))) {
                 refused.merge(slot, once, Boolean::logicalOr);
                 continue;
             }
-            open.remove(place);
+            pending.remove(place);
             replies[place] = answers.get(i);
             if (slot != ANYWHERE && refused.containsKey(slot) && (once || refused.get(slot))) {
                 doubt = lost("slot " + slot + " changed its node between two calls of one step");
@@ -127,16 +127,16 @@ final class Errand {
     }
 
     /** The node could not be reached: nothing was sent. */
-    void unsent(Parcel parcel, BusException error) {
-        dead.add(parcel.node());
+    void unsent(NodeBatch batch, BusException error) {
+        dead.add(batch.node());
         stale = true;
-        putOff = error;
+        retryReason = error;
     }
 
-    /** The connection broke while the parcel was under way. */
-    void lost(Parcel parcel, BusException error) {
-        unsent(parcel, error);
-        if (!parcel.places().stream().allMatch(place -> calls.get(place).idempotent())) {
+    /** The connection broke while the batch was under way. */
+    void lost(NodeBatch batch, BusException error) {
+        unsent(batch, error);
+        if (!batch.places().stream().allMatch(place -> calls.get(place).idempotent())) {
             doubt = error;
         }
     }
@@ -150,18 +150,18 @@ final class Errand {
 
     /** The replies, each error among them as one of ours; {@code unanswered} stands for those that have none. */
     List<Object> answers(BusException unanswered) {
-        open.forEach(place -> replies[place] = unanswered);
+        pending.forEach(place -> replies[place] = unanswered);
         return Arrays.stream(replies).map(reply -> reply instanceof JedisDataException refused ? Refusals.translate(refused, endpoint) : reply).toList();
     }
 
     /** Whether the reply says that the call was not executed and should go again. */
-    private boolean again(int place, Node node, Object reply) {
+    private boolean toRetry(int place, Node node, Object reply) {
         if (!(reply instanceof JedisDataException refused)) {
             return false;
         }
         Redirect redirect = Redirect.of(refused.getMessage(), node.host());
         if (redirect != null) {
-            hop(place, redirect);
+            redirected(place, redirect);
             return true;
         }
         if (refused instanceof JedisNoScriptException && whole.add(place)) {
@@ -170,13 +170,13 @@ final class Errand {
         BusException error = Refusals.translate(refused, endpoint);
         if (error.kind() == ErrorKind.LINK_LOST) {
             stale = true;
-            putOff = error;
+            retryReason = error;
             return true;
         }
         return false;
     }
 
-    private void hop(int place, Redirect found) {
+    private void redirected(int place, Redirect found) {
         if (found.asking()) {
             asking.put(place, found.node());
         } else if (slots[place] != ANYWHERE) {
@@ -184,7 +184,7 @@ final class Errand {
         }
         if (++hops > MOST_HOPS * calls.size()) {
             stale = true;
-            putOff = lost("slot " + slots[place] + " is redirected again and again, now to " + found.node().host() + ":" + found.node().port());
+            retryReason = lost("slot " + slots[place] + " is redirected again and again, now to " + found.node().host() + ":" + found.node().port());
         }
     }
 

@@ -1,4 +1,4 @@
-"""Hearing Redis' pub/sub on one connection of its own, for as many channels and listeners as a bus has.
+"""Redis' pub/sub on one connection of its own, for as many channels and listeners as a bus has.
 
 Rule 1. The first listener of a channel sends SUBSCRIBE, the last one that leaves UNSUBSCRIBE (protocol 1.3).
 Rule 2. After a broken link all channels are subscribed again, and each listener is called with None: messages may have been lost meanwhile.
@@ -30,13 +30,13 @@ _PING = pack_words(("PING",))
 log = logging.getLogger("busmq_spark")
 
 
-class _Word(asyncio.Event):
+class _Confirmation(asyncio.Event):
     """Redis' answer to the first SUBSCRIBE of a channel: set once it is there, with the error if it was no."""
 
     denied: BusError | None = None
 
 
-class Ear(asyncio.Protocol):
+class PubSubConnection(asyncio.Protocol):
     """Listens while ``run`` runs. Listeners are called on the loop and must not block."""
 
     def __init__(self, endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> None:
@@ -44,12 +44,12 @@ class Ear(asyncio.Protocol):
         self.endpoint = endpoint
         self._reply_s = reply_s
         self._listeners: dict[bytes, list[Listener]] = {}
-        self._confirmed: dict[bytes, _Word] = {}
-        self._asked: deque[list[bytes]] = deque()
+        self._confirmations: dict[bytes, _Confirmation] = {}
+        self._unconfirmed: deque[list[bytes]] = deque()
         self._writer: Any = None
         self._lost = asyncio.Event()
-        self._whole = asyncio.Event()
-        self._heard = False
+        self._subscribed = asyncio.Event()
+        self._got_data = False
         self._refused: Exception | None = None
         self._reader = hiredis.Reader()
 
@@ -60,17 +60,17 @@ class Ear(asyncio.Protocol):
         """
         name = channel.encode()
         self._listeners.setdefault(name, []).append(listener)
-        if name not in self._confirmed:
-            self._confirmed[name] = _Word()
+        if name not in self._confirmations:
+            self._confirmations[name] = _Confirmation()
             self._send("SUBSCRIBE", [name])
-        word = self._confirmed[name]
+        confirmation = self._confirmations[name]
         try:
-            await word.wait()
+            await confirmation.wait()
         except asyncio.CancelledError:
             self.remove(channel, listener)
             raise
-        if word.denied is not None:
-            raise word.denied
+        if confirmation.denied is not None:
+            raise confirmation.denied
 
     def remove(self, channel: str, listener: Listener) -> None:
         """Unsubscribe; the listener is not called from now on."""
@@ -80,12 +80,12 @@ class Ear(asyncio.Protocol):
             listeners.remove(listener)
         if not listeners and name in self._listeners:
             del self._listeners[name]
-            self._confirmed.pop(name).set()  # releases the tasks in ``add``; no confirmation will come
+            self._confirmations.pop(name).set()  # releases the tasks in ``add``; no confirmation will come
             self._send("UNSUBSCRIBE", [name])
 
-    async def whole(self) -> None:
+    async def subscribed(self) -> None:
         """Returns once there is a connection on which Redis has confirmed every SUBSCRIBE: what is published from then on is received."""
-        await self._whole.wait()
+        await self._subscribed.wait()
 
     async def run(self) -> None:
         """Keep the connection until cancelled. Errors other than a lost link are raised."""
@@ -113,7 +113,7 @@ class Ear(asyncio.Protocol):
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
-        self._whole.clear()
+        self._subscribed.clear()
         self._lost.set()
 
     async def _connect(self) -> None:
@@ -125,29 +125,29 @@ class Ear(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._lost = asyncio.Event()
         self._writer.transport.set_protocol(self)
-        self._asked.clear()
-        self._send("SUBSCRIBE", [name for name in self._listeners if self._confirmed[name].is_set()])
-        for name in [name for name in self._listeners if not self._confirmed[name].is_set()]:
+        self._unconfirmed.clear()
+        self._send("SUBSCRIBE", [name for name in self._listeners if self._confirmations[name].is_set()])
+        for name in [name for name in self._listeners if not self._confirmations[name].is_set()]:
             self._send("SUBSCRIBE", [name])  # each on its own: Redis may refuse it
-        self._look()
+        self._check_subscribed()
 
     async def _watch(self) -> None:
         """Returns when the connection is gone, or silent although asked."""
-        asked = False
+        pinged = False
         while True:
-            self._heard = False
+            self._got_data = False
             try:
                 async with asyncio.timeout(self._reply_s):
                     await self._lost.wait()
                     return
             except TimeoutError:
-                if self._heard:
-                    asked = False
-                elif asked:
+                if self._got_data:
+                    pinged = False
+                elif pinged:
                     self.drop()
                     return
                 else:
-                    asked = True
+                    pinged = True
                     if self._writer is not None:
                         self._writer.transport.write(_PING)
 
@@ -158,56 +158,58 @@ class Ear(asyncio.Protocol):
             part = names[i : i + _NAMES_PER_CALL]
             self._writer.transport.write(pack_words((word, *part)))
             if word == "SUBSCRIBE":
-                self._asked.append(part)
+                self._unconfirmed.append(part)
 
-    def _look(self) -> None:
-        if self._writer is not None and not self._asked:
-            self._whole.set()
+    def _check_subscribed(self) -> None:
+        if self._writer is not None and not self._unconfirmed:
+            self._subscribed.set()
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._got_data = True
         self._reader.feed(data)
-        while (said := self._reader.gets()) is not False:
-            if isinstance(said, Exception) and "unsubscribe" not in str(said):
-                if self._deny(said):
+        while (reply := self._reader.gets()) is not False:
+            if isinstance(reply, Exception) and "unsubscribe" not in str(reply):
+                if self._deny(reply):
                     continue
-                self._refused = said
+                self._refused = reply
                 self.drop()
                 return
-            if not isinstance(said, list) or len(said) < 3:
+            if not isinstance(reply, list) or len(reply) < 3:
                 continue  # the answer to a PING
-            kind, name, payload = said
+            kind, name, payload = reply
             if kind == b"message":
                 for listener in tuple(self._listeners.get(name, ())):
                     listener(payload)
             elif kind == b"subscribe":
-                self._answered(name)
-                if (confirmed := self._confirmed.get(name)) is None:
+                self._on_confirmation(name)
+                if (confirmation := self._confirmations.get(name)) is None:
                     continue
-                for listener in tuple(self._listeners[name]) if confirmed.is_set() else ():
+                for listener in tuple(self._listeners[name]) if confirmation.is_set() else ():
                     listener(None)
-                confirmed.set()
+                confirmation.set()
 
-    def _answered(self, name: bytes) -> None:
-        if self._asked and self._asked[0][-1] == name:  # answers come in the order of the names
-            self._asked.popleft()
-            self._look()
+    def _on_confirmation(self, name: bytes) -> None:
+        if self._unconfirmed and self._unconfirmed[0][-1] == name:  # answers come in the order of the names
+            self._unconfirmed.popleft()
+            self._check_subscribed()
 
-    def _deny(self, said: Exception) -> bool:
+    def _deny(self, reply: Exception) -> bool:
         """Redis denies one channel that was never subscribed: its ``add`` raises the error. False when more than that is denied."""
-        error = translate(said, self.endpoint)
-        names = self._asked[0] if self._asked else []
-        if not isinstance(error, Unauthorized) or len(names) != 1 or ((word := self._confirmed.get(names[0])) is not None and word.is_set()):
+        error = translate(reply, self.endpoint)
+        names = self._unconfirmed[0] if self._unconfirmed else []
+        confirmation = self._confirmations.get(names[0]) if len(names) == 1 else None
+        if not isinstance(error, Unauthorized) or len(names) != 1 or (confirmation is not None and confirmation.is_set()):
             return False
-        self._asked.popleft()
-        self._look()
+        self._unconfirmed.popleft()
+        self._check_subscribed()
         self._listeners.pop(names[0], None)
-        if (word := self._confirmed.pop(names[0], None)) is not None:
-            word.denied = error
-            word.set()
+        self._confirmations.pop(names[0], None)
+        if confirmation is not None:
+            confirmation.denied = error
+            confirmation.set()
         return True
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's signature
         self._writer = None
-        self._whole.clear()
+        self._subscribed.clear()
         self._lost.set()

@@ -16,58 +16,58 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 
 /**
- * Subscribes at one server for the bells of a process. Channels stay subscribed when their bell is removed, since the next batch has one of the
- * same queue; the first push to a channel without a bell unsubscribes it. The thread ends when there has been no bell for a while.
+ * Subscribes at one server for the push signals of a process. Channels stay subscribed when their signal is removed, since the next batch has one of
+ * the same queue; the first push to a channel without a signal unsubscribes it. The thread ends when there has been no signal for a while.
  */
-final class Doorman {
-    private static final Logger LOG = LoggerFactory.getLogger(Doorman.class);
+final class PubSubListener {
+    private static final Logger LOG = LoggerFactory.getLogger(PubSubListener.class);
     /**
      * Half-open links say nothing for ever: after so long in silence the connection is made anew. A link that is whole answers a PING before.
      * Shorter in tests.
      */
     private static final int SILENCE_MS = Integer.getInteger("busmq.silenceMs", 30_000);
-    private static final Timer PINGS = new Timer("busmq-doorbell-ping", true);
+    private static final Timer PINGS = new Timer("busmq-pubsub-ping", true);
     private static final long LINGER_NS = 30_000_000_000L;
     private static final long REFUSED_MS = 30_000;
 
     private final Endpoint endpoint;
-    private final Map<String, Set<Bell>> bells = new ConcurrentHashMap<>();
-    private final Map<String, Long> left = new HashMap<>();
+    private final Map<String, Set<PushSignal>> signals = new ConcurrentHashMap<>();
+    private final Map<String, Long> unusedSince = new HashMap<>();
     private Thread thread;
     private Wire wire;
 
-    Doorman(Endpoint endpoint) {
+    PubSubListener(Endpoint endpoint) {
         this.endpoint = endpoint;
     }
 
-    synchronized void listen(String channel, Bell bell) {
-        Set<Bell> listeners = bells.get(channel);
+    synchronized void listen(String channel, PushSignal signal) {
+        Set<PushSignal> listeners = signals.get(channel);
         if (listeners == null) {
-            bells.put(channel, listeners = ConcurrentHashMap.newKeySet());
-            say("SUBSCRIBE", channel);
+            signals.put(channel, listeners = ConcurrentHashMap.newKeySet());
+            send("SUBSCRIBE", channel);
         }
-        listeners.add(bell);
-        left.remove(channel);
+        listeners.add(signal);
+        unusedSince.remove(channel);
         if (thread == null) {
-            thread = new Thread(this::run, "busmq-doorbell");
+            thread = new Thread(this::run, "busmq-pubsub");
             thread.setDaemon(true);
             thread.start();
         }
     }
 
-    synchronized void forget(Bell bell) {
-        bells.forEach((channel, listeners) -> {
-            if (listeners.remove(bell) && listeners.isEmpty()) {
-                left.put(channel, System.nanoTime());
+    synchronized void remove(PushSignal signal) {
+        signals.forEach((channel, listeners) -> {
+            if (listeners.remove(signal) && listeners.isEmpty()) {
+                unusedSince.put(channel, System.nanoTime());
             }
         });
     }
 
-    boolean hears(String channel) {
-        return bells.containsKey(channel);
+    boolean isSubscribed(String channel) {
+        return signals.containsKey(channel);
     }
 
-    private synchronized void say(Object... words) {
+    private synchronized void send(Object... words) {
         if (wire == null) {
             return; // all are subscribed at the next connect
         }
@@ -84,22 +84,22 @@ final class Doorman {
         TimerTask ping = new TimerTask() {
             @Override
             public void run() {
-                say("PING");
+                send("PING");
             }
         };
         PINGS.schedule(ping, SILENCE_MS / 3, SILENCE_MS / 3);
-        while (stays()) {
+        while (keepRunning()) {
             try {
                 connect();
                 pauseMs = 50;
                 while (true) {
-                    hear(wire.hear());
+                    onReply(wire.receive());
                 }
             } catch (RuntimeException error) { // any kind: nothing would start this thread again
-                BusException said = Refusals.translate(error, endpoint);
-                LOG.debug("no notifications: {}", said.getMessage());
-                if (said.kind() != ErrorKind.LINK_LOST) {
-                    LOG.warn("Pushes are not heard, so queues are only polled: {}", said.getMessage());
+                BusException reply = Refusals.translate(error, endpoint);
+                LOG.debug("no notifications: {}", reply.getMessage());
+                if (reply.kind() != ErrorKind.LINK_LOST) {
+                    LOG.warn("Pushes are not received, so queues are only polled: {}", reply.getMessage());
                     pauseMs = REFUSED_MS;
                 }
             }
@@ -109,12 +109,12 @@ final class Doorman {
         ping.cancel();
     }
 
-    private synchronized boolean stays() {
+    private synchronized boolean keepRunning() {
         long now = System.nanoTime();
-        boolean idle = bells.keySet().stream().allMatch(channel -> left.containsKey(channel) && now - left.get(channel) > LINGER_NS);
+        boolean idle = signals.keySet().stream().allMatch(channel -> unusedSince.containsKey(channel) && now - unusedSince.get(channel) > LINGER_NS);
         if (idle) {
-            bells.clear();
-            left.clear();
+            signals.clear();
+            unusedSince.clear();
             thread = null;
         }
         return !idle;
@@ -124,7 +124,7 @@ final class Doorman {
         Wire fresh = Wire.dial(endpoint, SILENCE_MS);
         synchronized (this) {
             wire = fresh;
-            bells.keySet().forEach(channel -> say("SUBSCRIBE", channel));
+            signals.keySet().forEach(channel -> send("SUBSCRIBE", channel));
         }
     }
 
@@ -135,30 +135,30 @@ final class Doorman {
         }
     }
 
-    private void hear(Object said) {
-        if (said instanceof JedisDataException refused) {
+    private void onReply(Object reply) {
+        if (reply instanceof JedisDataException refused) {
             throw refused;
         }
-        if (!(said instanceof List<?> words) || words.size() < 3 || !(words.get(1) instanceof byte[] name)) {
+        if (!(reply instanceof List<?> words) || words.size() < 3 || !(words.get(1) instanceof byte[] name)) {
             return;
         }
         String channel = new String(name, StandardCharsets.UTF_8);
-        Set<Bell> listeners = bells.get(channel);
+        Set<PushSignal> listeners = signals.get(channel);
         if (listeners == null) {
             return;
         }
         if (listeners.isEmpty()) {
             unsubscribe(channel);
         }
-        listeners.forEach(Bell::ring); // the confirmation rings too, as it should: pushes before it sent no notification
+        listeners.forEach(PushSignal::signal); // the confirmation signals too, as it should: pushes before it sent no notification
     }
 
     private synchronized void unsubscribe(String channel) {
-        Long since = left.get(channel);
+        Long since = unusedSince.get(channel);
         if (since != null && System.nanoTime() - since > LINGER_NS) {
-            bells.remove(channel);
-            left.remove(channel);
-            say("UNSUBSCRIBE", channel);
+            signals.remove(channel);
+            unusedSince.remove(channel);
+            send("UNSUBSCRIBE", channel);
         }
     }
 
@@ -166,7 +166,7 @@ final class Doorman {
         try {
             Thread.sleep(pauseMs);
         } catch (InterruptedException error) {
-            LOG.debug("{} goes on: it ends when nobody listens any more", Thread.currentThread().getName());
+            LOG.debug("{} goes on: it ends when there is no listener any more", Thread.currentThread().getName());
         }
         return Math.min(1_000, 2 * pauseMs);
     }

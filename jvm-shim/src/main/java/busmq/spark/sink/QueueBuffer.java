@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Map;
 
 /** The rows of one queue on their way: those that wait, in order, and the chunk that is under way. */
-final class Lane {
+final class QueueBuffer {
     /** Most messages in one script call: Lua's unpack dies near 8 000 values, and 1 000 small ones take Redis well under 1 ms. */
     static final int CHUNK_ROWS = Contract.whole("chunkMessages");
 
@@ -23,7 +23,7 @@ final class Lane {
     /** What the target keeps for this queue: where it is, what was staged. */
     Object place;
 
-    /** Whether the lane is in the line of those to be served, or under way. */
+    /** Whether the buffer is in the line of those to be served, or under way. */
     boolean listed;
 
     /** Why nothing of the chunk was stored in the last round; null unless that was an error. */
@@ -34,7 +34,7 @@ final class Lane {
     private final ArrayDeque<byte[]> waiting = new ArrayDeque<>();
     private long waitingBytes;
 
-    Lane(String queue) {
+    QueueBuffer(String queue) {
         this.queue = queue;
     }
 
@@ -84,15 +84,15 @@ final class Lane {
         Object open(String queue, int server);
     }
 
-    /** Give every lane that is new its place, in the order of the lanes; their queues are created if need be. */
-    static void place(List<Lane> lanes, SinkStore store, Opening opening) {
-        List<Lane> fresh = lanes.stream().filter(lane -> lane.place == null).toList();
+    /** Give every buffer that is new its place, in the order of the buffers; their queues are created if need be. */
+    static void place(List<QueueBuffer> buffers, SinkStore store, Opening opening) {
+        List<QueueBuffer> fresh = buffers.stream().filter(buffer -> buffer.place == null).toList();
         if (fresh.isEmpty()) {
             return;
         }
-        Map<String, Integer> servers = store.attach(fresh.stream().map(lane -> lane.queue).toList());
-        for (Lane lane : fresh) {
-            lane.place = opening.open(lane.queue, servers.get(lane.queue));
+        Map<String, Integer> servers = store.attach(fresh.stream().map(buffer -> buffer.queue).toList());
+        for (QueueBuffer buffer : fresh) {
+            buffer.place = opening.open(buffer.queue, servers.get(buffer.queue));
         }
     }
 }
