@@ -65,6 +65,19 @@ def any_manager(request: pytest.FixtureRequest, files: Callable[[str], Files]) -
     return files(request.param)
 
 
+def test_what_a_killed_writer_left_is_not_there_for_spark(spark: SparkSession, files: Callable[[str], Files], tmp_path: Path) -> None:
+    """Spark refuses to begin a query whose first entry was being written when its driver was killed: "offsets should be empty on batch 0"."""
+    ours = files(OURS)
+    ours.begin("offsets/0", "half of it")
+    [folder] = [path for path in tmp_path.glob("*/offsets")]
+    assert [path.suffix for path in folder.iterdir()] == [".tmp"]
+    assert ours.names("offsets") == {}
+    rows = spark.readStream.format("rate").load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(folder.parent)).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert query.exception() is None
+
+
 def test_all_managers_behave_the_same(any_manager: Files) -> None:
     any_manager.mkdirs("sub/deep")
     any_manager.write("sub/deep/7", "seven")

@@ -61,7 +61,7 @@ public final class LocalFiles implements CheckpointFileManager {
                 String name = each.getFileName().toString();
                 // Built from parts: a name with a colon is no address.
                 Path listed = new Path(whole, new Path(null, null, name));
-                if (!isChecksum(name) && filter.accept(listed)) {
+                if (!isHidden(name) && filter.accept(listed)) {
                     add(found, each, listed);
                 }
             }
@@ -88,9 +88,12 @@ public final class LocalFiles implements CheckpointFileManager {
         }
     }
 
-    /** Those that Hadoop keeps beside a file, and hides, too. */
-    private static boolean isChecksum(String name) {
-        return name.startsWith(".") && name.endsWith(".crc");
+    /**
+     * Checksums that Hadoop keeps beside a file, and hides, too; and files that are not there yet, or never will be, since their writer was killed.
+     * Spark begins no query where it finds one beside the first entry of a log.
+     */
+    private static boolean isHidden(String name) {
+        return name.startsWith(".") && (name.endsWith(".crc") || name.endsWith(".tmp"));
     }
 
     @Override
