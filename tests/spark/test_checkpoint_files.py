@@ -69,7 +69,7 @@ def test_what_a_killed_writer_left_is_not_there_for_spark(spark: SparkSession, f
     """Spark refuses to begin a query whose first entry was being written when its driver was killed: "offsets should be empty on batch 0"."""
     ours = files(OURS)
     ours.begin("offsets/0", "half of it")
-    [folder] = [path for path in tmp_path.glob("*/offsets")]
+    [folder] = tmp_path.glob("*/offsets")
     assert [path.suffix for path in folder.iterdir()] == [".tmp"]
     assert ours.names("offsets") == {}
     rows = spark.readStream.format("rate").load()
