@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
-from busmq_spark.bus.keeper import Keeper
+from busmq_spark.bus.keepalive import KeepAlive
 from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
 from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
@@ -75,7 +75,7 @@ class Bus(Emitter):
         self._connected = False
         self.warned: set[str] = set()
         """Queues that were left with messages and a short ttl, and whose users know by now."""
-        self.keeper = Keeper(self)
+        self.keep_alive = KeepAlive(self)
 
     @classmethod
     def sync(cls, url: str | None = None, **settings: Any) -> SyncBus:
@@ -123,7 +123,7 @@ class Bus(Emitter):
                 self._servers, self._connected, self._links = None, False, None
                 self._lease_users.clear()
                 self._refusal = None
-                self.keeper = Keeper(self)
+                self.keep_alive = KeepAlive(self)
         if only is not None and only is not error:
             raise only
 
@@ -221,7 +221,7 @@ class Bus(Emitter):
             await servers.close()
             raise
         servers.start(self.spawn)
-        self.spawn(self.keeper.run(), "keeping queues alive")
+        self.spawn(self.keep_alive.run(), "keeping queues alive")
 
     def _far(self) -> Any:
         """The links to other buses. Found at run time: federation stands on the bus, so no file of the bus may import it, nor need web sockets."""

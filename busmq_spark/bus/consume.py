@@ -257,7 +257,7 @@ class Consumption(Buffered):
                 return  # ending releases it
             if holder == self._token and queue.bus.claim_lease(queue.name, self):
                 queue.leased = True
-                queue.bus.keeper.add(queue)
+                queue.bus.keep_alive.add(queue)
                 return
             dead = holder if holder != self._token and is_dead(holder) else ""
             if dead:

@@ -125,7 +125,7 @@ class Persistable:
             self.server = await self.bus.servers.locate(self.key)
             self.kept = True
             self.bus.adopt(self)
-        self.bus.keeper.keep(self)
+        self.bus.keep_alive.keep(self)
 
     def unpersist(self) -> None:
         """Keep it alive no longer, and forget what was loaded and what was changed. What is stored stays for ``ttl_s``."""
@@ -155,13 +155,13 @@ class Persistable:
             log.warning("persisted object %r is gone from Redis; the next save writes all of it", self.name)
 
     def not_touched(self, error: BusError) -> None:
-        """The keeper could not reach the server; it goes on trying."""
+        """The keep-alive could not reach the server; it goes on trying."""
         log.debug("persisted object %r was not touched: %s", self.name, error)
 
     def _leave(self) -> bool:
         kept, self.kept = self.kept, False
         if kept:
-            self.bus.keeper.remove_object(self)
+            self.bus.keep_alive.remove_object(self)
             self.bus.release(self)
         return kept
 

@@ -73,9 +73,9 @@ class Queue(AnyQueue):
             existed = await self._join(discoverable)
             self.discoverable = discoverable
             self.bus.adopt(self)
-            self.bus.keeper.add(self)
+            self.bus.keep_alive.add(self)
             if discoverable:
-                await self.bus.keeper.announce([self])
+                await self.bus.keep_alive.announce([self])
         self._emit("attached", existed)
         return existed
 
@@ -90,7 +90,7 @@ class Queue(AnyQueue):
                 await self._push_pipeline.flushed()
                 await self._warn_if_short()
             finally:
-                self.bus.keeper.remove(self)
+                self.bus.keep_alive.remove(self)
                 self.bus.release(self)
                 self.ttl_s = 0
         self._emit("detached")
@@ -248,7 +248,7 @@ class Queue(AnyQueue):
         return [] if self._consumption is None else self._consumption.kept
 
     def touched(self, status: int) -> None:
-        """What the keeper found: 1 alive, 0 gone, -1 another holds the lease. The consumer then reads Redis itself: pub/sub may lose messages."""
+        """What the keep-alive found: 1 alive, 0 gone, -1 another holds the lease. The consumer then reads Redis itself: pub/sub may lose messages."""
         self._unreachable = False
         if self._consumption is not None:
             self._consumption.look()
@@ -258,7 +258,7 @@ class Queue(AnyQueue):
             self._consumption.lease_lost()
 
     def not_touched(self, error: BusError) -> None:
-        """The server could not be reached, in good time; keeper and consumer go on trying."""
+        """The server could not be reached, in good time; keep-alive and consumer go on trying."""
         log.debug("queue %r was not touched: %s", self.name, error)
         if not self._unreachable and self._handlers.get("error"):
             self._emit("error", error)

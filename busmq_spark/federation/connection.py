@@ -50,8 +50,8 @@ class Connection:
         self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes), most, self._worked.set)
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
-        self._messages = self._bytes = self._held = 0
-        self.heard = self.deferred = self.listeners = 0
+        self._messages = self._bytes = self._partial_bytes = 0
+        self.pubsub_bytes = self.deferred = self.listeners = 0
         """Bytes of messages its pubsubs have received and not sent yet, and of pushes to queues that are not attached; its listeners."""
         self._gone = self._leaving = False
         self._turn_ends = 0.0
@@ -127,14 +127,14 @@ class Connection:
         self._share.add(-size)
         self._worked.set()
 
-    def hold(self, size: int) -> None:
+    def add_partial_bytes(self, size: int) -> None:
         """So many bytes more belong to lines that are not complete. Raises WireError when they are too many: they would wait for ever."""
-        self._held += size
-        if size > 0 and self._held > self.limits.message_bytes:
-            raise WireError(found=f"{self._held} bytes of lines that do not end", expected="each line in one packet")
+        self._partial_bytes += size
+        if size > 0 and self._partial_bytes > self.limits.message_bytes:
+            raise WireError(found=f"{self._partial_bytes} bytes of lines that do not end", expected="each line in one packet")
 
     @asynccontextmanager
-    async def answering(self) -> AsyncIterator[None]:
+    async def large_answer(self) -> AsyncIterator[None]:
         """For calls whose answer may be much longer than they are: a few at once, and only while there is room to send it."""
         async with self._answers:
             await self.outbox.room()

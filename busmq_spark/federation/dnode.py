@@ -1,7 +1,7 @@
 """The lines of remote calls, and the functions that travel in them as numbers (protocol 5.5).
 
 Rule 1. A line is one JSON object and a line feed. Nothing a peer sends raises anything but WireError.
-Rule 2. Each side numbers the functions it hands out from 0 upwards, per channel, and never uses a number twice.
+Rule 2. Each side numbers the functions it passes on from 0 upwards, per channel, and never uses a number twice.
 Rule 3. A client's call carries all its arguments in one object keyed by place; whatever else is invoked gets a plain list.
 """
 
@@ -40,7 +40,7 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DnodeMessage:
     """One call, word by word as it travels: ``arguments`` hold ``[Function]`` where ``callbacks`` says which one belongs there."""
 
     method: int | str
@@ -56,7 +56,7 @@ class Line:
         return encode_json(members) + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes, depth: int = DEPTH) -> Line:
+    def decode(cls, line: bytes, depth: int = DEPTH) -> DnodeMessage:
         """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most DEPTH. Raises WireError."""
         members = decode_json(line, "a line", min(depth + OUTER, DEPTH))
         if not isinstance(members, dict):
@@ -89,7 +89,7 @@ class Line:
 
 
 class Functions:
-    """The functions that this side has handed out on one channel."""
+    """The functions of this side that the peer may call on one channel."""
 
     def __init__(self, most: int = FUNCTIONS, first: int = 0) -> None:
         """``first``: a server's methods have the numbers before it."""
@@ -104,7 +104,7 @@ class Functions:
         """The function with this number; None when there never was one, or it is forgotten."""
         return self._by_id.get(id)
 
-    def hand_out(self, function: Callable[..., Any], *, anew: bool = False) -> int:
+    def register(self, function: Callable[..., Any], *, anew: bool = False) -> int:
         """Its number: the one it has, unless ``anew``, else the next. Raises WireError when too many are kept."""
         if not anew and (known := self._ids.get(function)) is not None:
             return known
@@ -123,10 +123,10 @@ class Functions:
             del self._ids[function]
 
 
-def methods_line(methods: Iterable[str]) -> Line:
+def methods_message(methods: Iterable[str]) -> DnodeMessage:
     """What a server says after ``ready``: the methods get the numbers 0, 1, … in the order in which they were asked for."""
     names = list(methods)
-    return Line("methods", [dict.fromkeys(names, "[Function]")], {str(id): ("0", name) for id, name in enumerate(names)})
+    return DnodeMessage("methods", [dict.fromkeys(names, "[Function]")], {str(id): ("0", name) for id, name in enumerate(names)})
 
 
 def message_line(id: int, text: str, number: int) -> bytes:
@@ -139,13 +139,13 @@ def result_line(id: int, number: int) -> bytes:
     return b'{"method":%d,"arguments":[null,%d],"callbacks":{},"links":[]}\n' % (id, number)
 
 
-class Lines:
+class LineBuffer:
     """Cuts what comes in packets into lines. Raises WireError when one gets too long."""
 
     def __init__(self, most: int = LINE_BYTES) -> None:
         self._most = most
         self._parts: list[bytes] = []
-        self.held = 0
+        self.partial_bytes = 0
         """Bytes of a line that is not complete yet."""
 
     def feed(self, body: bytes) -> Iterator[bytes]:
@@ -155,7 +155,7 @@ class Lines:
             line = body[start:end]
             complete = b"".join([*self._parts, line]) if self._parts else line
             self._parts.clear()
-            self.held = 0
+            self.partial_bytes = 0
             self._check(len(complete))
             if complete:
                 yield complete
@@ -163,8 +163,8 @@ class Lines:
             else:
                 start = EMPTY.match(body, end).end()  # type: ignore[union-attr]  # there is one at least
         if rest := body[start:]:
-            self.held += len(rest)
-            self._check(self.held)
+            self.partial_bytes += len(rest)
+            self._check(self.partial_bytes)
             self._parts.append(rest)
             if len(self._parts) > 100:  # one byte a packet must not cost an object each
                 self._parts = [b"".join(self._parts)]
@@ -305,8 +305,8 @@ def _at(whole: Any, step: str) -> Any:
     raise WireError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
 
 
-def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> Line:
-    """The line that invokes a peer's function with ``arguments``: a plain list, functions in it handed out."""
+def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> DnodeMessage:
+    """The line that invokes a peer's function with ``arguments``: a plain list, functions in it registered."""
     callbacks: dict[str, Path] = {}
     links: list[tuple[Path, Path]] = []
 
@@ -320,9 +320,9 @@ def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> L
                 return {str(name): walk(part, (*path, str(name)), inner) for name, part in value.items()}
             return [walk(part, (*path, str(place)), inner) for place, part in enumerate(value)]
         if callable(value):
-            number = functions.hand_out(value)
+            number = functions.register(value)
             if str(number) in callbacks:
-                number = functions.hand_out(value, anew=True)
+                number = functions.register(value, anew=True)
             callbacks[str(number)] = path
             return "[Function]"
         return value
@@ -331,4 +331,4 @@ def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> L
         packed = walk(list(arguments), (), {})
     except RecursionError:
         raise WireError(found="arguments nested too deeply", expected=f"at most {DEPTH} levels") from None
-    return Line(method, packed, dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))), tuple(links))
+    return DnodeMessage(method, packed, dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))), tuple(links))

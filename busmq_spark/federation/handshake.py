@@ -48,7 +48,7 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class HandshakePolicy:
     """The connections a server accepts. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any.
 
     Without a keyring every client is accepted, except browsers whose origin is not named.
@@ -106,22 +106,22 @@ def page(target: str) -> str | None:
     return path if path in PAGES else None
 
 
-def decide(target: str, headers: Sequence[tuple[str, str]], door: Door) -> Accept | Refuse:
+def decide(target: str, headers: Sequence[tuple[str, str]], policy: HandshakePolicy) -> Accept | Refuse:
     """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
     path, query = split(target)
     origins = _all(headers, "origin")
-    if door.keyring is None and origins and not door.origins:
+    if policy.keyring is None and origins and not policy.origins:
         return refuse(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
-    if path != door.path:
+    if path != policy.path:
         return refuse(404, "Not Found", "path", "there is nothing at this path\n")
-    if door.origins and origins and (len(origins) > 1 or _origin(origins[0]) not in map(_origin, door.origins)):
+    if policy.origins and origins and (len(origins) > 1 or _origin(origins[0]) not in map(_origin, policy.origins)):
         return refuse(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
     offered = [word.strip() for line in _all(headers, "sec-websocket-protocol") for word in line.split(",")]
     protocol: Literal["busmq", "busmq.bulk.v1"] = BULK if BULK in offered else "busmq"
-    if door.keyring is None:
+    if policy.keyring is None:
         return Accept(ANYONE, protocol)
     shown = _shown(headers, query, bulk=protocol == BULK)
-    identity = None if shown is None else door.keyring.identify_either(shown)
+    identity = None if shown is None else policy.keyring.identify_either(shown)
     if identity is None:
         # compat: exactly this header and no body
         return Refuse(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")

@@ -33,7 +33,7 @@ class Listener:
     def __init__(self, limits: Limits, refused: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
         self.limits, self._refused, self.tls = limits, refused, tls
         self._by_address: Counter[str] = Counter()
-        self._let_in = 0
+        self._admitted = 0
         self._pending: dict[Socket, str] = {}
         self.sockets: set[Socket] = set()
         """Those that speak HTTP or more: under TLS, once its handshake is over."""
@@ -45,7 +45,7 @@ class Listener:
     @property
     def open(self) -> int:
         """Sockets, handshakes under way included."""
-        return self._let_in + len(self._pending)
+        return self._admitted + len(self._pending)
 
     def begin(self, socket: Socket, address: str) -> None:
         """One more in its handshake. With too many, the oldest of the address with most of them ends: who fills the places ends its own."""
@@ -57,14 +57,14 @@ class Listener:
             self._refused()
             oldest.tcp.abort()
 
-    def let_in(self, socket: Socket, address: str) -> bool:
+    def admit(self, socket: Socket, address: str) -> bool:
         """Its handshake is over; False when there are too many."""
-        if self._let_in >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
+        if self._admitted >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
             self._refused()
             return False
         if self._pending.pop(socket, None) is None:
             return False  # it was ended meanwhile
-        self._let_in += 1
+        self._admitted += 1
         self._by_address[address] += 1
         socket.counted = address
         return True
@@ -75,7 +75,7 @@ class Listener:
         self.sockets.discard(socket)
         address, socket.counted = socket.counted, None
         if address is not None:
-            self._let_in -= 1
+            self._admitted -= 1
             self._by_address[address] -= 1
             if not self._by_address[address]:
                 del self._by_address[address]
@@ -99,8 +99,8 @@ class Socket(ServerConnection):
         super().__init__(*args, **keywords)
         self._listener, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
-        self._held = b""
-        self._progress, self._heard = Progress(self.loop.time()), self.loop.time()
+        self._compressed = b""
+        self._progress, self._last_data_at = Progress(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
         self.protocol.recv_frame = self._frame  # type: ignore[method-assign]  # before the library answers a ping
@@ -110,7 +110,7 @@ class Socket(ServerConnection):
         assert isinstance(transport, asyncio.Transport)
         self.tcp = transport
         self.address = address_of(transport.get_extra_info("peername"))
-        self._listener.begin(self, household(self.address))
+        self._listener.begin(self, network_of(self.address))
         if self._listener.tls is None:
             self._begin(transport)
         else:
@@ -145,7 +145,7 @@ class Socket(ServerConnection):
 
     def silent_s(self, now: float) -> float:
         """How long nothing has come from the peer, pongs included, and nothing has left for it."""
-        return min(now - self._heard, self.stalled_s(now) if unsent(self)[0] else now - self._heard)
+        return min(now - self._last_data_at, self.stalled_s(now) if unsent(self)[0] else now - self._last_data_at)
 
     # -- pings ------------------------------------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Socket(ServerConnection):
         if not self._made:  # behind the last word of the TLS handshake, in the same packet
             self._early += data
             return
-        self._heard = self.loop.time()
+        self._last_data_at = self.loop.time()
         if self.request is None:
             self._head -= len(data)
             if self._head < 0:
@@ -184,20 +184,20 @@ class Socket(ServerConnection):
         if not self.protocol.extensions:
             super().data_received(data)
             return
-        self._held += data
+        self._compressed += data
         self._inflate()
 
     def _inflate(self) -> None:
         """Piece by piece, until as many messages wait as may: what one look at the network brings could stand for hundreds of megabytes."""
-        while self._held and not self.recv_messages.paused:
-            piece, self._held = self._held[:PIECE], self._held[PIECE:]
+        while self._compressed and not self.recv_messages.paused:
+            piece, self._compressed = self._compressed[:PIECE], self._compressed[PIECE:]
             super().data_received(piece)
         if not self.recv_messages.paused:
             self.transport.resume_reading()
 
     def _go_on(self) -> None:
         """There is room for more messages."""
-        if self._held:
+        if self._compressed:
             self.loop.call_soon(self._inflate)
         else:
             self.transport.resume_reading()
@@ -216,7 +216,7 @@ def address_of(peer: Any) -> str:
         return str(peer)
 
 
-def household(text: str) -> str:
+def network_of(text: str) -> str:
     """The address, or of an IPv6 one the network it stands for."""
     try:
         address = ipaddress.ip_address(text)

@@ -10,7 +10,7 @@ MANY = 50
 """So many peers gone are worth it."""
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """What peers leave behind hangs together in circles, and glibc keeps what was freed between what is in use.
 
     After hundreds that did not read, these are hundreds of megabytes. Where there is no glibc, it collects the circles only.
@@ -20,13 +20,13 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-class Tide:
+class MassDisconnect:
     """Detects the moment when many peers have disconnected and no more are disconnecting."""
 
     def __init__(self) -> None:
         self._most = self._last = 0
 
-    def is_out(self, now: int) -> bool:
+    def is_over(self, now: int) -> bool:
         """Called at intervals with the number of connections ``now``."""
         calm, self._last = now == self._last, now
         self._most = max(self._most, now)

@@ -29,13 +29,26 @@ from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.deflate import accepted
-from busmq_spark.federation.handshake import BULK, LIVE, METRICS, OURS, REASONS, Door, Refuse, client_address, decide, is_loopback, networks, page
+from busmq_spark.federation.handshake import (
+    BULK,
+    LIVE,
+    METRICS,
+    OURS,
+    REASONS,
+    HandshakePolicy,
+    Refuse,
+    client_address,
+    decide,
+    is_loopback,
+    networks,
+    page,
+)
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.listener import Listener, Socket, household
-from busmq_spark.federation.memory import Tide, give_back
-from busmq_spark.federation.quiet import WIRE_LOG
+from busmq_spark.federation.listener import Listener, Socket, network_of
+from busmq_spark.federation.memory import MassDisconnect, trim_memory
 from busmq_spark.federation.shares import Shares
+from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
@@ -72,7 +85,7 @@ class FederationServer:
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
         self._limits, self._metrics = limits or Limits(), metrics or Metrics()
-        self._door = Door(keyring, path, tuple(origins))
+        self._policy = HandshakePolicy(keyring, path, tuple(origins))
         self._counts = Counts(self._metrics)
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._proxies, self._compression = networks(proxies), compression
@@ -160,7 +173,7 @@ class FederationServer:
     def url(self) -> str:
         """Its address for clients on this machine; without a secret."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{'ws' if self._tls is None else 'wss'}://{host}:{self._port}{self._door.path}"
+        return f"{'ws' if self._tls is None else 'wss'}://{host}:{self._port}{self._policy.path}"
 
     @property
     def metrics(self) -> Metrics:
@@ -173,7 +186,7 @@ class FederationServer:
             self._listener.tls = tls
         if keyring is None:
             return
-        self._door = replace(self._door, keyring=keyring)
+        self._policy = replace(self._policy, keyring=keyring)
         for socket in tuple(self._listener.sockets):
             if socket.accepted is not None and not keyring.holds(socket.accepted.identity):
                 self._cut_off(socket, "revoked", "has shown a secret that has changed,")
@@ -187,14 +200,14 @@ class FederationServer:
         if self._server is None or self._draining:
             return self._busy()
         headers = list(request.headers.raw_items())
-        decision = decide(request.path, headers, self._door)
+        decision = decide(request.path, headers, self._policy)
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
         if self._shares.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
             return self._busy()
         ours = cast(Socket, socket)
-        if not self._listener.let_in(ours, household(client_address(ours.address, headers, self._proxies))):
+        if not self._listener.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
             return _unavailable()
         ours.accepted = decision
         return None
@@ -243,12 +256,12 @@ class FederationServer:
 
     async def _watching(self) -> None:
         """Disconnect peers that read nothing, that do not answer pings, and whose token has expired."""
-        clock, tide = asyncio.get_running_loop().time, Tide()
+        clock, mass_disconnect = asyncio.get_running_loop().time, MassDisconnect()
         limits = self._limits
         while True:
             await asyncio.sleep(min(TICK_S, self._limits.send_s / 4))
-            if tide.is_out(self._listener.open):
-                give_back()
+            if mass_disconnect.is_over(self._listener.open):
+                trim_memory()
             now = clock()
             for socket in tuple(self._listener.sockets):
                 if socket.stalled_s(now) > limits.send_s:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.errors import BusError, MessageRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.creation import Creation
-from busmq_spark.federation.dnode import Functions, Line, Lines, Remote, methods_line, pack
+from busmq_spark.federation.dnode import DnodeMessage, Functions, LineBuffer, Remote, methods_message, pack
 from busmq_spark.federation.exposed import expose
 from busmq_spark.federation.exposed.base import Call
 from busmq_spark.federation.mux import HEAD_BYTES
@@ -38,11 +38,11 @@ class Session:
         self.functions = Functions()
         self._object: Exposed | None = None
         self._methods: tuple[str, ...] = ()
-        self._lines = Lines(connection.limits.message_bytes)
+        self._lines = LineBuffer(connection.limits.message_bytes)
         self._calls: deque[tuple[str, bytes]] = deque()  # as they came: read, they may take much more memory
         self._working: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._messages = self._bytes = self._held = 0
+        self._messages = self._bytes = self._partial_bytes = 0
         self.line_bytes = 0
         """Bytes of the line that invokes a function now."""
         self._open = True
@@ -58,7 +58,7 @@ class Session:
                     await self.connection.next_turn()
                     if not self._open:
                         return
-                self._hold(self._lines.held)
+                self._set_partial_bytes(self._lines.partial_bytes)
         except WireError as error:
             self._unread(error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
@@ -83,7 +83,7 @@ class Session:
             if self._object is not None:
                 self._object.forget_listeners()
             self.connection.ended(self._messages, self._bytes)
-            self._hold(0)
+            self._set_partial_bytes(0)
 
     async def end(self) -> None:
         """Detach the object. While Redis is unreachable this waits as long as the bus retries: cut short, the object would stay attached."""
@@ -160,10 +160,10 @@ class Session:
             self._bytes += size
             self.connection.began(size)
 
-    def _hold(self, size: int) -> None:
+    def _set_partial_bytes(self, size: int) -> None:
         """So many bytes belong to a line that is not complete."""
-        more, self._held = size - self._held, size
-        self.connection.hold(more)
+        more, self._partial_bytes = size - self._partial_bytes, size
+        self.connection.add_partial_bytes(more)
 
     def ended(self, size: int) -> None:
         """It is not any more."""
@@ -179,32 +179,32 @@ class Session:
         self.functions = Functions(self.limits.callbacks_per_channel, first=len(made.methods))
         self._object = expose(self, made)
         self.send(READY)
-        self.send(methods_line(made.methods).encode())
+        self.send(methods_message(made.methods).encode())
 
     def _invoked(self, text: bytes) -> None:
-        line = Line.decode(text, self.limits.depth)
-        method = line.method
+        message = DnodeMessage.decode(text, self.limits.depth)
+        method = message.method
         if isinstance(method, int) and method >= len(self._methods):
             if (function := self.functions.get(method)) is not None:
                 self.line_bytes = len(text)
-                function(*line.values())
+                function(*message.values())
         elif isinstance(method, int):
-            self._call(self._methods[method], line, text)
+            self._call(self._methods[method], message, text)
         elif method == "cull":
-            for id in line.arguments:
+            for id in message.arguments:
                 if isinstance(id, int):
                     self.functions.forget(id)
         elif method in self._methods:
-            self._call(method, line, text)
+            self._call(method, message, text)
 
-    def _call(self, name: str, line: Line, text: bytes) -> None:
+    def _call(self, name: str, message: DnodeMessage, text: bytes) -> None:
         size = len(text)
         if self._working is not None:
             assert self._object is not None
             self._object.coming(name)
             self.began(size)
             self._calls.append((name, text))
-        elif (outcome := self._execute(name, line.call_values(), size)) is not None:
+        elif (outcome := self._execute(name, message.call_values(), size)) is not None:
             self.began(size)
             self._working = self.spawn(self._work_off(outcome, size), "working off calls")
             self._working.add_done_callback(lambda _: outcome.close())
@@ -222,7 +222,7 @@ class Session:
                     return
                 name, text = self._calls.popleft()
                 size = len(text)
-                outcome = self._execute(name, Line.decode(text).call_values(), size)
+                outcome = self._execute(name, DnodeMessage.decode(text).call_values(), size)
         finally:
             self._working = None
 

@@ -37,7 +37,7 @@ class Acks:
         if self._first:
             self._first, self._durable = False, None if self._replayed else start
             return False
-        attachment.partners.close()
+        attachment.siblings.close()
         if start is not None and (start == self._durable or (self._synchronous or 0) >= SYNCHRONOUS):
             self.now(positions, attachment)
         if start != self._durable:
@@ -49,7 +49,7 @@ class Acks:
         if self._first:
             self._replayed = True  # the first start was that of a batch which is done again: what follows it is as durable as any
         else:
-            attachment.partners.close()
+            attachment.siblings.close()
         self._durable = None
         if planned_here and end != self._judged and start != offsets.INITIAL and self._synchronous is not None:
             self._synchronous = self._synchronous + 1 if self._committed == start else None
@@ -58,13 +58,13 @@ class Acks:
     def commit(self, end: dict[str, Any], positions: Mapping[str, Position], attachment: Attachment) -> None:
         """Acknowledge the end of a batch that is in the commit log."""
         self._committed = end
-        attachment.partners.close()
+        attachment.siblings.close()
         self.now(positions, attachment)
 
     def now(self, positions: Mapping[str, Position], attachment: Attachment) -> None:
         """Acknowledge, unless that was done before. Refused positions are a loss that planning will report."""
         fresh = self.waiting(positions, attachment)
-        lowest = attachment.partners.lowest(fresh) if fresh else {}
+        lowest = attachment.siblings.lowest(fresh) if fresh else {}
         results = attachment.store.ack(lowest, self._options.subscription) if lowest else {}
         for queue, position in fresh.items():
             if queue in results and results[queue].status != "ok":

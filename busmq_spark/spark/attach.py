@@ -13,8 +13,8 @@ from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBackl
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
-from busmq_spark.spark.partners import Partners
 from busmq_spark.spark.plan import dropped, lost
+from busmq_spark.spark.sibling_readers import SiblingReaders
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.loss import Loss, loss_error
@@ -57,8 +57,8 @@ class Attachment:
         self._push_notifiers = push_notifiers
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
-        self.partners = Partners(options, self._token)
-        self.partners.join()
+        self.siblings = SiblingReaders(options, self._token)
+        self.siblings.join()
         self._shared: set[str] = set()
         """Queues whose lease another reader of this query holds."""
 
@@ -94,8 +94,8 @@ class Attachment:
             found = self._unmixed(found)
             if not blind:  # before the leases, which a query that is refused would keep as long as its process lives
                 self._enter_at({queue: self._first_start(queue, fresh(queue)) for queue in found if queue not in known})
-            self.partners.look()
-            found = lease.acquire(self.store, found, self._options.subscription, self._token, self.partners.others)
+            self.siblings.look()
+            found = lease.acquire(self.store, found, self._options.subscription, self._token, self.siblings.others)
         if self._options.subscription and found:
             starts = {q: done.get(q, known[q].last) if q in known and not losses[q] else self._subscribe_at(q) for q in found}
             subscribed = self.store.subscribe(starts, self._options.subscription)
@@ -103,9 +103,9 @@ class Attachment:
         self.paused |= set(ttls) - set(found)
         if found:
             self.queues = sorted({*self.queues, *found})
-            if self.partners.others:
+            if self.siblings.others:
                 holders = self.store.holders(found, self._options.subscription)
-                self._shared.update(queue for queue, holder in holders.items() if holder in self.partners.others)
+                self._shared.update(queue for queue, holder in holders.items() if holder in self.siblings.others)
             self._watch({queue: ttls[queue] for queue in found})
             self._push_notifiers.listen(self.queues)
 
@@ -158,7 +158,7 @@ class Attachment:
 
     def stop(self) -> None:
         """End threads and connections."""
-        self.partners.leave()
+        self.siblings.leave()
         self._keep_alive.stop()
         self._push_notifiers.stop()
         self.store.close()
@@ -303,7 +303,7 @@ class Attachment:
             return ""
         with suppress(ConfigError):  # npm's federation does not show it
             holder = self.store.holders([queue], self._options.subscription).get(queue, "")
-            return "" if holder in {self._token, *self.partners.others} or is_dead(holder) else holder
+            return "" if holder in {self._token, *self.siblings.others} or is_dead(holder) else holder
         return ""
 
     def _error(self, queue: str, loss: Loss, at: Position | None = None) -> Exception:

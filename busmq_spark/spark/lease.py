@@ -15,9 +15,9 @@ GRACE_S = 3.0
 PAUSE_S = 0.2
 
 
-def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str, partners: Collection[str] = ()) -> list[str]:
+def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str, siblings: Collection[str] = ()) -> list[str]:
     """Become the reader of all ``queues``. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere).
-    ``partners``: the tokens of the other readers of the same query, which share theirs.
+    ``siblings``: the tokens of the other readers of the same query, which share theirs.
 
     The result is all queues but those whose source is unreachable. Raises QueueBusy when another reader renews its lease.
     """
@@ -25,7 +25,7 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
     dead: dict[str, str] = {}
     while True:
         holders = store.lease(queues, subscription, token, dead)
-        others = {queue: holder for queue, holder in holders.items() if holder != token and holder not in partners}
+        others = {queue: holder for queue, holder in holders.items() if holder != token and holder not in siblings}
         if not others:
             return [queue for queue in queues if queue in holders]
         dead = {queue: holder for queue, holder in others.items() if is_dead(holder)}

@@ -26,19 +26,19 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat, offsets
 from busmq_spark.spark.acks import Acks
 from busmq_spark.spark.attach import Attachment, mention_changes
-from busmq_spark.spark.brief import brief
 from busmq_spark.spark.discovery import Discovery
 from busmq_spark.spark.plan import share, tasks
 from busmq_spark.spark.planned import read_planned
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import planning_store, push_notifiers, task_store
+from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.store.linked import LinkedStore, within
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import ReadStore, Rows, SourceStore
 from busmq_spark.store.sources import spell, split
 
-HELD_ROWS, HELD_BYTES = 20_000, 4 * 1024 * 1024
+PREFETCHED_ROWS, PREFETCHED_BYTES = 20_000, 4 * 1024 * 1024
 """Rows of a queue, and bytes of a link, up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
 WAIT_S = 0.01
 """How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
@@ -59,11 +59,11 @@ class Partition(InputPartition):
     def __init__(
         self,
         ranges: tuple[Range, ...],
-        held: Mapping[Range, Sequence[Rows]] = MappingProxyType({}),
+        prefetched: Mapping[Range, Sequence[Rows]] = MappingProxyType({}),
         ends: Mapping[str, Position] = MappingProxyType({}),
     ) -> None:
         self.ranges = ranges
-        self.held = {part: held[part] for part in ranges if part in held}
+        self.prefetched = {part: prefetched[part] for part in ranges if part in prefetched}
         self.ends = {part.queue: ends[part.queue] for part in ranges if part.queue in ends}
 
 
@@ -74,12 +74,14 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
 
 
 def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[Rows]:
-    for held, group in groupby(partition.ranges, key=partition.held.__contains__):
+    for prefetched, group in groupby(partition.ranges, key=partition.prefetched.__contains__):
         parts = list(group)
-        yield from chain.from_iterable(partition.held[part] for part in parts) if held else read_planned(store, parts, partition.ends, strict)
+        yield from (
+            chain.from_iterable(partition.prefetched[part] for part in parts) if prefetched else read_planned(store, parts, partition.ends, strict)
+        )
 
 
-@brief
+@without_traceback
 class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     """One streaming source. Lives in one process per query; Spark calls it from one thread."""
 
@@ -95,7 +97,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._put_off = False  # it is too early for acks
         self._idle_since: float | None = None
         self._ceiling: dict[str, int] | None = None
-        self._held: Mapping[str, Sequence[Rows]] = {}
+        self._prefetched: Mapping[str, Sequence[Rows]] = {}
         self._blind = False
         self._passed_over: frozenset[str] = frozenset()
         self._unknown_last_ids: frozenset[str] = frozenset()  # empty queues whose last id only the next message shows: they enter with it
@@ -191,7 +193,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         ):  # where the checkpoint was not known when this was planned; else it was checked then
             entered = {queue: position for queue, position in goal.items() if queue not in begin and split(queue)[0] not in known}
             attachment.check_backlog({queue: Position(p.born, p.start) for queue, p in entered.items() if p.start})
-        held = self._held if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
+        prefetched = self._prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._blind = end, False
         servers = attachment.store.locate(list(goal))
         ranges = []
@@ -199,7 +201,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
             if done[queue] < position.last:
                 ranges.append(Range(queue, position.born, done[queue] + 1, position.last, servers[queue]))
         parts = tasks(ranges, self._options.min_partitions, self._options.max_per_partition)
-        return [Partition(part, {r: rows for r in part if (rows := within(held.get(r.queue, ()), r))}, goal) for part in parts]
+        return [Partition(part, {r: rows for r in part if (rows := within(prefetched.get(r.queue, ()), r))}, goal) for part in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
         done = self._offsets.decode(end)
@@ -236,8 +238,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._compared |= bool(known)
         if self._options.subscribe_pattern:
             # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
-            held = set(attachment.queues)
-            names = [queue for queue in known if queue not in held and self._wanted(queue)]
+            acquired = set(attachment.queues)
+            names = [queue for queue in known if queue not in acquired and self._wanted(queue)]
             names = list(dict.fromkeys([*names, *self._discovered(attachment.store)]))
         attachment.acquire(names, known, fresh, done=done, blind=self._blind)
         return attachment
@@ -308,13 +310,13 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def _fetched(self, moved: dict[str, int], entries: Mapping[str, Position], store: SourceStore) -> dict[str, int]:
         """The same, without queues of links that are away just now. What is planned must be read, and a batch waits for its slowest task: so the
         rows of links are fetched before they are planned, while they are few, and travel with the batch."""
-        self._held = {}
+        self._prefetched = {}
         if not isinstance(store, LinkedStore) or self._options.on_unavailable != "wait":
             return moved
-        few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= HELD_ROWS]
+        few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
         parts = [Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few]
-        found = store.fetch(parts, HELD_BYTES, self._options.fail_on_data_loss)
-        self._held = {queue: rows for queue, rows in found.items() if rows}
+        found = store.fetch(parts, PREFETCHED_BYTES, self._options.fail_on_data_loss)
+        self._prefetched = {queue: rows for queue, rows in found.items() if rows}
         return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
 
     def _newest(self, queue: str, state: QueueState) -> int:

@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
 from busmq_spark.spark.batch_reader import BatchReader
-from busmq_spark.spark.brief import RefusedReader, brief
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import check_links
+from busmq_spark.spark.tracebacks import RefusedReader, without_traceback
 from busmq_spark.spark.unready import WithoutJar
 from busmq_spark.spark.writer import BatchWriter, stream_writer
 from busmq_spark.topology.address import address
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound=StoreOptions)
 
 
-@brief
+@without_traceback
 class BusmqDataSource(DataSource):
     """``format("busmq")``: queues as a streaming or batch source and sink.
 

@@ -11,7 +11,7 @@ import sys
 from pyspark.sql.datasource import DataSource
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark.brief import alone
+from busmq_spark.spark.tracebacks import strip_traceback
 
 
 def stand_in(error: Exception) -> type[DataSource]:
@@ -28,7 +28,7 @@ def stand_in(error: Exception) -> type[DataSource]:
 
         def __init__(self, options: dict[str, str]) -> None:
             remedy = "Install busmq_spark with its dependencies there, or set PYSPARK_PYTHON to a Python that has them"
-            raise alone(LocalToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy))
+            raise strip_traceback(LocalToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy))
 
     return Unready
 
@@ -43,4 +43,4 @@ class WithoutJar(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         reason = 'format("busmq-realtime") is the source and sink in Java, and the jar that has it is not on the class path of this Spark'
         remedy = "Call busmq_spark.realtime(SparkSession.builder) before the first session, or start Spark with --jars $(busmq jar)"
-        raise alone(LocalToolMissing(tool="busmq-spark-shim.jar", reason=reason, remedy=f'{remedy}. format("busmq") needs no jar'))
+        raise strip_traceback(LocalToolMissing(tool="busmq-spark-shim.jar", reason=reason, remedy=f'{remedy}. format("busmq") needs no jar'))

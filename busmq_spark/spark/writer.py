@@ -18,12 +18,12 @@ from busmq_spark.core.staging import Run
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.brief import brief
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.renewal import Renewal
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.span import span
 from busmq_spark.spark.stores import sink_store
+from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.store.protocol import Creation, FullPolicy, WriteStore
 from busmq_spark.topology.place import new_token
 
@@ -177,7 +177,7 @@ class Committer:
             full.wait(queue, rest.maxsize, rest.left)
 
 
-@brief
+@without_traceback
 class _StreamSink:
     """What both streaming writers share: everything but the shape of the rows."""
 
@@ -202,7 +202,7 @@ class _StreamSink:
                 Committer(self._options, sink_store(self._options)).abort(self._options.sink or query, batchId, staged)
 
 
-@brief
+@without_traceback
 class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
     """For Spark 4.0, which hands over rows."""
 
@@ -225,7 +225,7 @@ def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) 
 
 if compat.StreamArrowWriter is not None:
 
-    @brief
+    @without_traceback
     class ArrowStreamWriter(_StreamSink, compat.StreamArrowWriter):  # the base is not there before Spark 4.1
         """Takes Arrow batches as they come."""
 
@@ -233,7 +233,7 @@ if compat.StreamArrowWriter is not None:
             return TaskWriter(self._options, self._columns, self._plan).write(iterator)
 
 
-@brief
+@without_traceback
 class BatchWriter(DataSourceArrowWriter):
     """``df.write.format("busmq")``: one commit of its own."""
 

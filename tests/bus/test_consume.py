@@ -375,7 +375,7 @@ async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_on
         waiting = asyncio.ensure_future(anext(consumption))
         await asyncio.sleep(0)  # it has nothing to take, and waits
         await forget_lease(queue)
-        bus.keeper.remove(queue)  # who would wake it in the end
+        bus.keep_alive.remove(queue)  # who would wake it in the end
         await queue.push("b")
         async with asyncio.timeout(UNTIL_S):
             assert (await waiting).id == 2

@@ -96,7 +96,7 @@ async def test_a_channel_that_lost_its_lease_in_the_middle_of_messages_says_so(r
         assert (await anext(messages)).text == "0"
         connection = here._connection
         assert connection is not None
-        connection.inbox._consumption.lease_lost()  # as the keeper does when it finds out
+        connection.inbox._consumption.lease_lost()  # as the keep-alive does when it finds out
         async with asyncio.timeout(UNTIL_S):
             with pytest.raises(QueueBusy):
                 await anext(messages)

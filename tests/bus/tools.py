@@ -12,7 +12,7 @@ from busmq_spark.core.message import Message
 
 UNTIL_S = 60.0
 LONG_S = 3600
-"""A ttl whose keeper does not come by while a test runs: a consumer that sleeps would sleep on."""
+"""A ttl whose keep-alive does not come by while a test runs: a consumer that sleeps would sleep on."""
 
 
 async def until(predicate: Callable[[], object], timeout_s: float = UNTIL_S) -> None:

@@ -16,7 +16,7 @@ from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.handshake import BULK
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.quiet import WIRE_LOG
+from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.options import RedisOptions
 from tests.support import PATIENCE_S
 

@@ -13,16 +13,16 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.calls import OPERATIONS, decode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.creation import METHODS, Creation, creation
-from busmq_spark.federation.dnode import Line, Lines
+from busmq_spark.federation.dnode import DnodeMessage, LineBuffer
 from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.handshake import BULK, Accept, Door, decide
+from busmq_spark.federation.handshake import BULK, Accept, HandshakePolicy, decide
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.mux import Packet
 from tests.federation.hostile import Bender
 
 SECRET = "a-secret-of-some-length"
 RING = Keyring({"all": (SECRET, Grants.everything()), "other": ("another-secret-of-some-length", Grants.everything())})
-DOOR = Door(RING, origins=("https://app.example.com",))
+POLICY = HandshakePolicy(RING, origins=("https://app.example.com",))
 TOKEN = RING.sign("all", 3600, {"read": ["orders-*"]})
 
 LINES = [
@@ -69,17 +69,17 @@ def read_packet(data: bytes) -> None:
 
 
 def read_line(data: bytes) -> None:
-    line = Line.decode(data)
+    line = DnodeMessage.decode(data)
     line.values()
     line.call_values()
 
 
 def read_lines(data: bytes) -> None:
-    lines = Lines(1000)
+    lines = LineBuffer(1000)
     for at in range(0, len(data), 7):
         for line in lines.feed(data[at : at + 7]):
             assert b"\n" not in line
-            Line.decode(line)
+            DnodeMessage.decode(line)
 
 
 def read_creation(data: bytes) -> None:
@@ -93,7 +93,7 @@ def read_creation(data: bytes) -> None:
 def read_request(data: bytes) -> None:
     target, *lines = data.decode("latin-1").split("\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-    found = decide(target, headers, DOOR)
+    found = decide(target, headers, POLICY)
     if isinstance(found, Accept):
         assert SECRET in target + str(headers) or TOKEN in target + str(headers)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import StateError
-from busmq_spark.federation.bulk import lane as bulk_lane
+from busmq_spark.federation.bulk import store_executor
 from busmq_spark.federation.bulk.client import BulkLink
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.position import Range
@@ -80,14 +80,14 @@ def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(here: Site, dire
     wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
     held.go_on.set()
     assert held.ended.wait(PATIENCE_S)
-    wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), what="the lane is forgotten")
+    wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), what="the executor is forgotten")
     assert stored(direct, queue) == 0
 
 
 def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
     here: Site, wire: Cutter, direct: RedisStore, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_lane, "PATIENCE_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(store_executor, "PATIENCE_S", 2 * PATIENCE_S)
     link = BulkLink(here.address())
     link.call("counters", (queue,))
     before = wire.connections
@@ -95,7 +95,9 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
     try:
         wire.cut()
         link.post("push", queue, values=[b"old"])
-        wait_until(lambda: here.call(lambda: any(not lane.idle for lane, _ in here.bulk.clients._lanes.values())), what="the server tries")
+        wait_until(
+            lambda: here.call(lambda: any(not executor.idle for executor, _ in here.bulk.clients._executors.values())), what="the server tries"
+        )
         link.drop()
         wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), PATIENCE_S, "it gives up, long before its patience is over")
     finally:

@@ -81,7 +81,7 @@ class Peer:
         return frames.decode(self.socket.receive())
 
 
-class Line(asyncio.Semaphore):
+class CountingSemaphore(asyncio.Semaphore):
     """Lets one in, and counts who has asked."""
 
     def __init__(self) -> None:
@@ -168,14 +168,14 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     here: Site, direct: RedisStore, store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, peer = filled(direct, fresh(), [b"x" * 1000] * 20_000), Peer(here)
-    line = here.call(Line)
-    monkeypatch.setattr(here.bulk, "reads", [line])
+    semaphore = here.call(CountingSemaphore)
+    monkeypatch.setattr(here.bulk, "reads", [semaphore])
     peer.call(1, "read", part, True, 1)
     assert [peer.next().kind, peer.next().kind] == [Kind.SCHEMA, Kind.ROWS]
     waiting = threading.Thread(target=lambda: done.append(count(store, part)))
     done: list[int] = []
     waiting.start()
-    wait_until(lambda: line.asked == 2, what="it stands in line")
+    wait_until(lambda: semaphore.asked == 2, what="it stands in line")
     assert not done
     peer.send(Frame(Kind.CANCEL, 1))
     waiting.join(PATIENCE_S)
@@ -267,7 +267,7 @@ def test_a_wait_ends_by_itself_and_one_at_a_time(peer: Peer) -> None:
     assert (second.id, second.head) == (1, False)
 
 
-def test_a_bell_is_heard_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_notifier_notifies_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
     queue, notified = filled(direct, fresh(), [b"1"]).queue, threading.Event()
     with cutter(here.port) as proxy:
         [notifier] = open_federated(here.address(port=proxy.port)).push_notifiers(notified)

@@ -18,10 +18,10 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
 from busmq_spark.federation.bulk.calls import OPERATIONS
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.federation.bulk.lane import Lane, Pool
 from busmq_spark.federation.bulk.server import READS, READS_IN_ALL, SMALL_HEAD
 from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store_executor import Pool, StoreExecutor
 from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import Keyring
@@ -191,21 +191,21 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    lanes = [Lane(where, pool, ANYONE, 200, Share(Limits())) for _ in range(6)]
-    for lane in lanes:
+    executors = [StoreExecutor(where, pool, ANYONE, 200, Share(Limits())) for _ in range(6)]
+    for executor in executors:
         with pytest.raises(LinkLost):
-            await lane.run(away)
-    waiting = [asyncio.create_task(lane.run(silent.wait, 2 * PATIENCE_S)) for lane in lanes]
+            await executor.run(away)
+    waiting = [asyncio.create_task(executor.run(silent.wait, 2 * PATIENCE_S)) for executor in executors]
     try:
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await Lane(where, pool, ANYONE, 200, Share(Limits())).run(lambda: 7) == 7
+            assert await StoreExecutor(where, pool, ANYONE, 200, Share(Limits())).run(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
-        for lane in lanes:
-            lane.close()
+        for executor in executors:
+            executor.close()
         pool.shutdown()
 
 

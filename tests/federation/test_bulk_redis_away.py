@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk import hearing
-from busmq_spark.federation.bulk import lane as bulk_lane
+from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.store.position import Range
@@ -30,7 +29,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.fault]
 @pytest.fixture(scope="module")
 def here(wire: Cutter) -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk_lane, "PATIENCE_S", 0.05)
+        patch.setattr(store_executor, "PATIENCE_S", 0.05)
         with site(f"redis://127.0.0.1:{wire.port}") as made:
             yield made
 
@@ -136,7 +135,7 @@ def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest
 def test_what_is_listened_to_meanwhile_is_heard_once_redis_is_back(
     wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hearing, "CONFIRM_S", 0.1)
+    monkeypatch.setattr(push_subscriptions, "CONFIRM_S", 0.1)
     ask = store._link.call
     target, wire.target = wire.target, 1
     try:

@@ -14,10 +14,10 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, MessageRefused, QueueFull, StateError
+from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.client import socket as sockets
-from busmq_spark.federation.client import wire
 from busmq_spark.federation.client.channel import RemoteChannel
-from busmq_spark.federation.client.line import Line
+from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.server import FederationServer
@@ -129,7 +129,7 @@ async def test_tls_trusts_whom_it_is_told_to_trust(redis_url: str, fresh: Fresh,
         url = server.url.replace("ws://", "wss://").replace("wsss://", "wss://").replace("127.0.0.1", "localhost")
         async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(ours.file)) as bus, bus.federate(bus.queue(fresh())) as queue:
             assert await queue.push("x") == 1
-        monkeypatch.setattr(wire, "PATIENCE_S", 3.0)
+        monkeypatch.setattr(remote_handle, "PATIENCE_S", 3.0)
         async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)) as bus:
             with pytest.raises(FederationLost, match="certificate"):
                 await bus.federate(bus.queue(fresh())).attach()
@@ -139,7 +139,7 @@ async def test_tls_trusts_whom_it_is_told_to_trust(redis_url: str, fresh: Fresh,
 
 
 async def test_a_server_that_is_away_is_an_error_that_names_it_after_a_while(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
     async with Bus(federate="ws://127.0.0.1:1/bus", federate_secret=SECRET) as bus:
         queue = bus.federate(bus.queue(fresh()))
         for call in (queue.attach, queue.count, bus.federate(bus.channel("c")).connect, lambda: bus.federate(bus.pubsub("p")).publish("x")):
@@ -189,7 +189,7 @@ async def test_listeners_and_state_outlive_the_link(redis_url: str, fresh: Fresh
         for _ in range(2):
             both.cutter.cut()
             assert (await queue.metadata())["mine"] == "yes"  # asked again by itself
-            await until(lambda: queue.wire.line is not None)
+            await until(lambda: queue.handle.remote is not None)
             assert await queue.push("x") > 0
         await both_times.wait()
         await queue.detach()
@@ -304,9 +304,9 @@ async def test_a_message_that_comes_before_the_word_that_the_channel_is_back_wak
     quick(monkeypatch)
     restore = RemoteChannel._restore
 
-    async def slowly(channel: RemoteChannel, line: Line) -> None:
+    async def slowly(channel: RemoteChannel, line: RemoteObject) -> None:
         await restore(channel, line)
-        await until(lambda: not channel._begun or any(isinstance(told, Message) for told in channel._told))
+        await until(lambda: not channel._begun or any(isinstance(item, Message) for item in channel._received))
 
     monkeypatch.setattr(RemoteChannel, "_restore", slowly)
     async with far(redis_url) as both:
@@ -343,7 +343,7 @@ async def test_numbers_of_callbacks_are_used_again(redis_url: str, fresh: Fresh)
         for _ in range(5):
             await queue.push_many(range(1500))
             await queue.count()
-        assert queue.wire.line._next < 1100
+        assert queue.handle.remote._next < 1100
 
 
 async def test_of_many_that_do_not_fit_a_beginning_is_stored_although_others_make_room(redis_url: str, fresh: Fresh) -> None:

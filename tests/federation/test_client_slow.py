@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import FederationLost
-from busmq_spark.federation.client import flow, wire
+from busmq_spark.federation.client import flow, remote_handle
 from busmq_spark.federation.client import socket as sockets
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -73,7 +73,7 @@ async def test_a_link_on_which_nothing_passes_is_given_up_with_the_reason(redis_
 
 
 async def test_calls_wait_longer_than_patience_while_a_link_is_there(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.2)
     async with far(redis_url) as both, both.queue(fresh()):
         both.cutter.delay_s = 0.3
         async with both.queue(fresh()) as late:
@@ -99,25 +99,25 @@ async def test_objects_of_one_socket_share_what_may_be_under_way(redis_url: str,
     async with far(redis_url) as both:
         queues = [both.queue(fresh()) for _ in range(8)]
         await asyncio.gather(*(queue.attach() for queue in queues))
-        room = queues[0].wire.line.room
-        most, began = 0, room.look
+        window = queues[0].handle.remote.send_window
+        most, began = 0, window.look
 
         def look() -> None:
             nonlocal most
-            most = max(most, room.under_way)
+            most = max(most, window.under_way)
             began()
 
-        room.look = look
+        window.look = look
         await asyncio.gather(*(queue.push_many(["x" * 10_000] * 100) for queue in queues))
         assert flow.UNDER_WAY_BYTES / 2 < most < flow.UNDER_WAY_BYTES + 20_000
-        assert room.under_way == room.waiting == 0
+        assert window.under_way == window.waiting == 0
 
 
 async def test_what_is_sent_to_a_link_that_breaks_is_no_flood_of_warnings(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         with caplog.at_level(logging.DEBUG, logger="asyncio"):
             pushed = queue.push_many(["x" * 1024] * 500)
-            queue.wire._pool.hang_up()
+            queue.handle._pool.hang_up()
             with pytest.raises(FederationLost):
                 await pushed
         assert not [record for record in caplog.records if "socket.send() raised" in record.getMessage()]
@@ -134,7 +134,7 @@ async def test_an_event_that_came_together_with_the_message_before_it_is_handed_
         for event in ("remote_connect", "remote_disconnect"):
             mine.on(event, partial(seen.append, event))
         await mine.listen()
-        await until(lambda: len(mine._told) == 3)  # all but remote_connect, which waits for no reader
+        await until(lambda: len(mine._received) == 3)  # all but remote_connect, which waits for no reader
         async for message in mine:
             seen.append(message.text)
             if message.text == "later":

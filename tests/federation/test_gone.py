@@ -47,7 +47,7 @@ async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(
             await until(lambda: connection.outbox.closed)
             await until(lambda: not server._connections)
             assert len(bus._objects) == 1
-            assert connection.outbox.waiting == connection.heard == 0
+            assert connection.outbox.waiting == connection.pubsub_bytes == 0
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
 
 
@@ -62,14 +62,14 @@ async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all
             news = bus.pubsub(name)
             for _ in range(3 * SOCKETS // len(BIG) // 10):
                 await news.publish(BIG)
-            await until(lambda: connection.heard > most - len(BIG))
-            assert connection.heard <= most
+            await until(lambda: connection.pubsub_bytes > most - len(BIG))
+            assert connection.pubsub_bytes <= most
             buffers = [one._subscription._for_handlers for one in bus._objects]  # type: ignore[attr-defined]  # pubsubs
             await until(lambda: not any(buffers))
-            assert connection.heard <= most
+            assert connection.pubsub_bytes <= most
             socket.transport.abort()
         await until(lambda: not server._connections)
-        assert connection.heard == 0
+        assert connection.pubsub_bytes == 0
 
 
 async def test_a_listener_that_reads_late_hears_what_was_kept_in_order_and_how_much_was_not(federation: Serve, fresh: Fresh) -> None:

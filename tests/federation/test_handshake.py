@@ -13,30 +13,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.handshake import BULK, Accept, Door, Refuse, decide, page, parameters, split, unescaped
+from busmq_spark.federation.handshake import BULK, Accept, HandshakePolicy, Refuse, decide, page, parameters, split, unescaped
 from busmq_spark.federation.keyring import Keyring
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "handshake.json").read_text("utf-8"))
 SECRET = "a-secret-of-some-length"
-DOOR = Door(Keyring.single(SECRET))
+POLICY = HandshakePolicy(Keyring.single(SECRET))
 OFFER = ("Sec-WebSocket-Protocol", BULK)
 BEARER = ("Authorization", f"Bearer {SECRET}")
 
 
-def status(target: str, *headers: tuple[str, str], door: Door = DOOR) -> int:
-    found = decide(target, headers, door)
+def status(target: str, *headers: tuple[str, str], policy: HandshakePolicy = POLICY) -> int:
+    found = decide(target, headers, policy)
     return 101 if isinstance(found, Accept) else found.status
 
 
 @pytest.mark.parametrize("case", GOLDEN["vectors"], ids=lambda case: case["target"])
 def test_outcomes_are_those_of_a_node_server(case: dict[str, Any]) -> None:
-    door = Door(Keyring.single(case.get("server_secret", "notsosecret"), shortest=1), path="/")
+    policy = HandshakePolicy(Keyring.single(case.get("server_secret", "notsosecret"), shortest=1), path="/")
     expected = 404 if case["outcome"].startswith("no response") else int(case["outcome"])
-    assert status(case["target"], door=door) == expected
+    assert status(case["target"], policy=policy) == expected
 
 
 def test_a_refusal_is_the_bytes_of_a_node_server() -> None:
-    found = decide("/bus?secret=no", (), DOOR)
+    found = decide("/bus?secret=no", (), POLICY)
     assert isinstance(found, Refuse)
     head = [f"HTTP/1.1 {found.status} {found.phrase}", *(f"{name}: {value}" for name, value in found.headers), "", ""]
     assert "\r\n".join(head).encode() + found.body == bytes.fromhex(GOLDEN["response_401_hex"])
@@ -60,14 +60,14 @@ def test_whatever_is_no_secret_is_refused(text: str) -> None:
 
 
 def test_bulk_looks_at_the_header_and_never_at_the_url() -> None:
-    assert decide("/bus", (OFFER, BEARER), DOOR) == Accept(DOOR.keyring.identify(SECRET), BULK)  # type: ignore[arg-type]  # it is one
+    assert decide("/bus", (OFFER, BEARER), POLICY) == Accept(POLICY.keyring.identify(SECRET), BULK)  # type: ignore[arg-type]  # it is one
     assert status(f"/bus?secret={SECRET}", OFFER) == 401
     assert status("/bus?secret=wrong", OFFER, BEARER) == 101
     assert status("/bus", ("Sec-WebSocket-Protocol", f"chat, {BULK}"), ("AUTHORIZATION", f"bearer  {SECRET}")) == 101
 
 
 def test_busmqs_own_protocol_takes_the_header_only_when_the_url_names_no_secret() -> None:
-    assert decide("/bus", (BEARER,), DOOR) == Accept(DOOR.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
+    assert decide("/bus", (BEARER,), POLICY) == Accept(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
     assert status("/bus?secret=wrong", BEARER) == 401
     assert status(f"/bus?secret={SECRET}&secret={SECRET}", BEARER) == 401
 
@@ -84,16 +84,16 @@ def test_other_authorizations_are_refused(value: str) -> None:
 
 
 def test_a_token_opens_as_its_secret_does() -> None:
-    token = DOOR.keyring.sign("all", 60)
+    token = POLICY.keyring.sign("all", 60)
     assert status(f"/bus?secret={token}") == 101
     assert status("/bus", OFFER, ("Authorization", f"Bearer {token}")) == 101
 
 
 def test_a_secret_beyond_ascii_passes_in_a_header_in_either_encoding() -> None:
-    door = Door(Keyring.single("žluťoučký-kůň-úpěl"))
-    assert status("/bus", OFFER, ("Authorization", "Bearer " + "žluťoučký-kůň-úpěl".encode().decode("latin-1")), door=door) == 101
-    door = Door(Keyring.single("élégant-élégant-élégant"))
-    assert status("/bus", OFFER, ("Authorization", "Bearer élégant-élégant-élégant"), door=door) == 101
+    policy = HandshakePolicy(Keyring.single("žluťoučký-kůň-úpěl"))
+    assert status("/bus", OFFER, ("Authorization", "Bearer " + "žluťoučký-kůň-úpěl".encode().decode("latin-1")), policy=policy) == 101
+    policy = HandshakePolicy(Keyring.single("élégant-élégant-élégant"))
+    assert status("/bus", OFFER, ("Authorization", "Bearer élégant-élégant-élégant"), policy=policy) == 101
 
 
 @pytest.mark.parametrize(
@@ -113,22 +113,22 @@ def test_a_secret_beyond_ascii_passes_in_a_header_in_either_encoding() -> None:
     ids=str,
 )
 def test_a_browser_must_come_from_a_listed_origin(origins: tuple[str, ...], expected: int) -> None:
-    door = Door(DOOR.keyring, origins=("https://app.example.com", "https://other.example.com"))
+    policy = HandshakePolicy(POLICY.keyring, origins=("https://app.example.com", "https://other.example.com"))
     headers = [("Origin", origin) for origin in origins]
-    assert status(f"/bus?secret={SECRET}", *headers, door=door) == expected
+    assert status(f"/bus?secret={SECRET}", *headers, policy=policy) == expected
     assert status(f"/bus?secret={SECRET}", *headers) == 101
 
 
 @pytest.mark.parametrize("path", ["bus", "", "/bus?x", "/bus#x", "/b us", "/healthz", "/metrics", "/é"])
 def test_a_path_that_nobody_could_ask_for_is_an_error(path: str) -> None:
     with pytest.raises(ConfigError):
-        Door(DOOR.keyring, path)
+        HandshakePolicy(POLICY.keyring, path)
 
 
 @pytest.mark.parametrize("origin", ["*", "app.example.com", "https://app.example.com/", "https://app.example.com/x", ""])
 def test_an_origin_that_no_browser_sends_is_an_error(origin: str) -> None:
     with pytest.raises(ConfigError):
-        Door(DOOR.keyring, origins=(origin,))
+        HandshakePolicy(POLICY.keyring, origins=(origin,))
 
 
 PIECES = [
@@ -175,4 +175,6 @@ def test_queries_are_decoded_exactly_as_node_does() -> None:
 @given(st.text())
 def test_decoding_takes_any_text(text: str) -> None:
     assert isinstance(unescaped(text), str)
-    decide(text, [("Origin", text), ("Authorization", text), ("Sec-WebSocket-Protocol", text)], Door(DOOR.keyring, origins=("https://x",)))
+    decide(
+        text, [("Origin", text), ("Authorization", text), ("Sec-WebSocket-Protocol", text)], HandshakePolicy(POLICY.keyring, origins=("https://x",))
+    )

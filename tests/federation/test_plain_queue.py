@@ -12,7 +12,7 @@ from busmq_spark.federation.plain.queue import PlainQueue, place_of
 
 
 class Stored:
-    """As much of a line as finding takes."""
+    """As much of a queue object as finding takes."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids, self.looks = ids, 0
@@ -27,17 +27,17 @@ class Stored:
 
 @given(st.sets(st.integers(1, 60)).map(sorted), st.integers(1, 61))
 def test_an_id_is_found_or_the_next_one_whatever_holes_there_are(ids: list[int], id: int) -> None:
-    line: Any = Stored(ids)
+    remote: Any = Stored(ids)
     wanted = next(((position, there) for position, there in enumerate(ids) if there >= id), None)
-    assert asyncio.run(place_of(line, id)) == wanted
+    assert asyncio.run(place_of(remote, id)) == wanted
 
 
 @given(st.integers(1, 10**9), st.integers(1, 10**6), st.data())
 def test_where_ids_follow_each_other_two_looks_find_one(first: int, many: int, data: st.DataObject) -> None:
-    line: Any = Stored(range(first, first + many))  # type: ignore[arg-type]  # as good as a list
+    remote: Any = Stored(range(first, first + many))  # type: ignore[arg-type]  # as good as a list
     id = data.draw(st.integers(first, first + many - 1))
-    assert asyncio.run(place_of(line, id)) == (id - first, id)
-    assert line.looks <= 2
+    assert asyncio.run(place_of(remote, id)) == (id - first, id)
+    assert remote.looks <= 2
 
 
 class Full:
@@ -61,16 +61,16 @@ class Full:
 
 
 def test_what_comes_behind_a_refused_message_does_not_overtake_it() -> None:
-    line: Any = Full()
+    remote: Any = Full()
 
-    async def open_line(*_: object) -> Any:
-        return line
+    async def open_object(*_: object) -> Any:
+        return remote
 
     async def push() -> None:
-        queue, left = PlainQueue("q", open_line), ["a", "b", "c", "d"]
+        queue, left = PlainQueue("q", open_object), ["a", "b", "c", "d"]
         assert await queue.push(left) == 3
-        assert (line.stored, left) == (["a"], ["b", "c", "d"])
+        assert (remote.stored, left) == (["a"], ["b", "c", "d"])
         await queue.push(left)
-        assert (line.stored, left) == (["a", "b", "c", "d"], [])
+        assert (remote.stored, left) == (["a", "b", "c", "d"], [])
 
     asyncio.run(push())

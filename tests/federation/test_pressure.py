@@ -243,7 +243,7 @@ async def test_lines_that_do_not_end_cost_no_more_than_one_message_whatever_the_
         await wire.send(second.channel, b"\n")
         assert await wire.next(second.channel) is None  # it was no line
         [connection] = server._connections
-        assert connection._held == 4000
+        assert connection._partial_bytes == 4000
 
 
 async def test_pushes_before_attaching_are_bounded_in_bytes(federation: Serve, fresh: Fresh) -> None:
@@ -319,4 +319,4 @@ async def test_peers_that_come_and_go_leave_nothing(federation: Serve, fresh: Fr
                     wire.socket.transport.abort()
         await until(lambda: not server._connections)
         await until(lambda: len(asyncio.all_tasks()) == before)
-        assert (len(bus._objects), len(bus.keeper._due), len(bus._lease_users), server._listener.open) == (0, 0, 0, 0)
+        assert (len(bus._objects), len(bus.keep_alive._due), len(bus._lease_users), server._listener.open) == (0, 0, 0, 0)

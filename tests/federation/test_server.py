@@ -14,7 +14,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation import fault
 from busmq_spark.federation.creation import METHODS, Creation, Type, creation
-from busmq_spark.federation.dnode import Line, Remote, methods_line
+from busmq_spark.federation.dnode import DnodeMessage, Remote, methods_message
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.server import FederationServer
@@ -61,23 +61,23 @@ async def test_ready_comes_alone_then_the_methods_in_the_order_asked_for(federat
     async with federation() as (_, server), Wire(server) as wire:
         channel, methods = wire.channel(), METHODS[kind][::-1]
         await wire.send(channel, Creation(kind, methods, [fresh()]).encode())
-        assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_line(methods).encode()]
+        assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_message(methods).encode()]
 
 
 async def test_a_method_that_nobody_has_gets_its_number_and_is_refused_when_called(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel = wire.channel()
         await wire.send(channel, STRANGE % fresh().encode())
-        assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_line(["push", "on", "fly", "attach"]).encode()]
+        assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_message(["push", "on", "fly", "attach"]).encode()]
         await wire.send(channel, b'{"method":2,"arguments":[{"0":"[Function]"}],"callbacks":{"7":["0","0"]},"links":[]}\n')
         refused = await wire.next(channel)
         assert refused is not None
-        line = Line.decode(refused)
+        line = DnodeMessage.decode(refused)
         assert (line.method, line.arguments[0]["code"]) == (7, "BUSMQ_FEDERATION_REFUSED")
         await wire.send(
             channel, b'{"method":3,"arguments":[{}]}\n{"method":"push","arguments":[{"0":"by name","1":"[Function]"}],"callbacks":{"8":["0","1"]}}\n'
         )
-        assert await wire.next(channel) == Line(8, [None, 1]).encode()
+        assert await wire.next(channel) == DnodeMessage(8, [None, 1]).encode()
 
 
 @pytest.mark.parametrize("body", [b"ready", b'{"type":"disconnect","methods":[],"args":[]}', b'{"type":"queue","methods":["on"],"args":[{}]}'])
@@ -212,7 +212,7 @@ async def test_a_number_that_json_has_no_word_for_is_refused(federation: Serve, 
         await wire.send(queue.channel, b'{"method":13,"arguments":[{"0":[1e400],"1":"[Function]"}],"callbacks":{"99":["0","1"]},"links":[]}\n')
         body = await wire.next(queue.channel)
         assert body is not None
-        assert Line.decode(body).arguments[0]["code"] == "BUSMQ_MESSAGE_REFUSED"
+        assert DnodeMessage.decode(body).arguments[0]["code"] == "BUSMQ_MESSAGE_REFUSED"
 
 
 async def test_unknown_numbers_names_and_culled_functions_are_ignored(federation: Serve, fresh: Fresh) -> None:
@@ -231,7 +231,7 @@ async def test_a_line_over_several_packets_and_several_lines_in_one(federation: 
         lines = '{"method":13,"arguments":[{"0":"é😀"}]}\n{"method":11,"arguments":[{"0":"[Function]"}],"callbacks":{"5":["0","0"]}}\n'.encode()
         for start in range(0, len(lines), 7):
             await wire.send(queue.channel, lines[start : start + 7])
-        assert await wire.next(queue.channel) == Line(5, [None, 1]).encode()
+        assert await wire.next(queue.channel) == DnodeMessage(5, [None, 1]).encode()
 
 
 async def test_text_that_is_no_character_is_stored_as_node_would(federation: Serve, fresh: Fresh) -> None:
@@ -239,7 +239,7 @@ async def test_text_that_is_no_character_is_stored_as_node_would(federation: Ser
         queue = await wire.open("queue", fresh())
         await queue.send("attach", {})
         await wire.send(queue.channel, b'{"method":13,"arguments":[{"0":"half \\ud800 a pair","1":"[Function]"}],"callbacks":{"5":["0","1"]}}\n')
-        assert await wire.next(queue.channel) == Line(5, [None, 1]).encode()
+        assert await wire.next(queue.channel) == DnodeMessage(5, [None, 1]).encode()
         async with bus.queue(queue.name) as stored:
             assert (await anext(stored.consume())).text == "half � a pair"
 

@@ -27,13 +27,13 @@ LONG = "x" * (SOCKETS + 2 * 1024 * 1024)
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One more entry each time a server has looked at its peers."""
     found: list[int] = []
-    looked = module.Tide.is_out
+    looked = module.MassDisconnect.is_over
 
-    def counted(tide: Any, now: int) -> bool:
+    def counted(mass_disconnect: Any, now: int) -> bool:
         found.append(now)
-        return looked(tide, now)
+        return looked(mass_disconnect, now)
 
-    monkeypatch.setattr(module.Tide, "is_out", counted)
+    monkeypatch.setattr(module.MassDisconnect, "is_over", counted)
     return found
 
 

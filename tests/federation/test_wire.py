@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from busmq_spark.errors import WireError
 from busmq_spark.federation.creation import METHODS, Creation, creation
 from busmq_spark.federation.dnode import (
+    DnodeMessage,
     Functions,
-    Line,
-    Lines,
+    LineBuffer,
     Remote,
     message_line,
-    methods_line,
+    methods_message,
     pack,
     result_line,
 )
@@ -49,7 +49,7 @@ def test_packets_are_those_of_npm(packet: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("line", [*GOLDEN["lines"], *(line.decode() for case in CASES.values() for line in case)])
 def test_every_captured_line_is_read_and_written_again_byte_by_byte(line: str) -> None:
-    assert Line.decode(line.encode()).encode() == line.encode()
+    assert DnodeMessage.decode(line.encode()).encode() == line.encode()
 
 
 @pytest.mark.parametrize("body", GOLDEN["creations"])
@@ -60,7 +60,7 @@ def test_every_captured_creation_message_is_read_and_written_again_byte_by_byte(
 @pytest.mark.parametrize("large", GOLDEN["large"])
 def test_a_large_line_is_the_one_whose_digest_was_captured(large: dict[str, str]) -> None:
     body = f"{large['head']}{'y' * 100_000}{large['tail']}".encode()
-    packet = Packet(large["channel"], Line.decode(body).encode()).encode()
+    packet = Packet(large["channel"], DnodeMessage.decode(body).encode()).encode()
     assert hashlib.sha256(packet).hexdigest() == large["sha256"]
 
 
@@ -69,15 +69,15 @@ def test_the_lists_of_methods_and_their_numbers_are_those_of_npm() -> None:
     for kind, methods in METHODS.items():
         assert methods in [one.methods for one in made if one.type == kind]
     captured = [line.encode() for line in GOLDEN["lines"] if line.startswith('{"method":"methods"') and '"on"' in line]
-    assert methods_line(METHODS["queue"]).encode() in captured
-    assert methods_line(METHODS["pubsub"]).encode() in captured
+    assert methods_message(METHODS["queue"]).encode() in captured
+    assert methods_message(METHODS["pubsub"]).encode() in captured
 
 
 def test_the_short_ways_write_the_same_lines() -> None:
-    assert result_line(6, 1) == Line(6, [None, 1]).encode()
+    assert result_line(6, 1) == DnodeMessage(6, [None, 1]).encode()
     assert result_line(6, 1).decode() in GOLDEN["lines"]
     for text in ("hello", 'line1\nline2 z\u0000\u001f"\\', "h\u00e9\U0001f600", "\u2028", "half \ud800 pair"):
-        assert message_line(3, text, 7) == Line(3, [text, 7]).encode()
+        assert message_line(3, text, 7) == DnodeMessage(3, [text, 7]).encode()
     assert message_line(2, 'line1\nline2\u2028z\u0000\u001f"\\', 3).decode() in GOLDEN["lines"]
 
 
@@ -108,29 +108,29 @@ def test_a_circular_argument_becomes_a_link_and_is_read_without_its_circle() -> 
     circular["self"] = circular
     assert calls([circular]) == CASES["circular reference -> links"]
     [line] = CASES["circular reference -> links"]
-    assert Line.decode(line).call_values() == [{"a": 1, "self": "[Circular]"}]
+    assert DnodeMessage.decode(line).call_values() == [{"a": 1, "self": "[Circular]"}]
 
 
 def test_functions_are_found_at_any_depth_and_the_line_stays_as_it_was() -> None:
     text = '{"method":18,"arguments":[{"0":{"a":[{"b":"[Function]"}],"c":"[Function]"},"1":"[Function]"}],"callbacks":{"3":["0","0","a","0","b"],'
-    line = Line.decode(f'{text}"4":["0","1"]}}}}'.encode())
+    line = DnodeMessage.decode(f'{text}"4":["0","1"]}}}}'.encode())
     assert line.call_values() == [{"a": [{"b": Remote(3)}], "c": "[Function]"}, Remote(4)]
     assert line.arguments == [{"0": {"a": [{"b": "[Function]"}], "c": "[Function]"}, "1": "[Function]"}]
 
 
 def test_the_text_of_a_function_is_just_text() -> None:
     [line] = CASES["literal string [Function] is just a string"]
-    assert Line.decode(line).call_values() == ["[Function]"]
+    assert DnodeMessage.decode(line).call_values() == ["[Function]"]
 
 
 def test_a_gap_moves_later_arguments_up_as_in_npm() -> None:
-    line = Line.decode(b'{"method":13,"arguments":[{"2":"c","10":"d","1":"b"}]}')
+    line = DnodeMessage.decode(b'{"method":13,"arguments":[{"2":"c","10":"d","1":"b"}]}')
     assert line.call_values() == ["b", "c", "d"]
 
 
 @pytest.mark.parametrize(("arguments", "values"), [("[]", []), ("[{}]", []), ('[["a",1]]', ["a", 1]), ('[{"0":{"x":1}}]', [{"x": 1}])])
 def test_the_arguments_of_a_call(arguments: str, values: list[Any]) -> None:
-    assert Line.decode(f'{{"method":1,"arguments":{arguments}}}'.encode()).call_values() == values
+    assert DnodeMessage.decode(f'{{"method":1,"arguments":{arguments}}}'.encode()).call_values() == values
 
 
 def test_what_a_server_invokes_has_a_plain_list() -> None:
@@ -139,17 +139,17 @@ def test_what_a_server_invokes_has_a_plain_list() -> None:
 
 def test_numbers_are_never_used_twice_and_bounded_in_number() -> None:
     functions = Functions(most=2)
-    assert [functions.hand_out(nothing), functions.hand_out(other), functions.hand_out(nothing)] == [0, 1, 0]
+    assert [functions.register(nothing), functions.register(other), functions.register(nothing)] == [0, 1, 0]
     with pytest.raises(WireError, match="more than 2 functions"):
-        functions.hand_out(calls)
+        functions.register(calls)
     functions.forget(0)
     functions.forget(77)
     assert functions.get(0) is None
-    assert functions.hand_out(nothing) == 2
+    assert functions.register(nothing) == 2
     assert len(functions) == 2
     for id in (1, 2):
         functions.forget(id)
-    assert [functions.hand_out(nothing), functions.hand_out(other)] == [3, 4]
+    assert [functions.register(nothing), functions.register(other)] == [3, 4]
 
 
 # -- lines in packets ------------------------------------------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ def test_numbers_are_never_used_twice_and_bounded_in_number() -> None:
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n", exclude_categories=["Cs"]), min_size=1), max_size=5), st.integers(1, 7))
 def test_lines_come_out_whole_however_packets_cut_them(texts: list[str], size: int) -> None:
-    data, lines = "".join(f"{text}\n" for text in texts).encode(), Lines()
+    data, lines = "".join(f"{text}\n" for text in texts).encode(), LineBuffer()
     found = [line for start in range(0, len(data), size) for line in lines.feed(data[start : start + size])]
     assert [line.decode() for line in found] == texts
 
 
 @pytest.mark.parametrize("packets", [[b"123456\n"], [b"123", b"456"], [b"1"] * 6])
 def test_a_line_that_gets_too_long_is_refused(packets: list[bytes]) -> None:
-    lines = Lines(most=5)
+    lines = LineBuffer(most=5)
     with pytest.raises(WireError, match="more than 5 bytes"):
         [line for packet in packets for line in lines.feed(packet)]
 
@@ -172,15 +172,15 @@ def test_a_line_that_gets_too_long_is_refused(packets: list[bytes]) -> None:
 @pytest.mark.parametrize("index", ["00", "01", "+0", " 0", "٠"])
 def test_a_place_in_a_list_has_one_spelling_so_that_no_list_is_copied_many_times(index: str) -> None:
     with pytest.raises(WireError, match="leads nowhere"):
-        Line(5, [[1, 2]], {"0": (index, "1")}).values()
+        DnodeMessage(5, [[1, 2]], {"0": (index, "1")}).values()
     with pytest.raises(WireError, match="leads nowhere"):
-        Line(5, [1, 2], {"0": (index,)}).values()
+        DnodeMessage(5, [1, 2], {"0": (index,)}).values()
 
 
 def test_a_line_with_very_many_functions_is_refused() -> None:
     callbacks = {str(number): ["0"] for number in range(1001)}
     with pytest.raises(WireError, match="1001 functions"):
-        Line.decode(json.dumps({"method": 0, "arguments": [1], "callbacks": callbacks}).encode())
+        DnodeMessage.decode(json.dumps({"method": 0, "arguments": [1], "callbacks": callbacks}).encode())
 
 
 # -- whatever comes --------------------------------------------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ def test_a_line_with_very_many_functions_is_refused() -> None:
     st.integers(0, 2**53 - 1) | st.text(max_size=8).filter(lambda name: name not in ("cull", "__proto__", "constructor", "prototype")), st.lists(JSON)
 )
 def test_lines_come_back_as_they_were(method: int | str, arguments: list[Any]) -> None:
-    line = Line(method, arguments)
-    assert Line.decode(line.encode()) == line
+    line = DnodeMessage(method, arguments)
+    assert DnodeMessage.decode(line.encode()) == line
 
 
 @given(st.dictionaries(st.integers(0, 2**40).map(str), PATHS, max_size=3), st.lists(st.tuples(PATHS, PATHS), max_size=2).map(tuple))
 def test_paths_come_back_as_they_were(callbacks: dict[str, Any], links: Any) -> None:
-    line = Line(1, [], callbacks, links)
-    assert Line.decode(line.encode()) == line
+    line = DnodeMessage(1, [], callbacks, links)
+    assert DnodeMessage.decode(line.encode()) == line
 
 
 @given(st.text(alphabet="0123456789abcdef", min_size=16, max_size=16), st.none() | st.binary(min_size=1))
@@ -212,7 +212,7 @@ def test_creation_messages_come_back_as_they_were(kind: Any, name: str) -> None:
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_read_or_refused_as_no_wire(data: bytes) -> None:
-    for decode in (Packet.decode, Line.decode, Creation.decode):
+    for decode in (Packet.decode, DnodeMessage.decode, Creation.decode):
         with suppress(WireError):
             decode(data)
 
@@ -227,7 +227,7 @@ def test_damaged_messages_are_read_or_refused_as_no_wire(data: st.DataObject) ->
         )
         body = body or bytearray(b"x")
     with suppress(WireError):
-        line = Line.decode(bytes(body))
+        line = DnodeMessage.decode(bytes(body))
         line.call_values()
         line.values()
         line.encode()
@@ -270,7 +270,7 @@ BAD_LINES = {
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_a_bad_line_is_refused(name: str) -> None:
     with pytest.raises(WireError):
-        Line.decode(BAD_LINES[name])
+        DnodeMessage.decode(BAD_LINES[name])
 
 
 @pytest.mark.parametrize(
@@ -283,13 +283,13 @@ def test_a_bad_line_is_refused(name: str) -> None:
 )
 def test_a_path_that_leads_nowhere_is_refused(members: bytes) -> None:
     with pytest.raises(WireError, match="leads nowhere"):
-        Line.decode(b'{"method":1,' + members + b"}").values()
+        DnodeMessage.decode(b'{"method":1,' + members + b"}").values()
 
 
 @pytest.mark.parametrize("arguments", [b'["hello"]', b"[1]", b'[{"a":1}]', b'[{"-1":1,"0":2}]', '[{"²":1}]'.encode(), b'[{"99999":1}]', b"[null]"])
 def test_a_call_without_places_is_refused(arguments: bytes) -> None:
     with pytest.raises(WireError):
-        Line.decode(b'{"method":1,"arguments":' + arguments + b"}").call_values()
+        DnodeMessage.decode(b'{"method":1,"arguments":' + arguments + b"}").call_values()
 
 
 @pytest.mark.parametrize(

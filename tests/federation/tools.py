@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from busmq_spark.federation.connection import Connection
 from busmq_spark.federation.creation import METHODS, Type, creation
-from busmq_spark.federation.dnode import Functions, Line, Remote, pack
+from busmq_spark.federation.dnode import DnodeMessage, Functions, Remote, pack
 from busmq_spark.federation.mux import Packet
 from busmq_spark.federation.server import FederationServer
 
@@ -23,7 +23,7 @@ UNDEFINED = object()
 """An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
 
 
-def pack_call(method: int, arguments: Iterable[Any], functions: Functions) -> Line:
+def pack_call(method: int, arguments: Iterable[Any], functions: Functions) -> DnodeMessage:
     """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
     return pack(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
 
@@ -69,7 +69,7 @@ class Wire:
         assert await self.next(thing.channel) == b"ready"
         line = await self.next(thing.channel)
         assert line is not None
-        assert list(Line.decode(line).arguments[0]) == list(METHODS[kind])
+        assert list(DnodeMessage.decode(line).arguments[0]) == list(METHODS[kind])
         return thing
 
 
@@ -111,7 +111,7 @@ class Thing:
         assert body is not None, "the server has closed the channel"
         assert body.endswith(b"\n")
         assert body.count(b"\n") == 1
-        line = Line.decode(body)
+        line = DnodeMessage.decode(body)
         assert list(json.loads(body)) == ["method", "arguments", "callbacks", "links"]
         assert isinstance(line.method, int)
         function = self.functions.get(line.method)
@@ -120,7 +120,7 @@ class Thing:
 
     async def invoke(self, remote: Remote, *arguments: Any) -> None:
         """Call a function that the server has handed out."""
-        await self.wire.send(self.channel, Line(remote.id, list(arguments)).encode())
+        await self.wire.send(self.channel, DnodeMessage(remote.id, list(arguments)).encode())
 
     async def close(self) -> None:
         await self.wire.send(self.channel, None)

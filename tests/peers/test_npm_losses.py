@@ -16,8 +16,8 @@ from busmq_spark.errors import (
     RedisRolledBack,
 )
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.plain import line as plain_line
-from busmq_spark.federation.plain.line import PlainLine
+from busmq_spark.federation.plain import queue_object
+from busmq_spark.federation.plain.queue_object import PlainQueueObject
 from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation
@@ -145,16 +145,16 @@ def test_a_life_that_ends_while_its_messages_are_looked_at_is_told(queries: Quer
     queries.fill(queue := fresh(), 1, 30)
     query = queries.query(queue, onUnavailable="fail")
     assert query.step("planned") is None
-    look = PlainLine.look
+    look = PlainQueueObject.look
 
-    async def look_late(line: PlainLine, position: int, most: int = 1) -> list[tuple[int, str]]:
+    async def look_late(line: PlainQueueObject, position: int, most: int = 1) -> list[tuple[int, str]]:
         if most > 1:
             monkeypatch.undo()
             recreated(queries, queue)
             queries.fill(queue, 13, 40)
         return await look(line, position, most)
 
-    monkeypatch.setattr(PlainLine, "look", look_late)
+    monkeypatch.setattr(PlainQueueObject, "look", look_late)
     with pytest.raises(QueueExpired, match=r"ids 1\.\.30"):
         query.step()
 
@@ -222,7 +222,7 @@ def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_hold
 
 def test_a_look_behind_the_end_ends_there(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumption that finds nothing waits for pushes, without a word."""
-    monkeypatch.setattr(plain_line, "ANSWER_S", 1000.0)
+    monkeypatch.setattr(queue_object, "ANSWER_S", 1000.0)
     queries.fill(queue := fresh(), 1, 10)
     store = PlainStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:

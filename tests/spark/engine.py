@@ -17,9 +17,9 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark import reader, stores
-from busmq_spark.spark.brief import RefusedReader
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
+from busmq_spark.spark.tracebacks import RefusedReader
 from busmq_spark.store.redis_store import open_store
 from busmq_spark.store.sources import by_source
 from tests.support import PATIENCE_S, wait_until

@@ -41,15 +41,15 @@ class Bodies:
         self._rows = store.read_many(parts, strict) if many else store.read(parts[0], strict)
         self._parts, self._many = parts, many
         self._at = 0
-        self._held: Rows | None = None
+        self._next_rows: Rows | None = None
 
     def next(self) -> Body | None:
         """None at the end."""
         taken: list[Rows] = []
         size = 0
-        while size < SHARED_BYTES and (rows := self._held or next(self._rows, None)) is not None:
-            self._held = rows if taken and rows.values.type != taken[0].values.type else None
-            if self._held is not None:
+        while size < SHARED_BYTES and (rows := self._next_rows or next(self._rows, None)) is not None:
+            self._next_rows = rows if taken and rows.values.type != taken[0].values.type else None
+            if self._next_rows is not None:
                 break
             taken.append(rows)
             size += rows.values.nbytes

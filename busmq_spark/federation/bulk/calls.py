@@ -271,9 +271,9 @@ OPERATIONS: dict[str, Operation] = {
 
 def encode_error(error: BusError) -> dict[str, Any]:
     """The head of ERROR: what of an error crosses the wire, its details as plain values."""
-    told = fault.to_wire(error)
-    details = {name: value if isinstance(value, str | int | None) else str(value) for name, value in told["details"].items()}
-    return {"code": told["code"], "details": details, "text": told["message"]}
+    wire_error = fault.to_wire(error)
+    details = {name: value if isinstance(value, str | int | None) else str(value) for name, value in wire_error["details"].items()}
+    return {"code": wire_error["code"], "details": details, "text": wire_error["message"]}
 
 
 def decode_error(head: Any, url: str) -> BusError:

@@ -144,9 +144,9 @@ class BulkLink:
             self.drop()
         if attempt == 0:
             log.log(logging.WARNING if self.address.patience_s >= PATIENCE_S else logging.DEBUG, "%s; trying again", error)
-        told = error.details.get("patience_s")  # how long it is worth while at the other side, where a fail-over may be under way
-        given = max(self.address.patience_s, min(told, FAILOVER_PATIENCE_S)) if type(told) is int else self.address.patience_s
-        time.sleep(pause(error, attempt, time.monotonic() - began, given))
+        retry_s = error.details.get("patience_s")  # how long it is worth while at the other side, where a fail-over may be under way
+        patience_s = max(self.address.patience_s, min(retry_s, FAILOVER_PATIENCE_S)) if type(retry_s) is int else self.address.patience_s
+        time.sleep(pause(error, attempt, time.monotonic() - began, patience_s))
 
     def _read_once(self, parts: Sequence[Range], expected: Expected, strict: bool) -> Iterator[Rows]:
         socket = self._ready()

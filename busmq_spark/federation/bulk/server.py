@@ -3,7 +3,7 @@
 Rule 1. Calls of one connection are worked off in their order, on one store. Range reads run beside them, each on a store of its own.
 Rule 2. A connection costs bounded memory: calls in flight are counted, a read holds two replies of Redis, and only as many ROWS are sent as the
         peer gave credit for. A peer that takes nothing off the wire for ``send_s``, or gives a read no credit for as long, is cut off.
-Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them (lane.py).
+Rule 3. When a connection ends, its reads stop at their next step and its stores are closed once no thread uses them (store_executor.py).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from busmq_spark.federation.bulk.answers import Counts, put, refusal
 from busmq_spark.federation.bulk.bodies import MOST_RANGES, Bodies
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, Operation
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.federation.bulk.hearing import Hearing
-from busmq_spark.federation.bulk.lane import Clients, Lane, Places, Pool, Reading, Stores
+from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
+from busmq_spark.federation.bulk.store_executor import Clients, Places, Pool, Reading, StoreExecutor, Stores
 from busmq_spark.federation.bulk.work import check
 from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.rights import Identity
@@ -104,25 +104,25 @@ class BulkServer:
         """End each connection once nothing of it is under way."""
         await asyncio.gather(*(session.drain() for session in self._sessions))
 
-    def send_away(self, socket: ServerConnection) -> None:
+    def close_going_away(self, socket: ServerConnection) -> None:
         """Close a connection; its peer has ``close_s`` to agree, which draining does not wait for."""
-        task = asyncio.create_task(socket.close(1001, "going away"), name="bulk: sending a peer away")
+        task = asyncio.create_task(socket.close(1001, "going away"), name="bulk: closing a connection")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    def lane(self, identity: Identity) -> Lane:
+    def executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
-        return Lane(self.address, self.pool, identity, self.limits.subscriptions, self.shares.of(identity.name), self.stores.take())
+        return StoreExecutor(self.address, self.pool, identity, self.limits.subscriptions, self.shares.of(identity.name), self.stores.take())
 
-    def left(self, client: tuple[str, str], lane: Lane) -> None:
+    def left(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
-        if lane.idle:
-            self.clients.left(client, lane)
+        if executor.idle:
+            self.clients.left(client, executor)
             return
-        task = asyncio.create_task(lane.ended(), name="bulk: a call outlives its connection")
+        task = asyncio.create_task(executor.ended(), name="bulk: a call outlives its connection")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
-        task.add_done_callback(lambda _: self.clients.left(client, lane))
+        task.add_done_callback(lambda _: self.clients.left(client, executor))
 
     def listen(self) -> None:
         """Subscribe to pushes, at the request of the first peer."""
@@ -146,13 +146,13 @@ class _Session:
         self._limits = server.limits
         self._socket = socket
         self._identity = identity
-        self._lane = server.lane(identity)
+        self._executor = server.executor(identity)
         self._calls: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
         self._reads: dict[int, Reading] = {}
         self._waits: set[asyncio.Task[None]] = set()
-        self._hearing = Hearing(server.pubsub, self._lane)
+        self._push_subscriptions = PushSubscriptions(server.pubsub, self._executor)
         self._share = server.shares.of(identity.name)
         self._share.enter(self._room)
         self._client: tuple[str, str] | None = None
@@ -177,20 +177,20 @@ class _Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self) -> None:
-        """Until its calls are answered and its reads are over; then the peer is sent away, and comes back elsewhere."""
+        """Until its calls are answered and its reads are over; then the connection is closed, and the peer connects elsewhere."""
         while self._pending or self._reads:
             self._room.clear()
             await self._room.wait()
-        self._server.send_away(self._socket)
+        self._server.close_going_away(self._socket)
 
     async def close(self) -> None:
         """Give back what the connection holds."""
-        self._hearing.end()
+        self._push_subscriptions.end()
         self._share.leave(self._room)
         self._share.add(-self._pending_bytes)
-        self._lane.close()
+        self._executor.close()
         if self._client is not None:
-            self._server.left(self._client, self._lane)
+            self._server.left(self._client, self._executor)
 
     async def _take(self) -> None:
         async for message in self._socket:
@@ -277,18 +277,18 @@ class _Session:
             result: Any = Hello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
         elif name == "listen":
             self._server.listen()
-            await self._hearing.listen(arguments[0])
+            await self._push_subscriptions.listen(arguments[0])
             result = None
         else:
             async with self._share.discovering if name == "discover" else nullcontext():
-                reply = await self._lane.run(self._reply, frame, name, operation, arguments)
+                reply = await self._executor.run(self._reply, frame, name, operation, arguments)
             await put(self._socket, reply, self._limits.send_s)
             return
         await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
 
     def _reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
-        return Frame(Kind.REPLY, frame.id, operation.result.encode(self._lane.work.do(name, arguments, frame.body))).encode()
+        return Frame(Kind.REPLY, frame.id, operation.result.encode(self._executor.work.do(name, arguments, frame.body))).encode()
 
     async def _greet(self, name: str) -> None:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
@@ -296,7 +296,7 @@ class _Session:
             raise frames.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
         if name and self._client is None:
             self._client = (self._identity.name, name)
-            await self._server.clients.take_over(self._client, self._lane, self._socket.transport.abort)
+            await self._server.clients.take_over(self._client, self._executor, self._socket.transport.abort)
 
     # -- beside ---------------------------------------------------------------------------------------------------------------------------
 
@@ -306,9 +306,9 @@ class _Session:
         self._beside(self._waits, self._wait(frame.id, min(max(0.0, arguments[0] / 1000), LONGEST_WAIT_S)))
 
     async def _wait(self, id: int, timeout_s: float) -> None:
-        rung = await self._hearing.wait(timeout_s)
+        notified = await self._push_subscriptions.wait(timeout_s)
         self._waits.clear()
-        await self._send(Frame(Kind.REPLY, id, rung))
+        await self._send(Frame(Kind.REPLY, id, notified))
 
     def _beside(self, tasks: set[asyncio.Task[None]], work: Any) -> None:
         task = asyncio.create_task(work, name="bulk: beside")
@@ -329,14 +329,14 @@ class _Session:
         reading.task.add_done_callback(lambda _: self._read_ended(frame.id, reading))  # also when cancelled before its first step
 
     async def _read(self, id: int, reading: Reading, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
-        lane, well = self._server.lane(self._identity), False
+        executor, well = self._server.executor(self._identity), False
         try:
-            parts = await lane.run(self._server.places.find, lane.work.store, parts)
+            parts = await executor.run(self._server.places.find, executor.work.store, parts)
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._share.reads(server))
                     await turns.enter_async_context(self._server.reads[server])
-                await self._stream(id, reading, lane, Bodies(lane.work.store, parts, strict, many=many))
+                await self._stream(id, reading, executor, Bodies(executor.work.store, parts, strict, many=many))
             well = True
             await self._send(Frame(Kind.END, id))
         except ConnectionClosed:
@@ -350,17 +350,17 @@ class _Session:
                 await self._send(refusal(id, fault.UNEXPECTED, self._server.address))
         finally:
             self._read_ended(id, reading)
-            (self._server.stores.give_back if well else Lane.close)(lane)
+            (self._server.stores.give_back if well else StoreExecutor.close)(executor)
 
     def _read_ended(self, id: int, reading: Reading) -> None:
         if self._reads.get(id) is reading:
             del self._reads[id]
             self._room.set()
 
-    async def _stream(self, id: int, reading: Reading, lane: Lane, bodies: Bodies) -> None:
-        following, schema = lane.start(bodies.next), None
+    async def _stream(self, id: int, reading: Reading, executor: StoreExecutor, bodies: Bodies) -> None:
+        following, schema = executor.start(bodies.next), None
         while (body := await following) is not None:
-            following = lane.start(bodies.next)  # Redis and Arrow go on while this one is on its way
+            following = executor.start(bodies.next)  # Redis and Arrow go on while this one is on its way
             try:
                 if body.schema is not schema:
                     await self._send(Frame(Kind.SCHEMA, id, None, frames.encode_schema(body.schema)))

@@ -24,7 +24,7 @@ from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, Wir
 from busmq_spark.federation.address import CONNECT_S, NOT_KNOWN, FederationAddress, authorization
 from busmq_spark.federation.bulk.frames import wrong
 from busmq_spark.federation.handshake import BULK
-from busmq_spark.federation.quiet import WIRE_LOG
+from busmq_spark.federation.silent_log import WIRE_LOG
 
 SILENCE_S = 5.0
 """After so long without a byte the server is pinged, and after as long again it counts as gone: a half-open link never breaks by itself."""

@@ -16,14 +16,14 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import NOTIFICATIONS, QueueKeys, announced_name
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.line import told_error
-from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.creation import NAME_CHARACTERS, creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
+    from busmq_spark.federation.client.remote_object import RemoteObject
 
 LONGEST_S = 24 * 3600
 MOST = 10_000
@@ -36,7 +36,7 @@ class Announcements:
 
     def __init__(self, bus: Bus, pool: Pool) -> None:
         self._bus, self._url = bus, pool.target.url
-        self._wire = Wire(pool, creation("pubsub", NOTIFICATIONS), bus.spawn, self, self._restore)
+        self._handle = RemoteHandle(pool, creation("pubsub", NOTIFICATIONS), bus.spawn, self, self._restore)
         self._news: dict[str, int] = {}
         self._more = asyncio.Event()
 
@@ -45,29 +45,29 @@ class Announcements:
 
     def start(self) -> None:
         """Until the bus is left."""
-        self._wire.begin()
+        self._handle.begin()
         if self._bus.has_redis:
             self._bus.spawn(self._remember(), f"remembering {self!r}")
 
-    def wire_lost(self, why: BusError) -> None:
-        """See wire.Owner."""
+    def remote_lost(self, why: BusError) -> None:
+        """See remote_handle.Owner."""
 
-    def wire_back(self) -> None:
+    def remote_back(self) -> None:
         """Listening."""
         self._bus._emit("federating", self._url)
 
-    def wire_failed(self, error: BusError) -> None:
+    def remote_failed(self, error: BusError) -> None:
         """An object in use raises the error in its calls; this logs it for a program that uses none."""
-        log.warning("%r cannot be heard: %s", self, error)
+        log.warning("%r cannot be received: %s", self, error)
 
-    async def _restore(self, line: Line) -> None:
-        line.on("error", lambda found=None, *_: log.warning("%r: %s", self, told_error(found)))
-        line.on("message", lambda text=None, *_: self._heard(values.text(text, "an announcement")))
-        subscribed = line.expect("subscribed")
-        line.call("subscribe")
+    async def _restore(self, remote: RemoteObject) -> None:
+        remote.on("error", lambda found=None, *_: log.warning("%r: %s", self, error_of_event(found)))
+        remote.on("message", lambda text=None, *_: self._on_announcement(values.text(text, "an announcement")))
+        subscribed = remote.expect("subscribed")
+        remote.call("subscribe")
         await subscribed
 
-    def _heard(self, text: bytes) -> None:
+    def _on_announcement(self, text: bytes) -> None:
         found = _announced(text)
         if found is not None and (found[0] in self._news or len(self._news) < MOST):
             self._news[found[0]] = found[1]

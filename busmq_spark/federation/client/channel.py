@@ -19,17 +19,17 @@ from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull, StateError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.line import told_error
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
-from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.creation import creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
+    from busmq_spark.federation.client.remote_object import RemoteObject
 
-TOLD = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
+EVENT_NAMES = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
 log = logging.getLogger("busmq_spark")
 
 
@@ -47,15 +47,15 @@ class RemoteChannel(Emitter):
         self.bus, self.name = bus, name
         self.local, self.remote = roles
         self._pool = pool
-        self._wire = self._wired(roles)
+        self._handle = self._wired(roles)
         self._pushes = self._pushing()
         self._options: ConnectOptions | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
-        self._told: deque[Message | str] = deque()
+        self._received: deque[Message | str] = deque()
         self._offered = asyncio.Event()
         self._iterated = self._there = self._advancing = self._begun = False
         self._joins = False
-        """Whether a line connects: not one that only sends to a role."""
+        """Whether a remote object connects: not one that only sends to a role."""
         self._last = 0
         self._busy = asyncio.Lock()
         self.connected = False
@@ -100,7 +100,7 @@ class RemoteChannel(Emitter):
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""
-        found = await self._wire.ask("sendTo", endpoint, as_text(encode(value)), again=False)
+        found = await self._handle.ask("sendTo", endpoint, as_text(encode(value)), again=False)
         return values.first(found, "an id")
 
     def __aiter__(self) -> RemoteMessages:
@@ -121,9 +121,9 @@ class RemoteChannel(Emitter):
         id = min(id, self._last)  # the server has sent more than was handed over
         if id <= self._options.last:
             return
-        self._options = replace(self._options, last=id)  # what a new line begins with
-        if self._wire.line is not None:
-            self._wire.line.call("ack", id)
+        self._options = replace(self._options, last=id)  # what a new remote object begins with
+        if self._handle.remote is not None:
+            self._handle.remote.call("ack", id)
 
     # -- receiving --------------------------------------------------------------------------------------------------------------------------
 
@@ -132,8 +132,8 @@ class RemoteChannel(Emitter):
         self._iterated = True
         while True:
             self._advance()
-            if self._told and isinstance(self._told[0], Message):
-                message = self._told.popleft()
+            if self._received and isinstance(self._received[0], Message):
+                message = self._received.popleft()
                 assert isinstance(message, Message)
                 self._last = message.id
                 self._emit("message", message)
@@ -144,8 +144,8 @@ class RemoteChannel(Emitter):
             self._offered.clear()
             await self._offered.wait()
 
-    def _heard(self, what: Message | str) -> None:
-        self._told.append(what)
+    def _enqueue(self, what: Message | str) -> None:
+        self._received.append(what)
         self._advance()
         self._offered.set()
 
@@ -155,16 +155,16 @@ class RemoteChannel(Emitter):
             return  # a handler asks
         self._advancing = True
         try:
-            while self._told:
-                head = self._told[0]
+            while self._received:
+                head = self._received[0]
                 if isinstance(head, Message):
                     if self._iterated or not self.has_handlers("message"):
                         break
-                    self._told.popleft()
+                    self._received.popleft()
                     self._last = head.id
                     self._emit("message", head)
                 else:
-                    self._told.popleft()
+                    self._received.popleft()
                     self._happened(head)
         finally:
             self._advancing = False
@@ -176,8 +176,8 @@ class RemoteChannel(Emitter):
         async def advance() -> None:
             self._advance()
 
-        if self._told and not (self._iterated and isinstance(self._told[0], Message)):
-            self.bus.spawn(advance(), f"handing out what came on channel {self.name}")
+        if self._received and not (self._iterated and isinstance(self._received[0], Message)):
+            self.bus.spawn(advance(), f"delivering what came on channel {self.name}")
 
     def _happened(self, event: str) -> None:
         if event in ("remote_connect", "remote_disconnect"):
@@ -189,7 +189,7 @@ class RemoteChannel(Emitter):
                 self._gone()
                 self._emit(event)
         else:
-            self._wire.close()
+            self._handle.close()
             self._emit(event)
 
     def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
@@ -200,31 +200,31 @@ class RemoteChannel(Emitter):
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def wire_lost(self, why: BusError) -> None:
-        """See wire.Owner."""
+    def remote_lost(self, why: BusError) -> None:
+        """See remote_handle.Owner."""
         if self.connected:
             if self._options is not None and self._options.reliable:
-                self._told = deque(told for told in self._told if not isinstance(told, Message))  # they come again
+                self._received = deque(item for item in self._received if not isinstance(item, Message))  # they come again
             self._emit("reconnecting", why)
 
-    def wire_back(self) -> None:
+    def remote_back(self) -> None:
         """Connected again."""
         self._advance()  # messages that came before the event ``connect``
         self._emit("reconnected")
 
-    def wire_failed(self, error: BusError) -> None:
+    def remote_failed(self, error: BusError) -> None:
         """Report an error that no caller awaits."""
         self._report(error)
-        if not self._wire.wanted and self.connected:
+        if not self._handle.keep_open and self.connected:
             self._gone()
-            self._wire.close()
+            self._handle.close()
             self._emit("disconnect")
 
-    def _wired(self, roles: tuple[str, str]) -> Wire:
-        return Wire(self._pool, creation("channel", self.name, *roles), self.bus.spawn, self, self._restore)
+    def _wired(self, roles: tuple[str, str]) -> RemoteHandle:
+        return RemoteHandle(self._pool, creation("channel", self.name, *roles), self.bus.spawn, self, self._restore)
 
     def _pushing(self) -> RemotePushPipeline:
-        return RemotePushPipeline(self._wire, "send", self.name, self.bus.spawn, lambda: None)
+        return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
 
     async def _open(self, roles: tuple[str, str], options: ConnectOptions) -> Self:
         if options.last and not options.reliable:
@@ -234,48 +234,48 @@ class RemoteChannel(Emitter):
         async with self._busy:
             if self.connected:
                 raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
-            self._wire.close()
-            self._wire = self._wired(roles)
+            self._handle.close()
+            self._handle = self._wired(roles)
             self._pushes, self._options, self._joins = self._pushing(), options, True
-            self._told.clear()
+            self._received.clear()
             self._last = 0
             self._there = self._iterated = self._begun = False
             try:
-                await self._wire.up()
+                await self._handle.up()
             except BaseException:
                 self._options, self._joins = None, False
-                self._wire.close()
+                self._handle.close()
                 raise
-            self.connected = self._wire.wanted = True
+            self.connected = self._handle.keep_open = True
             self.bus.adopt(self)
         self._begun = True
         self._advance_soon()
         self._emit("connect")
         return self
 
-    async def _restore(self, line: Line) -> None:
+    async def _restore(self, remote: RemoteObject) -> None:
         options = self._options
-        line.on("error", self._far_error)
+        remote.on("error", self._far_error)
         if options is None or not self._joins:
             return
-        answered = self._failing = line.expect("connect")
-        line.on("message", lambda text=None, id=None, *_: self._queued(line, values.message(text, id)))
-        for theirs, ours in TOLD.items():
-            line.on(theirs, lambda *_, ours=ours: self._queued(line, ours))
-        line.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
+        answered = self._failing = remote.expect("connect")
+        remote.on("message", lambda text=None, id=None, *_: self._queued(remote, values.message(text, id)))
+        for theirs, ours in EVENT_NAMES.items():
+            remote.on(theirs, lambda *_, ours=ours: self._queued(remote, ours))
+        remote.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
         await answered
         self._failing = None
         asyncio.get_running_loop().call_soon(self._pushes.go_on)
 
-    def _queued(self, line: Line, what: Message | str) -> None:
+    def _queued(self, remote: RemoteObject, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
-        if line is self._wire.line and self._begun:
-            self._heard(what)
+        if remote is self._handle.remote and self._begun:
+            self._enqueue(what)
         else:
-            self._told.append(what)
+            self._received.append(what)
 
     def _far_error(self, found: Any = None, *_: Any) -> None:
-        error = told_error(found)
+        error = error_of_event(found)
         # A full queue of the peer does not prevent a connection.
         if self._failing is not None and not self._failing.done() and not isinstance(error, QueueFull):
             self._failing.set_exception(error)
@@ -288,27 +288,27 @@ class RemoteChannel(Emitter):
             if not self.connected:
                 return
             await self._pushes.flushed()
-            if self._wire.line is not None:
-                await self._wire.finish(method, "disconnect")
+            if self._handle.remote is not None:
+                await self._handle.finish(method, "disconnect")
             elif method == "end":
                 failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the peer was not told that the channel ends")
-            told = not self.connected  # with the server's event
-            if not told:
+            was_disconnected = not self.connected  # with the server's event
+            if not was_disconnected:
                 self._gone()
-            self._wire.close()
-        if not told:
+            self._handle.close()
+        if not was_disconnected:
             self._emit("disconnect")
         if failed is not None:
             raise failed
 
     def _gone(self) -> None:
-        """This side has left. Its line still says that the channel has ended, if it has."""
+        """This side has left. Its remote object still says that the channel has ended, if it has."""
         self.connected = self._joins = False
-        left = sum(isinstance(told, Message) for told in self._told)
+        left = sum(isinstance(item, Message) for item in self._received)
         if left and self._options is not None and not self._options.reliable:
             log.warning("channel %r: %d messages were not taken, and federation has no way back", self.name, left)
-        self._told = deque(told for told in self._told if told == "end")
-        self._wire.wanted = False
+        self._received = deque(item for item in self._received if item == "end")
+        self._handle.keep_open = False
         self.bus.release(self)
         self._offered.set()
 

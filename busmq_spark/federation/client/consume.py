@@ -4,7 +4,7 @@ Rule 1. The wire has no way to give a message back. So an unreliable consumption
         what it has not handed over when it ends is kept for the next one of the same object. Not so from npm servers: they may lose a message
         at every ``max`` and every ``stop`` (protocol Q24), so there it takes what comes.
 Rule 2. A reliable one, and one that removes nothing, take what comes; a reader that is slow makes the server stop, and goes on later where it was.
-Rule 3. On a new line the server has no state: reliable messages that were not acked come again, the others go on after the last one received.
+Rule 3. A new remote object has no state: reliable messages that were not acked come again, the others go on after the last one received.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import values
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.queue import RemoteQueue
+    from busmq_spark.federation.client.remote_object import RemoteObject
 
 MOST_WAITING = 1000
 """Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is more."""
@@ -44,7 +44,7 @@ class RemoteConsumption(Buffered):
         self._takes = options.remove and not options.reliable
         self._position = options.index
         self._received = 0
-        self._line: Line | None = None
+        self._remote: RemoteObject | None = None
         self._there = False  # the server consumes for this object, or was asked to
         self._pausing = self._skipping = self._probing = False
         self._from = 0  # acked by the server when it began
@@ -73,9 +73,9 @@ class RemoteConsumption(Buffered):
             if not await self._inherited(before):
                 await before.stop()
             self.follows = None  # not earlier: this may be cancelled on the way
-        while self._line is None and not self._stopping:
+        while self._remote is None and not self._stopping:
             try:
-                self._line = await queue.wire.up()
+                self._remote = await queue.handle.up()
             except FederationLost as error:
                 queue._report(error)
         if self._stopping:
@@ -115,7 +115,7 @@ class RemoteConsumption(Buffered):
             self._ask_early()
         return message
 
-    # -- called by the queue, from its line -------------------------------------------------------------------------------------------------
+    # -- called by the queue, from its remote object ----------------------------------------------------------------------------------------
 
     def arrived(self, message: Message) -> None:
         """A message. What came twice, since the server began anew, is dropped."""
@@ -138,7 +138,7 @@ class RemoteConsumption(Buffered):
         if len(self._buffer) >= self._most_waiting:
             self._pause()
 
-    def told(self, state: bool) -> None:
+    def on_consuming(self, state: bool) -> None:
         """Whether the server consumes for us."""
         if state:
             self._begun.set()
@@ -150,9 +150,9 @@ class RemoteConsumption(Buffered):
                 self._ask_early()
         self._wake.set()  # who waits, asks
 
-    def line_lost(self) -> None:
+    def remote_lost(self) -> None:
         """What it had sent and was not handed over stays, unless it comes again."""
-        self._line = None
+        self._remote = None
         self._there = self._pausing = self._probing = False
         if self._options.reliable:
             if self._left is not None:
@@ -161,9 +161,9 @@ class RemoteConsumption(Buffered):
             self._received = 0
         self._wake.set()
 
-    def line_new(self, line: Line, *, existed: bool) -> None:
-        """Go on, on a line on which the queue is attached. A queue that did not exist has new ids and positions."""
-        self._line = line
+    def resume_on(self, remote: RemoteObject, *, existed: bool) -> None:
+        """Go on with a remote object whose queue is attached. A queue that did not exist has new ids and positions."""
+        self._remote = remote
         if not existed:
             self._position = self._received = 0
         self._ask()
@@ -184,10 +184,10 @@ class RemoteConsumption(Buffered):
         if not (self._takes and before._takes and before.running):
             return False
         async with before._busy:
-            self._line, self._there, before._there = before._line, before._there, False
+            self._remote, self._there, before._there = before._remote, before._there, False
             if self._there and before._begun.is_set():
                 self._begun.set()
-            before._line, before._stopping = None, True
+            before._remote, before._stopping = None, True
             self._queue.current = self
             await before._end()
         before._wake.set()
@@ -215,12 +215,12 @@ class RemoteConsumption(Buffered):
 
     @property
     def _in_parts(self) -> bool:
-        return self._takes and self._line is not None and self._line.ours
+        return self._takes and self._remote is not None and self._remote.ours
 
     def _ask(self, *, probed: bool = False) -> None:
         """Have the server consume for us, when it does not, and there is room."""
         options, left, waiting = self._options, self._left, len(self._buffer)
-        if self._line is None or self._there or self._stopping or not self.running:
+        if self._remote is None or self._there or self._stopping or not self.running:
             return
         if self._in_parts:
             if left == 0 or waiting * 2 > self.prefetch:
@@ -236,26 +236,26 @@ class RemoteConsumption(Buffered):
             again = max(0, self._received - last)
             asked = {"reliable": True, "last": last} if left is None else {"reliable": True, "last": last, "max": left + again}
             self._skipping, self._from = bool(again), last
-            self._queue.reliable_on = self._line
+            self._queue.reliable_on = self._remote
         elif self._received and not probed:
             asked, self._probing = {"remove": False, "index": 0, "max": 1}, True
         else:
             asked = {"remove": False, "index": self._position} if left is None else {"remove": False, "index": self._position, "max": left}
             self._skipping, self._from = bool(self._received), 0
         self._there = True
-        self._line.call("consume", asked)
+        self._remote.call("consume", asked)
 
     def _pause(self) -> None:
-        if self._there and not self._pausing and self._line is not None:
-            line, self._pausing = self._line, True
-            line.call("stop")
+        if self._there and not self._pausing and self._remote is not None:
+            remote, self._pausing = self._remote, True
+            remote.call("stop")
             # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
-            line.ask("count").add_done_callback(lambda _: self._paused(line))
+            remote.ask("count").add_done_callback(lambda _: self._paused(remote))
             if self._takes:
                 log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
 
-    def _paused(self, line: Line) -> None:
-        if line is self._line and self._pausing:
+    def _paused(self, remote: RemoteObject) -> None:
+        if remote is self._remote and self._pausing:
             self._there = self._pausing = False
             self._ask_early()
             self._wake.set()
@@ -272,13 +272,13 @@ class RemoteConsumption(Buffered):
     async def _end(self) -> None:
         if self._ended:
             return
-        line = self._line
-        if self._there and line is not None:
-            with suppress(BusError):  # the line is lost, and with it the consumption over there
-                while self._takes_more() and values.first(await line.ask("count"), "a count"):
+        remote = self._remote
+        if self._there and remote is not None:
+            with suppress(BusError):  # the remote object is lost, and with it the consumption over there
+                while self._takes_more() and values.first(await remote.ask("count"), "a count"):
                     await self._nap()  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
-                line.call("stop")
-                await line.ask("count")  # behind it: what the server was taking just then has come, too
+                remote.call("stop")
+                await remote.ask("count")  # behind it: what the server was taking just then has come, too
         self._there = False
         if self._takes:
             self._queue.taken = [*self._buffer, *self._queue.taken]

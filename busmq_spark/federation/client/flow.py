@@ -22,7 +22,7 @@ LARGE = 64 * 1024
 PIECE = 64 * 1024
 
 
-class Counted(ClientConnection):
+class CountingConnection(ClientConnection):
     """``came`` and ``written`` are bytes since the handshake, ``partial`` those that have come behind the last complete message."""
 
     came = written = partial = 0
@@ -53,7 +53,7 @@ class Counted(ClientConnection):
         return self.came, self.written - self.transport.get_write_buffer_size()
 
 
-class Room:
+class SendWindow:
     """How much waits and is under way on one socket, and who waits for room, each in its turn."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Room:
             go_on()
 
 
-class Proofs:
+class PongTimes:
     """What the pongs have proven: whatever was sent before a ping has arrived when its pong comes."""
 
     def __init__(self) -> None:

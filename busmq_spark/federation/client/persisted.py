@@ -1,4 +1,4 @@
-"""Persisted objects of another bus: what changed is found as at home (``bus/persistable.py``), reading and writing go over a line (protocol 5.6).
+"""Persisted objects of another bus: what changed is found as at home (``bus/persistable.py``), reading and writing are calls (protocol 5.6).
 
 Rule 1. The server gives every object 60 s at each touch, whatever ttl was asked for (protocol Q19). So it is touched at least every 20 s.
 Rule 2. A touch is not answered. Whether the object is there is found by reading it.
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.bus.persistable import TTL_S, D, Persistable, PersistedDict, PersistedRecord
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.client.remote_handle import RemoteHandle
 from busmq_spark.federation.creation import creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.core.persisted import Sending
-    from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
+    from busmq_spark.federation.client.remote_object import RemoteObject
 
 GIVEN_S = 60
 """What the server gives at each touch."""
@@ -29,11 +29,11 @@ GIVEN_S = 60
 class _Remote(Persistable):
     """The storage of both kinds."""
 
-    _wire: Wire
+    _handle: RemoteHandle
     _task: asyncio.Task[None] | None = None
 
     def _wired(self, bus: Bus, pool: Pool) -> None:
-        self._wire = Wire(pool, creation("persistify", self.name, {}, []), bus.spawn, self, _nothing)
+        self._handle = RemoteHandle(pool, creation("persistify", self.name, {}, []), bus.spawn, self, _nothing)
 
     async def persist(self, ttl_s: int | None = None) -> None:
         """As at home, except that the server gives it 60 s, whatever is asked for; touched as often as the shorter of both needs."""
@@ -44,13 +44,13 @@ class _Remote(Persistable):
             self.bus.adopt(self)
             self._task = self.bus.spawn(self._keep(), f"keeping {self.name} alive")
 
-    def wire_lost(self, why: BusError) -> None:
-        """See wire.Owner."""
+    def remote_lost(self, why: BusError) -> None:
+        """See remote_handle.Owner."""
 
-    def wire_back(self) -> None:
+    def remote_back(self) -> None:
         """Nothing is restored: all state is here."""
 
-    def wire_failed(self, error: BusError) -> None:
+    def remote_failed(self, error: BusError) -> None:
         """The waiting calls raise the error."""
 
     async def _write(self, sending: Sending) -> int:
@@ -59,15 +59,15 @@ class _Remote(Persistable):
             there = await self._read()
             fields |= {name: text for name, text in sending.missing.items() if name not in there}
         if fields:
-            await self._wire.ask("pwrite", self.key, {name: json.loads(text) for name, text in fields.items()})
+            await self._handle.ask("pwrite", self.key, {name: json.loads(text) for name, text in fields.items()})
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = values.table(await self._wire.ask("pread", self.key), "a persisted object")
+        found = values.table(await self._handle.ask("pread", self.key), "a persisted object")
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:
-        (await self._wire.up()).call("ptouch")
+        (await self._handle.up()).call("ptouch")
         return bool(await self._read())
 
     def _leave(self) -> bool:
@@ -76,7 +76,7 @@ class _Remote(Persistable):
             if self._task is not None:
                 self._task.cancel()
             self.bus.release(self)
-        self._wire.close()
+        self._handle.close()
         return kept
 
     async def _keep(self) -> None:
@@ -104,5 +104,5 @@ class RemoteRecord(_Remote, PersistedRecord[D]):
         self._wired(bus, pool)
 
 
-async def _nothing(line: Line) -> None:
+async def _nothing(remote: RemoteObject) -> None:
     """Such an object has no state over there, and emits no events."""

@@ -1,4 +1,4 @@
-"""The hot web sockets to one federation server; lines are spread over them in turn (protocol 5.8)."""
+"""The hot web sockets to one federation server; remote objects are spread over them in turn (protocol 5.8)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, FederationRefused
-from busmq_spark.federation.client.line import Line
+from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.client.socket import Socket
 
 if TYPE_CHECKING:
@@ -47,20 +47,20 @@ class Pool:
 
     @property
     def why(self) -> BusError:
-        """Why there is no line, as far as is known."""
+        """Why there is no remote object, as far as is known."""
         return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
 
-    async def line(self, creation: Creation, on_lost: Callable[[Line, BusError], None]) -> Line:
-        """A line for an object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
+    async def create(self, creation: Creation, on_lost: Callable[[RemoteObject, BusError], None]) -> RemoteObject:
+        """A new remote object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
         open_ = await self.open()
         self._turn += 1
-        line = Line(open_[self._turn % len(open_)], creation, on_lost)
+        remote = RemoteObject(open_[self._turn % len(open_)], creation, on_lost)
         try:
-            await line.opened()
+            await remote.opened()
         except BaseException:
-            line.close()
+            remote.close()
             raise
-        return line
+        return remote
 
     async def open(self) -> list[Socket]:
         """Those that are open; waits for the first. Raises FederationRefused."""

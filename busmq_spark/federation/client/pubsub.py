@@ -1,4 +1,4 @@
-"""A pubsub of another bus: subscriptions and handlers are those of ``bus/pubsub.py``, only the messages come over a line."""
+"""A pubsub of another bus: subscriptions and handlers are those of ``bus/pubsub.py``, only the messages come from a remote object."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.core.message import encode
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.line import told_error
 from busmq_spark.federation.client.push import as_text
-from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.creation import creation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
+    from busmq_spark.federation.client.remote_object import RemoteObject
 
 
 class RemotePubsub(Pubsub):
@@ -32,58 +32,58 @@ class RemotePubsub(Pubsub):
 
     def __init__(self, bus: Bus, name: str, most: int, pool: Pool) -> None:
         super().__init__(bus, name, most)
-        self._wire = Wire(pool, creation("pubsub", name), bus.spawn, self, self._restore)
+        self._handle = RemoteHandle(pool, creation("pubsub", name), bus.spawn, self, self._restore)
         self._on_message: Callable[[bytes | None], None] | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
 
     def __repr__(self) -> str:
-        return f"RemotePubsub({self.name!r}, {self._wire.url!r})"
+        return f"RemotePubsub({self.name!r}, {self._handle.url!r})"
 
     async def publish(self, value: object) -> None:
         """As Pubsub.publish. Raises FederationLost when the link broke and it is unknown whether the message was published."""
-        await self._wire.ask("publish", as_text(encode(value)), again=False)
+        await self._handle.ask("publish", as_text(encode(value)), again=False)
 
     async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
-        self._wire.close()  # a line that has only published
+        self._handle.close()  # a remote object that has only published
         self._on_message = on_message
         try:
-            await self._wire.up()
+            await self._handle.up()
         except BaseException:
             self._stop_receiving(on_message)
             raise
-        self._wire.wanted = True
+        self._handle.keep_open = True
 
     def _stop_receiving(self, on_message: Callable[[bytes | None], None]) -> None:  # noqa: ARG002  # there is one
         self._on_message = None
-        self._wire.close()
+        self._handle.close()
 
-    def wire_lost(self, why: BusError) -> None:
-        """See wire.Owner."""
+    def remote_lost(self, why: BusError) -> None:
+        """See remote_handle.Owner."""
         if self.subscribed:
             self._emit("reconnecting", why)
 
-    def wire_back(self) -> None:
+    def remote_back(self) -> None:
         """Subscribed again."""
         if self._on_message is not None:
             self._on_message(None)
         self._emit("reconnected")
 
-    def wire_failed(self, error: BusError) -> None:
+    def remote_failed(self, error: BusError) -> None:
         """Report an error that no caller awaits."""
         self._report(error)
 
-    async def _restore(self, line: Line) -> None:
-        line.on("error", self._far_error)  # first: an error event without a listener ends a Node server
+    async def _restore(self, remote: RemoteObject) -> None:
+        remote.on("error", self._far_error)  # first: an error event without a listener ends a Node server
         if (on_message := self._on_message) is None:
             return
-        answered = self._failing = line.expect("subscribed")
-        line.on("message", lambda text=None, *_: on_message(values.text(text, "a message")))
-        line.call("subscribe")
+        answered = self._failing = remote.expect("subscribed")
+        remote.on("message", lambda text=None, *_: on_message(values.text(text, "a message")))
+        remote.call("subscribe")
         await answered
         self._failing = None
 
     def _far_error(self, found: Any = None, *_: Any) -> None:
-        error = told_error(found)
+        error = error_of_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)
         else:

@@ -1,6 +1,6 @@
-"""Pushing over a line: in the order of the calls, many under way, nothing sent twice.
+"""Pushing to a remote object: in the order of the calls, many under way, nothing sent twice.
 
-Rule 1. When the line breaks, what is under way fails with FederationLost: whether it is stored is unknown. The rest waits for the next line.
+Rule 1. When the remote object is lost, what is under way fails with FederationLost: whether it is stored is unknown. The rest waits for the next.
 Rule 2. A queue with a maxsize is pushed to one by one, so that of a call that does not fit a beginning is stored and the rest is not.
 """
 
@@ -18,7 +18,7 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.client import values
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.wire import Wire
+    from busmq_spark.federation.client.remote_handle import RemoteHandle
 
 UNDER_WAY = 1000
 """Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow.py)."""
@@ -27,9 +27,9 @@ UNDER_WAY = 1000
 class RemotePushPipeline:
     """What one object has to push, with ``method``. ``stored`` is called for each message that is."""
 
-    def __init__(self, wire: Wire, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
+    def __init__(self, handle: RemoteHandle, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
         self.maxsize = 0
-        self._wire, self._method, self._name, self._spawn, self._stored = wire, method, name, spawn, stored
+        self._handle, self._method, self._name, self._spawn, self._stored = handle, method, name, spawn, stored
         self._pending: deque[PendingPush[str]] = deque()
         self._under_way = 0
         self._begun = self._waking = False
@@ -61,15 +61,15 @@ class RemotePushPipeline:
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        line = self._wire.line
-        if line is None:
+        remote = self._handle.remote
+        if remote is None:
             if self._pending and not self._waking:
                 self._wake()
             return
         most = 1 if self.maxsize else UNDER_WAY
-        while self._pending and self._under_way < most and not line.over:
-            if not line.room.free:
-                line.room.wait(self.go_on)
+        while self._pending and self._under_way < most and not remote.over:
+            if not remote.send_window.free:
+                remote.send_window.wait(self.go_on)
                 return
             push = self._pending[0]
             if push.sent == len(push.values):
@@ -80,11 +80,11 @@ class RemotePushPipeline:
             self._under_way += 1
             if push.sent == len(push.values):
                 self._pending.popleft()
-            line.push(self._method, text, partial(self._answered, push))
+            remote.push(self._method, text, partial(self._answered, push))
         self._rest()
 
     def _answered(self, push: PendingPush[str], found: list[Any] | BusError) -> None:
-        if not self._begun:  # a line that breaks answers all of them: the first must not send before the last has failed
+        if not self._begun:  # a remote object that is lost answers all of them: the first must not send before the last has failed
             self._begun = True
             asyncio.get_running_loop().call_soon(self.go_on)
         self._under_way -= 1
@@ -107,7 +107,7 @@ class RemotePushPipeline:
             raise
 
     def go_on(self) -> None:
-        """Send what waits, if there is a line."""
+        """Send what waits, if there is a remote object."""
         self._begun = False
         self._next()
 
@@ -121,11 +121,11 @@ class RemotePushPipeline:
 
     async def _wait(self) -> None:
         try:
-            await self._wire.up()
+            await self._handle.up()
         except BusError as error:
             self.fail(error)
         except asyncio.CancelledError:
-            self.fail(FederationLost(url=self._wire.url, reason="the bus was closed"))
+            self.fail(FederationLost(url=self._handle.url, reason="the bus was closed"))
             raise
         finally:
             self._waking = False

@@ -14,22 +14,22 @@ from busmq_spark.core.queue import LONG_TTL_S, check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.consume import RemoteConsumption
-from busmq_spark.federation.client.line import told_error
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
-from busmq_spark.federation.client.wire import Wire
+from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.creation import creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.line import Line
     from busmq_spark.federation.client.pool import Pool
+    from busmq_spark.federation.client.remote_object import RemoteObject
 
 ENDS = (QueueBusy, MessageRefused, FederationRefused)
 """What a server of ours reports when it consumes for us no longer."""
 log = logging.getLogger("busmq_spark")
 
 
-class _Wanted(NamedTuple):
+class _AttachOptions(NamedTuple):
     ttl_s: int
     maxsize: int
     discoverable: bool
@@ -51,18 +51,18 @@ class RemoteQueue(AnyQueue):
         """The highest id that was acked through this object since it was attached."""
         self.taken: list[Message] = []
         """Taken from the queue and not handed over by the consumption before: the wire has no way back for them."""
-        self.wire = Wire(pool, creation("queue", name), bus.spawn, self, self._restore)
-        self._wanted: _Wanted | None = None
+        self.handle = RemoteHandle(pool, creation("queue", name), bus.spawn, self, self._restore)
+        self._attach_options: _AttachOptions | None = None
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
-        self._pushes = RemotePushPipeline(self.wire, "push", name, bus.spawn, self._one_pushed)
+        self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._one_pushed)
         self.current: RemoteConsumption | None = None
         """The consumption that has begun last: what the server says is for it."""
-        self.reliable_on: Line | None = None
-        """The line on which a reliable consumption has begun: acks are understood there."""
+        self.reliable_on: RemoteObject | None = None
+        """The remote object of which a reliable consumption has begun: it understands acks."""
 
     def __repr__(self) -> str:
-        return f"RemoteQueue({self.name!r}, {self.wire.url!r})"
+        return f"RemoteQueue({self.name!r}, {self.handle.url!r})"
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
@@ -74,15 +74,15 @@ class RemoteQueue(AnyQueue):
             if self.attached:
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
             self._emit("attaching")
-            self.wire.close()  # a line that has only asked
-            self._wanted, self.acked, self.handed, self.reliable_on = _Wanted(ttl_s, maxsize, discoverable), 0, 0, None
+            self.handle.close()  # a remote object that has only asked
+            self._attach_options, self.acked, self.handed, self.reliable_on = _AttachOptions(ttl_s, maxsize, discoverable), 0, 0, None
             try:
-                await self.wire.up()
+                await self.handle.up()
             except BaseException:
-                self._wanted, self.ttl_s = None, 0
-                self.wire.close()
+                self._attach_options, self.ttl_s = None, 0
+                self.handle.close()
                 raise
-            self.wire.wanted, self.discoverable = True, discoverable
+            self.handle.keep_open, self.discoverable = True, discoverable
             self.bus.adopt(self)
             existed = self._existed
         self._emit("attached", existed)
@@ -97,7 +97,7 @@ class RemoteQueue(AnyQueue):
             try:
                 await self.stop()
                 await self._pushes.flushed()
-                await self.wire.finish("detach", "detached")
+                await self.handle.finish("detach", "detached")
             finally:
                 self._leave()
         self._emit("detached")
@@ -111,8 +111,8 @@ class RemoteQueue(AnyQueue):
             try:
                 await self.stop()
                 await self._pushes.flushed()
-                await self.wire.up()
-                await self.wire.finish("close", "closed")
+                await self.handle.up()
+                await self.handle.finish("close", "closed")
             finally:
                 self._leave()
         self._emit("detached")
@@ -154,13 +154,13 @@ class RemoteQueue(AnyQueue):
         last = min(last, self.handed)  # a later consumption begins with what was acked: messages that come later must not be among it
         self.acked = max(self.acked, last)
         while True:
-            line = await self.wire.up()
-            if line is not self.reliable_on:  # a new one, on which nothing is consumed: Node dies of an ack there
-                self.reliable_on = line
-                line.call("consume", {"reliable": True, "max": 0, "last": self.acked})
-            line.call("ack", last)
+            remote = await self.handle.up()
+            if remote is not self.reliable_on:  # a new one, on which nothing is consumed: Node dies of an ack there
+                self.reliable_on = remote
+                remote.call("consume", {"reliable": True, "max": 0, "last": self.acked})
+            remote.call("ack", last)
             try:
-                await line.ask("count")  # acks are never answered (protocol 1.9); this goes the same way behind it
+                await remote.ask("count")  # acks are never answered (protocol 1.9); this goes the same way behind it
                 return
             except FederationLost:
                 continue
@@ -169,76 +169,76 @@ class RemoteQueue(AnyQueue):
 
     async def count(self) -> int:
         """As Queue.count."""
-        return values.first(await self.wire.ask("count"), "a count")
+        return values.first(await self.handle.ask("count"), "a count")
 
     async def flush(self) -> bool:
         """As Queue.flush."""
-        return bool((await self.wire.ask("flush"))[0])
+        return bool((await self.handle.ask("flush"))[0])
 
     async def exists(self) -> bool:
         """As Queue.exists."""
-        return bool((await self.wire.ask("exists"))[0])
+        return bool((await self.handle.ask("exists"))[0])
 
     async def ttl(self) -> int | None:
         """As Queue.ttl."""
-        return _whole(await self.wire.ask("ttl"))
+        return _whole(await self.handle.ask("ttl"))
 
     async def maxsize(self) -> int:
         """As Queue.maxsize."""
-        return _whole(await self.wire.ask("maxsize")) or 0
+        return _whole(await self.handle.ask("maxsize")) or 0
 
     async def find(self) -> str | None:
         """As Queue.find, asked of the other bus: ``local`` means that it has the queue."""
-        found = await self.wire.ask("find")
+        found = await self.handle.ask("find")
         return str(found[0]) if found and found[0] else None
 
     async def metadata(self) -> dict[str, str]:
         """As Queue.metadata."""
-        return values.table(await self.wire.ask("metadata"), "metadata")
+        return values.table(await self.handle.ask("metadata"), "metadata")
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As Queue.set_metadata."""
         self._check_fields(fields)
         self._need_attached("set metadata of")
         if fields:
-            await self.wire.ask("metadata", {name: str(value) for name, value in fields.items()})
+            await self.handle.ask("metadata", {name: str(value) for name, value in fields.items()})
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def wire_lost(self, why: BusError) -> None:
-        """The link broke; see wire.Owner."""
+    def remote_lost(self, why: BusError) -> None:
+        """The link broke; see remote_handle.Owner."""
         if self.current is not None:
-            self.current.line_lost()
+            self.current.remote_lost()
         if self.attached:
             self._emit("reconnecting", why)
 
-    def wire_back(self) -> None:
+    def remote_back(self) -> None:
         """Attached again, and consuming."""
         self._emit("reconnected")
 
-    def wire_failed(self, error: BusError) -> None:
+    def remote_failed(self, error: BusError) -> None:
         """Report an error that no caller awaits."""
-        if self.current is not None and not self.wire.wanted:
+        if self.current is not None and not self.handle.keep_open:
             self.current.failed(error)
         self._report(error)
 
-    async def _restore(self, line: Line) -> None:
-        line.on("error", self._far_error)  # first: an error event without a listener ends a Node server
-        if self._wanted is None:
-            await line.ask("exists")  # finds the queue's server; without it Node dies of every other question
+    async def _restore(self, remote: RemoteObject) -> None:
+        remote.on("error", self._far_error)  # first: an error event without a listener ends a Node server
+        if self._attach_options is None:
+            await remote.ask("exists")  # finds the queue's server; without it Node dies of every other question
             return
-        answered = self._failing = line.expect("attached")
-        line.on("message", self._message)
-        line.on("consuming", self._consumes)
-        wanted = self._wanted
-        line.call("attach", {"ttl": wanted.ttl_s, "maxsize": wanted.maxsize, "discoverable": wanted.discoverable})
+        answered = self._failing = remote.expect("attached")
+        remote.on("message", self._message)
+        remote.on("consuming", self._consumes)
+        options = self._attach_options
+        remote.call("attach", {"ttl": options.ttl_s, "maxsize": options.maxsize, "discoverable": options.discoverable})
         self._existed = (await answered)[:1] == [True]
         self._failing = None
-        asked = [line.ask("ttl"), *([line.ask("maxsize")] if line.ours else [])]  # npm's go by what we attach with, and old ones die of it
+        asked = [remote.ask("ttl"), *([remote.ask("maxsize")] if remote.ours else [])]  # npm's go by what we attach with, and old ones die of it
         ttl, *maxsize = [_whole(found) for found in await asyncio.gather(*asked)]
-        self.ttl_s, self._pushes.maxsize = ttl or wanted.ttl_s, max(wanted.maxsize, *[known or 0 for known in maxsize], 0)
+        self.ttl_s, self._pushes.maxsize = ttl or options.ttl_s, max(options.maxsize, *[known or 0 for known in maxsize], 0)
         if self.current is not None:
-            self.current.line_new(line, existed=self._existed)
+            self.current.resume_on(remote, existed=self._existed)
         asyncio.get_running_loop().call_soon(self._pushes.go_on)
 
     def _message(self, text: Any = None, id: Any = None, *_: Any) -> None:
@@ -247,10 +247,10 @@ class RemoteQueue(AnyQueue):
 
     def _consumes(self, state: Any = False, *_: Any) -> None:
         if self.current is not None:
-            self.current.told(bool(state))
+            self.current.on_consuming(bool(state))
 
     def _far_error(self, found: Any = None, *_: Any) -> None:
-        error = told_error(found)
+        error = error_of_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)
         elif isinstance(error, ENDS) and self.current is not None and self.current.running:
@@ -262,8 +262,8 @@ class RemoteQueue(AnyQueue):
         if self.taken:
             log.warning("queue %r: %d messages were taken and not handed over, and federation has no way back", self.name, len(self.taken))
         self.taken = []
-        self._wanted, self._consumption, self.current, self.ttl_s = None, None, None, 0
-        self.wire.close()
+        self._attach_options, self._consumption, self.current, self.ttl_s = None, None, None, 0
+        self.handle.close()
         self.bus.release(self)
 
     def _one_pushed(self) -> None:

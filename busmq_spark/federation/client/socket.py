@@ -1,6 +1,6 @@
-"""One hot web socket to a federation server: dialled again whenever it is lost, many lines on it (protocol 5.1 to 5.3).
+"""One hot web socket to a federation server: dialled again whenever it is lost, many remote objects on it (protocol 5.1 to 5.3).
 
-Rule 1. Nothing is sent twice: what was under way when the socket broke is for each line's object to judge.
+Rule 1. Nothing is sent twice: what was under way when the socket broke is for each object to judge.
 Rule 2. Sending never waits. Those who push ask whether there is room (flow.py): what one socket has under way is bounded, and each object has its
         turn.
 Rule 3. A server is gone when nothing at all has passed for too long, not when its pong waits behind other data.
@@ -22,14 +22,14 @@ from websockets.protocol import State
 
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_KNOWN
-from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, Counted, Proofs, Room
+from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, CountingConnection, PongTimes, SendWindow
 from busmq_spark.federation.deflate import offered
 from busmq_spark.federation.handshake import OURS
 from busmq_spark.federation.mux import Packet
-from busmq_spark.federation.quiet import WIRE_LOG
+from busmq_spark.federation.silent_log import WIRE_LOG
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.line import Line
+    from busmq_spark.federation.client.remote_object import RemoteObject
     from busmq_spark.federation.client.target import Target
 
 BEAT_S = 10.0
@@ -68,9 +68,9 @@ class Socket:
         self.why: BusError = self._lost("it was not reached yet")
         """What happened last; FederationRefused is final."""
         self._spawn, self._changed = spawn, changed
-        self._socket: Counted | None = None
-        self._lines: dict[str, Line] = {}
-        self.room = Room()
+        self._socket: CountingConnection | None = None
+        self._remotes: dict[str, RemoteObject] = {}
+        self.send_window = SendWindow()
         self._outbox: deque[bytes] = deque()
         self._flushing = False
         self._silent = ""
@@ -84,7 +84,7 @@ class Socket:
 
     @property
     def open(self) -> bool:
-        """Whether lines can be opened now."""
+        """Whether remote objects can be opened now."""
         return self._socket is not None
 
     async def run(self) -> None:
@@ -122,30 +122,30 @@ class Socket:
                 async with asyncio.timeout(1):
                     await self._socket.close()
 
-    def add(self, line: Line) -> None:
-        """Packets with its id are for this line."""
-        self._lines[line.id] = line
+    def add(self, remote: RemoteObject) -> None:
+        """Packets with its id are for this remote object."""
+        self._remotes[remote.id] = remote
 
-    def remove(self, line: Line) -> None:
+    def remove(self, remote: RemoteObject) -> None:
         """Not any more: what still comes is ignored."""
-        self._lines.pop(line.id, None)
+        self._remotes.pop(remote.id, None)
 
     def send(self, packet: bytes) -> None:
-        """In the order of the calls. If the socket is lost first, so is the packet, and its line gets the error."""
+        """In the order of the calls. If the socket is lost first, so is the packet, and its remote object gets the error."""
         self._outbox.append(packet)
-        self.room.waiting += len(packet)
+        self.send_window.waiting += len(packet)
         self._flush_soon()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _dial(self) -> Counted:
+    async def _dial(self) -> CountingConnection:
         try:
             trust = self.target.trust
             options: dict[str, Any] = {} if trust is None else {"ssl": trust}
             made = await _Connect(
                 self.target.dial,
                 additional_headers=self.target.headers,
-                create_connection=Counted,
+                create_connection=CountingConnection,
                 compression=None,
                 extensions=[offered()] if self.target.compression else None,
                 open_timeout=self._open_s,
@@ -157,7 +157,7 @@ class Socket:
                 **options,
             )
             self._open_s = OPEN_S[0]
-            return cast("Counted", made)
+            return cast("CountingConnection", made)
         except InvalidStatus as error:
             status = error.response.status_code
             if status == 401:
@@ -170,11 +170,11 @@ class Socket:
         except (OSError, InvalidHandshake, EOFError) as error:
             raise self._lost(str(error) or type(error).__name__) from None
 
-    async def _live(self, socket: Counted) -> None:
+    async def _live(self, socket: CountingConnection) -> None:
         self._socket, self._silent = socket, ""
         socket.on_room = self._flush_soon
         self._outbox.clear()
-        self.room.clear()
+        self.send_window.clear()
         beat = self._spawn(self._beat(socket), "the heartbeat of a federation link")
         reason = "the link was closed"
         try:
@@ -199,37 +199,37 @@ class Socket:
         except WireError as error:
             log.warning("%s", error)
             return
-        line = self._lines.get(packet.channel)
-        if line is None:
-            return  # late, for a line that is closed
+        remote = self._remotes.get(packet.channel)
+        if remote is None:
+            return  # late, for a remote object that is closed
         if packet.body is None:
-            self.remove(line)
-            line.lost(self._lost("the server closed the channel"))
+            self.remove(remote)
+            remote.lost(self._lost("the server closed the channel"))
             return
         try:
-            line.received(packet.body)
+            remote.received(packet.body)
         except WireError as error:
-            line.fail(error)
+            remote.fail(error)
 
     def _drop(self, why: FederationLost) -> None:
         self.why = why
-        lines, self._lines = self._lines, {}
+        remotes, self._remotes = self._remotes, {}
         self._outbox.clear()
         self._changed()
-        for line in lines.values():
-            line.lost(why)
-        self.room.clear()
+        for remote in remotes.values():
+            remote.lost(why)
+        self.send_window.clear()
 
-    async def _beat(self, socket: Counted) -> None:
+    async def _beat(self, socket: CountingConnection) -> None:
         """Send pings, which npm servers answer as well: a server that does not, and sends nothing else either, counts as lost."""
-        clock, proofs = asyncio.get_running_loop().time, Proofs()
+        clock, pong_times = asyncio.get_running_loop().time, PongTimes()
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(BEAT_S)
                 if socket.partial <= LARGE:  # else answers may wait behind a long message
-                    arrived = proofs.arrived(clock() - ANSWER_S)
-                    for line in tuple(self._lines.values()):
-                        line.check(arrived)
+                    arrived = pong_times.arrived(clock() - ANSWER_S)
+                    for remote in tuple(self._remotes.values()):
+                        remote.check(arrived)
                 asked, pong = clock(), asyncio.create_task(_pong(socket), name="busmq: a ping of a federation link")
                 try:
                     if not await self._passes(socket, pong):
@@ -237,13 +237,13 @@ class Socket:
                         return
                 finally:
                     pong.cancel()
-                proofs.add(asked, clock())
+                pong_times.add(asked, clock())
 
-    async def _passes(self, socket: Counted, pong: asyncio.Task[bool]) -> bool:
+    async def _passes(self, socket: CountingConnection, pong: asyncio.Task[bool]) -> bool:
         """True with the pong; false when nothing has passed for too long."""
         silent_s, life, step_s = 0.0, socket.life, PONG_S / 4
         while not pong.done():
-            under_way = self.room.under_way
+            under_way = self.send_window.under_way
             if silent_s >= PONG_S + under_way / SLOWEST:
                 self._silent = f"nothing has passed for {silent_s:.0f} s, not even the answer to a ping; {under_way} bytes of calls are under way"
                 return False
@@ -267,15 +267,15 @@ class Socket:
             while self._outbox and size < PIECE:
                 packets.append(self._outbox.popleft())
                 size += len(packets[-1])
-            self.room.waiting -= size
+            self.send_window.waiting -= size
             socket.write(packets)
-        self.room.look()
+        self.send_window.look()
 
     def _lost(self, reason: str) -> FederationLost:
         return FederationLost(url=self.target.url, reason=reason)
 
 
-async def _pong(socket: Counted) -> bool:
+async def _pong(socket: CountingConnection) -> bool:
     """True when it has come; false when the connection is lost first."""
     try:
         await (await socket.ping(b"hb"))

@@ -1,4 +1,4 @@
-"""Values that a server gives, each checked: one of another kind is a WireError, which ends its line and no more."""
+"""Values that a server gives, each checked: one of another kind is a WireError, which ends its remote object and no more."""
 
 from __future__ import annotations
 

@@ -61,21 +61,21 @@ class ExposedChannel(Exposed):
             self._opening.cancel()
 
     def connect(self, call: Call) -> Coroutine[Any, Any, None]:
-        return self._open(self._let_in(self._channel.connect, _keywords(call)))
+        return self._open(self._enter(self._channel.connect, _keywords(call)))
 
     def listen(self, call: Call) -> Coroutine[Any, Any, None]:
-        return self._open(self._let_in(self._channel.listen, _keywords(call)))
+        return self._open(self._enter(self._channel.listen, _keywords(call)))
 
-    async def _let_in(self, enter: Callable[..., Coroutine[Any, Any, Channel]], keywords: ConnectKeywords) -> None:
+    async def _enter(self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ConnectKeywords) -> None:
         """A peer that has to wait until another reader ends gets an error for it: npm has no such wait."""
         if keywords.get("wait"):
             try:
-                await enter(**{**keywords, "wait": False})
+                await connect(**{**keywords, "wait": False})
             except QueueBusy as error:
                 self.session.fail(None, error)
             else:
                 return
-        await enter(**keywords)
+        await connect(**keywords)
 
     def _open(self, opening: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
         self._opening = asyncio.ensure_future(opening)  # now: the call behind it may have come already

@@ -32,7 +32,7 @@ class ExposedPersisted(Exposed):
 
     async def pread(self, call: Call) -> None:
         self._check(call)
-        async with self.session.connection.answering():
+        async with self.session.connection.large_answer():
             most = self.session.limits.message_bytes
             stored = await self._run(persisted.load_within(self._key, most))
             if stored is None:

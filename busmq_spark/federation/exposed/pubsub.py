@@ -38,9 +38,9 @@ class ExposedPubsub(Exposed):
         for event in ("subscribed", "unsubscribed"):
             self._pubsub.on(event, partial(self.emit, event))
         self._pubsub.on("error", lambda error: self.emit("error", fault.text(error)))
-        self._pubsub.on("message", self._heard)
+        self._pubsub.on("message", self._on_message)
         self._waiting: deque[Published] = deque()
-        self._telling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
     def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
@@ -70,7 +70,7 @@ class ExposedPubsub(Exposed):
     def is_subscribed(self, call: Call) -> None:
         self.answer(call, self._pubsub.subscribed)
 
-    def _heard(self, message: Published) -> None:
+    def _on_message(self, message: Published) -> None:
         """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
         if not self.session.open or (self._notifications and not self._concerns(message.text)):
             return
@@ -81,27 +81,27 @@ class ExposedPubsub(Exposed):
         self._keep(message)
         if self._missed and not missed:
             self.emit("error", fault.text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
-        if self._waiting and (self._telling is None or self._telling.done()):
-            self._telling = self.session.spawn(self._tell(), f"telling what {self.name} says")
+        if self._waiting and (self._sending is None or self._sending.done()):
+            self._sending = self.session.spawn(self._send_waiting(), f"sending messages of {self.name}")
 
     def _keep(self, message: Published) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
         connection, size = self.session.connection, len(message.value)
-        while self._waiting and (len(self._waiting) >= MOST or connection.heard + size > MOST_BYTES):
+        while self._waiting and (len(self._waiting) >= MOST or connection.pubsub_bytes + size > MOST_BYTES):
             self._take()
             self._missed += 1
-        if connection.heard and connection.heard + size > MOST_BYTES:
+        if connection.pubsub_bytes and connection.pubsub_bytes + size > MOST_BYTES:
             self._missed += 1
             return
-        connection.heard += size
+        connection.pubsub_bytes += size
         self._waiting.append(message)
 
     def _take(self) -> Published:
         message = self._waiting.popleft()
-        self.session.connection.heard -= len(message.value)
+        self.session.connection.pubsub_bytes -= len(message.value)
         return message
 
-    async def _tell(self) -> None:
+    async def _send_waiting(self) -> None:
         while self._waiting and await self.session.connection.outbox.room():
             if self._waiting:
                 self.emit("message", self._take().text)

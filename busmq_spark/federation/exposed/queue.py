@@ -64,7 +64,7 @@ class ExposedQueue(Exposed):
         self._consuming: asyncio.Task[None] | None = None
         self._last: asyncio.Future[int] | None = None
         self._deferred: list[Call] = []
-        self._wanted: Call | None = None
+        self._pending_consume: Call | None = None
 
     def need(self, name: str, method: Method, values: list[Any]) -> Need:
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
@@ -89,9 +89,9 @@ class ExposedQueue(Exposed):
         maxsize = max(0, number(options, "maxsize", 0)) if owner else 0
         ttl_s = ttl_of(options) if owner else TTL_S
         await self._queue.attach(ttl_s=ttl_s, maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
-        wanted, self._wanted = self._wanted, None
-        if wanted is not None:
-            self.consume(wanted)
+        pending, self._pending_consume = self._pending_consume, None
+        if pending is not None:
+            self.consume(pending)
         for push in self._undefer():
             try:
                 self.push(push)
@@ -165,7 +165,7 @@ class ExposedQueue(Exposed):
         if self._consuming is not None and not self._consuming.done():
             return
         if not self._queue.attached:
-            self._wanted = self._wanted or call
+            self._pending_consume = self._pending_consume or call
             return
         throttle = call.options.get("throttle")
         consumption = self._queue.consume(**_keywords(call.options))
@@ -202,14 +202,14 @@ class ExposedQueue(Exposed):
 
     async def _filled(self, consumption: Consumption) -> None:
         """Until there is a message. A Redis that is full or read-only may recover: the peer gets one ``error`` event, and waits."""
-        told = False
+        reported = False
         while True:
             try:
                 await consumption.filled()
             except (ServerFull, ServerReadOnly) as error:
-                if not told:
+                if not reported:
                     self.session.fail(None, error)
-                told = True
+                reported = True
                 await asyncio.sleep(RETRY_S)
             else:
                 return
@@ -237,10 +237,10 @@ class ExposedQueue(Exposed):
 
         self.session.invoke(throttle.id, go_on)
         await called.wait()
-        self.session.functions.forget(self.session.functions.hand_out(go_on))
+        self.session.functions.forget(self.session.functions.register(go_on))
 
     async def stop(self, _: Call) -> None:
-        self._wanted = None
+        self._pending_consume = None
         await self._stop_handing_over()
         await self._queue.stop()
 
@@ -278,17 +278,17 @@ class ExposedQueue(Exposed):
         self.answer(call, None, await self._queue.ttl())
 
     async def maxsize(self, call: Call) -> None:
-        async with self.session.connection.answering():
+        async with self.session.connection.large_answer():
             found = (await self._queue.metadata()).get("maxsize", "")
         self.answer(call, None, int(found) if found.isdecimal() else None)
 
     async def metadata(self, call: Call) -> None:
         match call.values:
             case []:
-                async with self.session.connection.answering():
+                async with self.session.connection.large_answer():
                     self.answer(call, None, await self._queue.metadata() or None)
             case [str(name)]:
-                async with self.session.connection.answering():
+                async with self.session.connection.large_answer():
                     self.answer(call, None, (await self._queue.metadata()).get(name))
             case [str(name), value, *_]:
                 await self._queue.set_metadata({_field(name): _field(value)})

@@ -114,9 +114,9 @@ class ExposedService(Exposed):
         try:
             try:
                 for id, _ in self.listeners("request"):
-                    self.session.invoke(id, data, replies.given)
+                    self.session.invoke(id, data, replies.on_reply)
             except MessageRefused as refusal:
-                replies.given(fault.to_wire(refusal))
+                replies.on_reply(fault.to_wire(refusal))
             async for error, value, is_part in replies:
                 if error is not None:
                     await request.fail(error if isinstance(error, str | dict) else str(error))
@@ -145,14 +145,14 @@ class ExposedService(Exposed):
 
 
 class _Replies:
-    """What a provider gives for one request: ``given`` is the function it calls."""
+    """What a provider gives for one request: ``on_reply`` is the function it calls."""
 
     def __init__(self, owner: ExposedService) -> None:
         self._owner = owner
         self._waiting: asyncio.Queue[tuple[Any, Any, bool, int]] = asyncio.Queue()
         self._over = False
 
-    def given(self, error: Any = None, value: Any = None, is_part: Any = False, *_: Any) -> None:
+    def on_reply(self, error: Any = None, value: Any = None, is_part: Any = False, *_: Any) -> None:
         if self._over:
             return
         if self._waiting.qsize() >= MOST_PARTS:
@@ -176,4 +176,4 @@ class _Replies:
         while not self._waiting.empty():
             self._owner.session.ended(self._waiting.get_nowait()[3])
         functions = self._owner.session.functions
-        functions.forget(functions.hand_out(self.given))
+        functions.forget(functions.register(self.on_reply))

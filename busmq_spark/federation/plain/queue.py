@@ -18,7 +18,7 @@ from hashlib import sha1
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
-from busmq_spark.federation.plain.line import PlainLine
+from busmq_spark.federation.plain.queue_object import PlainQueueObject
 from busmq_spark.store.loss import Loss, check_life, loss_error
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, LossEvidence
@@ -41,29 +41,29 @@ log = logging.getLogger("busmq_spark")
 
 
 class PlainQueue:
-    """One queue. Two lines at most: one to read messages, one that removes them without receiving them."""
+    """One queue. Two objects at most: one to read messages, one that removes them without receiving them."""
 
-    def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[PlainLine]]) -> None:
+    def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[PlainQueueObject]]) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         """Held during each call of the server: one at a time."""
         self._open = open_
-        self._lines: dict[bool, PlainLine] = {}
+        self._objects: dict[bool, PlainQueueObject] = {}
         self._reader: tuple[str, float] = ("", 0.0)  # what READER was, and since when it has not changed
 
     async def attach(self, creation: Creation) -> Attached:
         """Create the queue, or adopt the one that is there, and name its life. Raises QueueMissing."""
-        line, fields = await self._looked()
+        remote, fields = await self._looked()
         existed = bool(fields)
         if not fields:
             if not creation.allowed:
                 raise QueueMissing(queue=self.name)
-            existed = await line.attach(creation.ttl_s, creation.maxsize)
-            fields = await line.fields()
+            existed = await remote.attach(creation.ttl_s, creation.maxsize)
+            fields = await remote.fields()
         if not fields.get("born"):
-            await line.write(born=new_token())
+            await remote.write(born=new_token())
             await asyncio.sleep(STAYED_S)
-            fields = await line.fields()
+            fields = await remote.fields()
         if not fields.get("born"):
             raise QueueMissing(queue=self.name)
         return Attached(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
@@ -72,14 +72,14 @@ class PlainQueue:
         """As core.state.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""
         back = False
         for _ in range(TRIES):
-            line, fields = await self._looked()
+            remote, fields = await self._looked()
             if not fields:
                 return MISSING
             known = (int(fields["ttl"]), fields.get("born") or "", int(fields.get("maxsize") or 0))
-            count = await line.count()
+            count = await remote.count()
             if not count:
                 return QueueState(*known, max(wanted, int(fields.get(LAST) or UNKNOWN_ID)), 0, 0, 0, "", "")
-            oldest, newest = await line.look(0), await line.look(count - 1)
+            oldest, newest = await remote.look(0), await remote.look(count - 1)
             if not oldest or not newest:
                 continue  # another consumer is removing them at this moment
             (first, _), (last, text) = oldest[0], newest[0]
@@ -87,22 +87,22 @@ class PlainQueue:
                 continue
             mark = fingerprint(text) if wanted == last else await self.mark(wanted) if first <= wanted < last else ""
             return QueueState(*known, last, first, last, count, mark, fingerprint(text))
-        raise FederationLost(url=line.url, reason=f"queue {self.name!r} changes faster than it can be looked at")
+        raise FederationLost(url=remote.url, reason=f"queue {self.name!r} changes faster than it can be looked at")
 
     async def mark(self, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""
-        line, fields = await self._looked()
-        place = await place_of(line, id) if fields else None
+        remote, fields = await self._looked()
+        place = await place_of(remote, id) if fields else None
         if place is None or place[1] != id:
             return ""
-        found = await line.look(place[0])
+        found = await remote.look(place[0])
         return fingerprint(found[0][1]) if found and found[0][0] == id else ""
 
     async def newest(self) -> int:
         """Something that changes with every push: the newest id as far as ids follow each other. 0 for an empty queue, -1 for none."""
-        line, fields = await self._looked()
-        count = await line.count() if fields else -1
-        oldest = await line.look(0) if count > 0 else []
+        remote, fields = await self._looked()
+        count = await remote.count() if fields else -1
+        oldest = await remote.look(0) if count > 0 else []
         return oldest[0][0] + count - 1 if oldest else min(count, 0)
 
     async def rows(self, part: Range, need: int, most: int, strict: bool, at: int | None) -> tuple[list[Message], int]:
@@ -111,46 +111,47 @@ class PlainQueue:
         ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need`` should be. Raises DataLoss.
         """
         for attempt in range(TRIES):
-            line, fields = await self._looked()
+            remote, fields = await self._looked()
             check_life(part, fields.get("born") or "", need)
             if at is None:
-                place = await place_of(line, need)
+                place = await place_of(remote, need)
                 if place is None or place[1] != need:
                     if attempt == 0 or (attempt == 1 and await self._put_back(fields)):
                         continue  # what moves is not what is missing
-                    place = await self._skip(line, part, need, place, strict)
+                    place = await self._skip(remote, part, need, place, strict)
                     if place is None:
                         return [], 0
                 at, need = place
-            found = await line.look(at, min(most, part.last - need + 1))
-            check_life(part, (await line.fields()).get("born") or "", need)  # lives do not come back: if it is this one still, it was so all the time
+            found = await remote.look(at, min(most, part.last - need + 1))
+            # Lives do not come back: if it is this one still, it was so all the time.
+            check_life(part, (await remote.fields()).get("born") or "", need)
             if run := [message for message, id in zip(found, itertools.count(need), strict=False) if message[0] == id]:
                 return run, at + len(run)
             at = None
-        raise FederationLost(url=line.url, reason=f"queue {self.name!r} changes faster than it can be read")
+        raise FederationLost(url=remote.url, reason=f"queue {self.name!r} changes faster than it can be read")
 
     async def ack(self, position: Position) -> AckResult:
         """As core.state.ack_to, without subscriptions. Messages are read before they are removed; those above the position are put back."""
-        line, fields = await self._looked()
+        remote, fields = await self._looked()
         if not fields:
             return AckResult("missing", "")
         if fields.get("born") != position.born:
             return AckResult("recreated", fields.get("born") or "")
-        count = await line.count()
-        place = await place_of(line, position.last)
-        if count and place is None and (newest := await line.look(count - 1)) and newest[0][0] < position.last:
+        count = await remote.count()
+        place = await place_of(remote, position.last)
+        if count and place is None and (newest := await remote.look(count - 1)) and newest[0][0] < position.last:
             return AckResult("older", str(newest[0][0]))
         exact = place is not None and place[1] == position.last
         if exact and position.mark and (found := await self.mark(position.last)) not in ("", position.mark):
             return AckResult("reissued", found)
         await (await self._remover(fields)).remove(place[0] + exact if place else 0, position.last)
         if int(fields.get(LAST) or 0) < position.last:
-            await line.write(**{LAST: str(position.last)})
+            await remote.write(**{LAST: str(position.last)})
         return AckResult("ok", "")
 
     async def lease(self, token: str, dead: str) -> str:
         """Who reads afterwards. ``token`` only when it stayed so for a moment; a reader that does not renew it is replaced."""
-        line, fields = await self._looked()
+        remote, fields = await self._looked()
         if not fields:
             return token  # planning finds that it is missing
         held, since = fields.get(READER) or "", time.monotonic()
@@ -160,20 +161,20 @@ class PlainQueue:
                 self._reader = (held, since)
             if since - self._reader[1] < LEASE_MS / 1000:
                 return holder
-        await line.write(**{READER: f"{token}#{new_token()}"})
+        await remote.write(**{READER: f"{token}#{new_token()}"})
         if holder != token:
             await asyncio.sleep(STAYED_S)
-        return ((await line.fields()).get(READER) or "").rpartition("#")[0]
+        return ((await remote.fields()).get(READER) or "").rpartition("#")[0]
 
     async def keep_alive(self, token: str) -> int:
         """1 alive, 0 missing, -1 another reader has the lease. An attached object keeps its queue alive; the lease is renewed here."""
-        line, fields = await self._looked()
+        remote, fields = await self._looked()
         if not fields or not token:
             return int(bool(fields))
         holder = (fields.get(READER) or "").rpartition("#")[0]
         if holder not in ("", token):
             return -1
-        await line.write(**{READER: f"{token}#{new_token()}"})
+        await remote.write(**{READER: f"{token}#{new_token()}"})
         return 1
 
     async def push(self, left: list[str]) -> int:
@@ -181,13 +182,13 @@ class PlainQueue:
 
         Raises QueueMissing.
         """
-        line, fields = await self._looked()
+        remote, fields = await self._looked()
         if not fields:
             raise QueueMissing(queue=self.name)
         maxsize = int(fields.get("maxsize") or 0)
         while left:
             # Where one may be refused for want of room, the next must not find some before it is tried again.
-            found = await asyncio.gather(*(line.push(text) for text in left[: 1 if maxsize else PUSHES]), return_exceptions=True)
+            found = await asyncio.gather(*(remote.push(text) for text in left[: 1 if maxsize else PUSHES]), return_exceptions=True)
             stored = next((place for place, id in enumerate(found) if not isinstance(id, int)), len(found))
             del left[:stored]
             if stored < len(found):
@@ -198,31 +199,31 @@ class PlainQueue:
 
     # -- inside ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _line(self, *, texts: bool) -> PlainLine:
-        if (line := self._lines.get(texts)) is None or line.over:
-            line = self._lines[texts] = await self._open(self.name, texts)
-        return line
+    async def _object(self, *, texts: bool) -> PlainQueueObject:
+        if (remote := self._objects.get(texts)) is None or remote.over:
+            remote = self._objects[texts] = await self._open(self.name, texts)
+        return remote
 
-    async def _looked(self) -> tuple[PlainLine, dict[str, str]]:
-        """The line and the metadata. Attached where there is such a queue, so that messages can be looked at."""
-        line = await self._line(texts=True)
-        fields = await line.fields()
-        if not fields and line.attached:  # to one that was closed: its ttl is not that of the next
-            for dead in self._lines.values():
+    async def _looked(self) -> tuple[PlainQueueObject, dict[str, str]]:
+        """The object and the metadata. Attached where there is such a queue, so that messages can be looked at."""
+        remote = await self._object(texts=True)
+        fields = await remote.fields()
+        if not fields and remote.attached:  # to one that was closed: its ttl is not that of the next
+            for dead in self._objects.values():
                 dead.close()
-            line = await self._line(texts=True)
-            fields = await line.fields()
-        if fields and not line.attached:
+            remote = await self._object(texts=True)
+            fields = await remote.fields()
+        if fields and not remote.attached:
             # Should the queue end just now, attach creates it again without a ``born`` field: readers of the old one see that.
-            await line.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
-            fields = await line.fields()
-        return line, fields
+            await remote.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
+            fields = await remote.fields()
+        return remote, fields
 
-    async def _remover(self, fields: dict[str, str]) -> PlainLine:
-        line = await self._line(texts=False)
-        if not line.attached:
-            await line.attach(int(fields["ttl"]))
-        return line
+    async def _remover(self, fields: dict[str, str]) -> PlainQueueObject:
+        remote = await self._object(texts=False)
+        if not remote.attached:
+            await remote.attach(int(fields["ttl"]))
+        return remote
 
     async def _put_back(self, fields: dict[str, str]) -> bool:
         """Whether what a removal took may be there again. A removal whose link broke goes on in the server, and a second one beside it
@@ -232,24 +233,24 @@ class PlainQueue:
             await (await self._remover(fields)).remove(0, 0)
         return bool(fields.get(READER))
 
-    async def _skip(self, line: PlainLine, part: Range, need: int, place: Place | None, strict: bool) -> Place | None:
+    async def _skip(self, remote: PlainQueueObject, part: Range, need: int, place: Place | None, strict: bool) -> Place | None:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
-            count = await line.count()
-            newest = await line.look(count - 1) if count and place is None else []
+            count = await remote.count()
+            newest = await remote.look(count - 1) if count and place is None else []
             kind, found = ("rolled-back", f"last id {newest[0][0]}") if newest else ("removed", f"next stored id {place[1] if place else 'none'}")
             raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_TRACES)
         log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, place[1] - 1) if place else part.last)
         return place if place and place[1] <= part.last else None
 
 
-async def place_of(line: PlainLine, id: int) -> Place | None:
+async def place_of(remote: PlainQueueObject, id: int) -> Place | None:
     """Where the first message from ``id`` on is; None when all that is stored is before it."""
-    low, high, found = 0, await line.count(), None
+    low, high, found = 0, await remote.count(), None
     guess = 0
     while low < high:
         at = min(max(guess, low), high - 1)
-        message = await line.look(at)
+        message = await remote.look(at)
         if not message:
             high = at
         elif (there := message[0][0]) == id:

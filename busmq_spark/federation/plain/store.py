@@ -30,8 +30,8 @@ from busmq_spark.federation.address import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import Target
 from busmq_spark.federation.plain.append import AtLeastOnce
-from busmq_spark.federation.plain.line import PlainLine
 from busmq_spark.federation.plain.queue import NO_TRACES, Message, PlainQueue, encoded
+from busmq_spark.federation.plain.queue_object import PlainQueueObject
 from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows
 from busmq_spark.topology.endpoint import pause
@@ -207,8 +207,8 @@ class PlainStore(AtLeastOnce):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _open(self, queue: str, texts: bool) -> PlainLine:
-        return await PlainLine.open(self._pool, queue, CONNECT_S, texts=texts)
+    async def _open(self, queue: str, texts: bool) -> PlainQueueObject:
+        return await PlainQueueObject.open(self._pool, queue, CONNECT_S, texts=texts)
 
     async def _all(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> list[T]:
         """All are waited for, also when one fails: on none of them may two questions be under way."""

@@ -63,7 +63,7 @@ record Cluster(List<Server> seeds) implements Endpoint {
                     throw BusException.config("redis.layout is cluster, but " + server.masked()
                             + " is no node of a cluster; leave redis.layout at direct");
                 }
-                worst = judged(Refusals.translate(error, server), worst);
+                worst = judged(ErrorTranslator.translate(error, server), worst);
             }
         }
         if (!worst.retriable()) {

@@ -66,7 +66,7 @@ final class ClusterLink extends GuardedLink {
                 try {
                     wire = wire(batch.node());
                 } catch (JedisException error) {
-                    BusException lost = Refusals.translate(error, cluster);
+                    BusException lost = ErrorTranslator.translate(error, cluster);
                     if (lost.kind() != ErrorKind.LINK_LOST) {
                         throw lost;
                     }
@@ -77,7 +77,7 @@ final class ClusterLink extends GuardedLink {
                     sent.add(new UnderWay(batch, wire, batch.send(wire, calls, clusterStep.whole)));
                 } catch (JedisException error) {
                     drop(batch.node());
-                    clusterStep.lost(batch, Refusals.translate(error, cluster));
+                    clusterStep.lost(batch, ErrorTranslator.translate(error, cluster));
                 }
             }
             for (; read < sent.size(); read++) {
@@ -86,7 +86,7 @@ final class ClusterLink extends GuardedLink {
                     clusterStep.addReplies(each.batch, each.batch.replies(each.wire.read(each.replies)));
                 } catch (JedisException error) {
                     drop(each.batch.node());
-                    clusterStep.lost(each.batch, Refusals.translate(error, cluster));
+                    clusterStep.lost(each.batch, ErrorTranslator.translate(error, cluster));
                 }
             }
         } finally {
@@ -169,10 +169,11 @@ final class ClusterLink extends GuardedLink {
             try {
                 calls.forEach(call -> wire(node).send(call, true));
                 return wire(node).read(calls.size()).stream()
-                        .<Object>map(reply -> reply instanceof JedisDataException refused ? Refusals.translate(refused, cluster) : reply).toList();
+                        .<Object>map(reply -> reply instanceof JedisDataException refused ? ErrorTranslator.translate(refused, cluster) : reply)
+                        .toList();
             } catch (JedisException error) {
                 drop(node);
-                throw Refusals.translate(error, cluster);
+                throw ErrorTranslator.translate(error, cluster);
             } catch (BusException known) {
                 throw known;
             } catch (RuntimeException | Error unforeseen) {

@@ -151,7 +151,8 @@ final class ClusterStep {
     /** The replies, each error among them as one of ours; {@code unanswered} stands for those that have none. */
     List<Object> answers(BusException unanswered) {
         pending.forEach(place -> replies[place] = unanswered);
-        return Arrays.stream(replies).map(reply -> reply instanceof JedisDataException refused ? Refusals.translate(refused, endpoint) : reply).toList();
+        return Arrays.stream(replies)
+                .map(reply -> reply instanceof JedisDataException refused ? ErrorTranslator.translate(refused, endpoint) : reply).toList();
     }
 
     /** Whether the reply says that the call was not executed and should go again. */
@@ -167,7 +168,7 @@ final class ClusterStep {
         if (refused instanceof JedisNoScriptException && whole.add(place)) {
             return true;
         }
-        BusException error = Refusals.translate(refused, endpoint);
+        BusException error = ErrorTranslator.translate(refused, endpoint);
         if (error.kind() == ErrorKind.LINK_LOST) {
             stale = true;
             retryReason = error;

@@ -33,7 +33,7 @@ final class Patience {
 
     /** Waits before the next try; throws the translated error when it is not one to wait for, or the time is over. */
     void pause(RuntimeException problem) {
-        BusException error = Refusals.translate(problem, endpoint);
+        BusException error = ErrorTranslator.translate(problem, endpoint);
         long given = endpoint.moves() && !(problem instanceof ServerUnreachable) ? FAILOVER_MS : UNREACHABLE_MS;
         double jitter = ThreadLocalRandom.current().nextDouble(0.5, 1);
         long pauseMs = (long) (Math.min(1000, 20L << Math.min(attempt++, 10)) * jitter);

@@ -96,7 +96,7 @@ final class PubSubListener {
                     onReply(wire.receive());
                 }
             } catch (RuntimeException error) { // any kind: nothing would start this thread again
-                BusException reply = Refusals.translate(error, endpoint);
+                BusException reply = ErrorTranslator.translate(error, endpoint);
                 LOG.debug("no notifications: {}", reply.getMessage());
                 if (reply.kind() != ErrorKind.LINK_LOST) {
                     LOG.warn("Pushes are not received, so queues are only polled: {}", reply.getMessage());

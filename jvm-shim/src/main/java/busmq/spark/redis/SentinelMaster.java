@@ -46,7 +46,7 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
                 }
                 unknown = true;
             } catch (JedisException error) {
-                last = Refusals.translate(error, sentinel);
+                last = ErrorTranslator.translate(error, sentinel);
             }
         }
         if (unknown) { // weighs more than that others are down

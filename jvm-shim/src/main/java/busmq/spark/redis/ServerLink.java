@@ -66,7 +66,7 @@ final class ServerLink extends GuardedLink {
             } catch (JedisException error) {
                 close();
                 if (!repeatable) {
-                    throw Refusals.translate(error, endpoint);
+                    throw ErrorTranslator.translate(error, endpoint);
                 }
                 patience.unanswered(error);
             }
@@ -77,7 +77,7 @@ final class ServerLink extends GuardedLink {
             BusException why = null;
             for (int i = 0; i < found.size(); i++) {
                 boolean refused = found.get(i) instanceof JedisDataException;
-                Object reply = refused ? Refusals.translate((JedisDataException) found.get(i), endpoint) : found.get(i);
+                Object reply = refused ? ErrorTranslator.translate((JedisDataException) found.get(i), endpoint) : found.get(i);
                 replies[open.get(i)] = reply;
                 if (refused && ((BusException) reply).kind() == ErrorKind.LINK_LOST && (repeatable || calls.size() == 1)) {
                     notNow.add(open.get(i));

@@ -21,7 +21,7 @@ import redis.clients.jedis.exceptions.JedisDataException;
 
 /**
  * One open connection of Jedis with our settings: a time-out always, no silent retries, bytes in and out. Throws what Jedis throws, whose
- * texts may hold what {@link Refusals} takes out.
+ * texts may hold what {@link ErrorTranslator} takes out.
  */
 final class Wire extends Connection {
     static final int CONNECT_MS = Contract.whole("connectMs");

@@ -33,7 +33,7 @@ final class Acks implements AutoCloseable {
     /** Acknowledge, unless that was done before. A refused position is a loss: it is thrown where that is not allowed. */
     void now(Map<String, Position> positions) {
         Map<String, Position> fresh = fresh(positions);
-        Map<String, Position> lowest = attachment.partners.lowest(fresh);
+        Map<String, Position> lowest = attachment.siblings.lowest(fresh);
         if (!lowest.isEmpty()) {
             attachment.store.ack(lowest, options.subscription()).forEach((queue, result) -> refuse(queue, lowest.get(queue), result));
         }
@@ -48,7 +48,7 @@ final class Acks implements AutoCloseable {
             failed.remove(queue);
             acked.remove(queue);
         });
-        Map<String, Position> fresh = attachment.partners.lowest(fresh(positions));
+        Map<String, Position> fresh = attachment.siblings.lowest(fresh(positions));
         if (fresh.isEmpty()) {
             return;
         }

@@ -33,7 +33,7 @@ final class Attachment implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
 
     final ReadStore store;
-    final Partners partners;
+    final SiblingReaders siblings;
     /** Queues whose lease another stream of this query holds, which renews it. */
     private final Set<String> shared = new HashSet<>();
     /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
@@ -43,11 +43,11 @@ final class Attachment implements AutoCloseable {
     private final String token;
     private final KeepAlive keepAlive;
 
-    Attachment(ReadOptions options, Partners partners) {
+    Attachment(ReadOptions options, SiblingReaders siblings) {
         this.options = options;
-        this.partners = partners;
+        this.siblings = siblings;
         store = new ReadStore(options.redis());
-        token = partners.token();
+        token = siblings.token();
         keepAlive = new KeepAlive(options, token);
     }
 
@@ -80,7 +80,7 @@ final class Attachment implements AutoCloseable {
         }
         try {
             if (!token.isEmpty()) {
-                shared.addAll(Leases.acquire(store, ttls.keySet(), options.subscription(), token, partners));
+                shared.addAll(Leases.acquire(store, ttls.keySet(), options.subscription(), token, siblings));
             }
             if (!options.subscription().isEmpty()) {
                 Map<String, Long> starts = new HashMap<>();
@@ -315,7 +315,7 @@ final class Attachment implements AutoCloseable {
     /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || partners.ownsLease(holder) || Holder.isDead(holder) ? "" : holder;
+        return holder.equals(token) || siblings.ownsLease(holder) || Holder.isDead(holder) ? "" : holder;
     }
 
     private BusException error(String queue, Loss loss, Position at) {

@@ -63,7 +63,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final ReadOptions options;
     private final StructType schema;
     private final Pattern pattern;
-    private final Partners partners;
+    private final SiblingReaders siblings;
     private final boolean temporary;
     private Attachment attachment;
     private Planner planner;
@@ -88,7 +88,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         this.options = options;
         this.schema = schema;
         pattern = options.subscribePattern() == null ? null : Pattern.compile(options.subscribePattern());
-        partners = Partners.join(folder, options, this::wanted);
+        siblings = SiblingReaders.join(folder, options, this::wanted);
         temporary = TEMPORARY.matcher(folder).matches();
     }
 
@@ -267,7 +267,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     @Override
     public synchronized void stop() {
         stopped = true;
-        partners.close();
+        siblings.close();
         if (discovery != null) {
             discovery.close();
         }
@@ -319,7 +319,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     private void begin(Set<String> known) {
-        attachment = new Attachment(options, partners);
+        attachment = new Attachment(options, siblings);
         planner = new Planner(options, attachment);
         live = new LivePlan(options);
         acks = new Acks(options, attachment);

@@ -29,14 +29,14 @@ final class Leases {
      * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). The result is those whose
      * lease another stream of the same query holds, and renews.
      */
-    static Set<String> acquire(ReadStore store, Collection<String> queues, String subscription, String token, Partners partners) {
+    static Set<String> acquire(ReadStore store, Collection<String> queues, String subscription, String token, SiblingReaders siblings) {
         long began = System.nanoTime();
         Map<String, String> dead = new HashMap<>();
         while (true) {
             Map<String, String> others = store.lease(queues, subscription, token, dead);
             others.values().removeIf(token::equals);
             Set<String> shared = new HashSet<>(others.keySet());
-            others.values().removeIf(partners::ownsLease);
+            others.values().removeIf(siblings::ownsLease);
             if (others.isEmpty()) {
                 return shared;
             }

@@ -1,8 +1,8 @@
 """What one bulk connection works with: stores in threads, reads that wait for credit, and whose work a thread does.
 
-Rule 1. A lane is one store and has one call under way at most.
-Rule 2. Once a lane is closed it sends nothing more to Redis: its peer may already have repeated, elsewhere, what a thread of ours still tries.
-Rule 3. A client that comes back on a new connection is answered once its old lane's call has ended, since that one may be on its way to Redis.
+Rule 1. An executor is one store and has one call under way at most.
+Rule 2. Once an executor is closed it sends nothing more to Redis: its peer may already have repeated, elsewhere, what a thread of ours still tries.
+Rule 3. A client that comes back on a new connection is answered once its old executor's call has ended, since that one may be on its way to Redis.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from busmq_spark.topology.address import Address
 
 T = TypeVar("T")
 THREADS, DOUBTFUL = 128, 32
-"""In all, and of them for lanes whose Redis did not answer last time: one that is silent holds up its own queues only."""
+"""In all, and of them for executors whose Redis did not answer last time: one that is silent holds up its own queues only."""
 PATIENCE_S = 1.0
 """How long a step is retried while Redis is unreachable. Short, since peers share few threads: the peer itself retries, without a thread here."""
 REPLY_BYTES = 2 * 1024 * 1024
@@ -32,14 +32,14 @@ REPLY_BYTES = 2 * 1024 * 1024
 
 
 class Pool(ThreadPoolExecutor):
-    """The threads. Most of them wait for Redis; some are reserved for lanes whose last call got a reply."""
+    """The threads. Most of them wait for Redis; some are reserved for executors whose last call got a reply."""
 
     def __init__(self, threads: int = THREADS, doubtful: int = DOUBTFUL) -> None:
         super().__init__(threads, "busmq-bulk")
         self.doubtful = asyncio.Semaphore(doubtful)
 
 
-class Lane:
+class StoreExecutor:
     """A store, used by one thread at a time."""
 
     def __init__(
@@ -126,28 +126,28 @@ class Reading:
 
 
 class Clients:
-    """Which lane works for which client, so that one client never has two of them at work."""
+    """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[str, str], tuple[Lane, Callable[[], None]]] = {}
+        self._executors: dict[tuple[str, str], tuple[StoreExecutor, Callable[[], None]]] = {}
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self._executors)
 
-    async def take_over(self, client: tuple[str, str], lane: Lane, leave: Callable[[], None]) -> None:
-        """From now on the client's lane is this one; ``leave`` is called when yet another comes. Returns once no other is at work."""
-        while (before := self._lanes.get(client)) is None or before[0] is not lane:
+    async def take_over(self, client: tuple[str, str], executor: StoreExecutor, leave: Callable[[], None]) -> None:
+        """From now on the client's executor is this one; ``leave`` is called when yet another comes. Returns once no other is at work."""
+        while (before := self._executors.get(client)) is None or before[0] is not executor:
             if before is not None:
                 before[1]()
                 before[0].stop()
                 await before[0].ended()
-            if self._lanes.get(client) is before:
-                self._lanes[client] = (lane, leave)
+            if self._executors.get(client) is before:
+                self._executors[client] = (executor, leave)
 
-    def left(self, client: tuple[str, str], lane: Lane) -> None:
-        """The connection is gone, and its lane no longer at work."""
-        if (found := self._lanes.get(client)) is not None and found[0] is lane:
-            del self._lanes[client]
+    def left(self, client: tuple[str, str], executor: StoreExecutor) -> None:
+        """The connection is gone, and its executor no longer at work."""
+        if (found := self._executors.get(client)) is not None and found[0] is executor:
+            del self._executors[client]
 
 
 class Places:
@@ -181,12 +181,12 @@ class Stores:
         """One that is free, or a new one."""
         return self._idle.pop() if self._idle else RedisStore(self._where, PATIENCE_S, REPLY_BYTES)
 
-    def give_back(self, lane: Lane) -> None:
-        """The lane has ended, and no thread uses its store."""
-        if lane.idle and len(self._idle) < self._most:
-            self._idle.append(lane.work.store)
+    def give_back(self, executor: StoreExecutor) -> None:
+        """The executor has ended, and no thread uses its store."""
+        if executor.idle and len(self._idle) < self._most:
+            self._idle.append(executor.work.store)
         else:
-            lane.close()
+            executor.close()
 
     def close(self) -> None:
         """Those that are free."""

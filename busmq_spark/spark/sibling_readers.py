@@ -26,7 +26,7 @@ from busmq_spark.topology.holder import is_alive, is_dead, process_name
 log = logging.getLogger("busmq_spark")
 
 
-class Partners:
+class SiblingReaders:
     """One reader, ``token``, and those of the same query that read from the same place."""
 
     def __init__(self, options: ReadOptions, token: str) -> None:

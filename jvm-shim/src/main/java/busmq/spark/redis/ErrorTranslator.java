@@ -13,7 +13,7 @@ import javax.net.ssl.SSLException;
 import redis.clients.jedis.exceptions.JedisDataException;
 
 /** Jedis' errors and Redis' error replies to ours, in one table. The address is masked, and no argument of a command is repeated. */
-final class Refusals {
+final class ErrorTranslator {
     /** LINK_LOST ones say: not now, and nothing was done. Such a call may be sent again. */
     private static final Map<String, ErrorKind> KINDS = Map.ofEntries(Map.entry("LOADING", ErrorKind.LINK_LOST),
             Map.entry("BUSY", ErrorKind.LINK_LOST), Map.entry("TRYAGAIN", ErrorKind.LINK_LOST), Map.entry("MASTERDOWN", ErrorKind.LINK_LOST),
@@ -29,7 +29,7 @@ final class Refusals {
     /** How Java words that the other side just went away, with or without TLS. */
     private static final Pattern GONE = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
 
-    private Refusals() {
+    private ErrorTranslator() {
     }
 
     /** What is one of ours already stays as it is. */

@@ -20,21 +20,21 @@ from busmq_spark.errors import BusError
 C = TypeVar("C", bound=type[Any])
 
 
-def brief(cls: C) -> C:
+def without_traceback(cls: C) -> C:
     """Class decorator for what Spark calls: in a worker of Spark the public methods raise a BusError without its traceback."""
     for name, method in list(vars(cls).items()):
         if isinstance(method, FunctionType) and not name.startswith("_"):
-            setattr(cls, name, _brief(method))
+            setattr(cls, name, _without_traceback(method))
     return cls
 
 
-def _brief(method: Callable[..., Any]) -> Callable[..., Any]:
+def _without_traceback(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(*args: Any, **named: Any) -> Any:
         try:
             found = method(*args, **named)
         except BusError as error:
-            alone(error)
+            strip_traceback(error)
             raise
         return _each(found) if isinstance(found, Iterator) else found
 
@@ -45,11 +45,11 @@ def _each(items: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from items
     except BusError as error:
-        alone(error)
+        strip_traceback(error)
         raise
 
 
-def alone(error: BusError) -> BusError:
+def strip_traceback(error: BusError) -> BusError:
     """The error without its traceback. Only where the process is a worker of Spark: in any other the caller may need the traceback."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or not spec.name.startswith("pyspark."):
@@ -59,7 +59,7 @@ def alone(error: BusError) -> BusError:
     return error.with_traceback(None)
 
 
-@brief
+@without_traceback
 class RefusedReader(DataSourceStreamReader):
     """Raises at the first call: where Spark asks for a reader it hides an error behind one of its own."""
 

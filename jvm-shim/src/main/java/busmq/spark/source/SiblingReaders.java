@@ -13,8 +13,8 @@ import java.util.function.Predicate;
  * The streams of one query, where several read the same queue (a self-join): they share its lease, and acknowledge what all of them have done. Spark
  * makes all streams of a query before it asks any of them, each with a folder of its own in the checkpoint of the query.
  */
-final class Partners implements AutoCloseable {
-    private static final Map<String, Map<String, Partners>> QUERIES = new HashMap<>();
+final class SiblingReaders implements AutoCloseable {
+    private static final Map<String, Map<String, SiblingReaders>> QUERIES = new HashMap<>();
 
     private final String query;
     private final String folder;
@@ -23,7 +23,7 @@ final class Partners implements AutoCloseable {
     private final String token;
     private final Map<String, Position> done = new HashMap<>();
 
-    private Partners(String folder, ReadOptions options, Predicate<String> wanted) {
+    private SiblingReaders(String folder, ReadOptions options, Predicate<String> wanted) {
         this.folder = folder;
         this.options = options;
         this.wanted = wanted;
@@ -32,10 +32,10 @@ final class Partners implements AutoCloseable {
     }
 
     /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were its partners. */
-    static Partners join(String folder, ReadOptions options, Predicate<String> wanted) {
-        Partners made = new Partners(folder, options, wanted);
+    static SiblingReaders join(String folder, ReadOptions options, Predicate<String> wanted) {
+        SiblingReaders made = new SiblingReaders(folder, options, wanted);
         synchronized (QUERIES) {
-            Map<String, Partners> others = QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
+            Map<String, SiblingReaders> others = QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
             if (others.containsKey(folder)) {
                 others.clear();
             }
@@ -56,7 +56,7 @@ final class Partners implements AutoCloseable {
 
     /** What all of them have done once this one has done {@code positions}: nothing of a queue that one has still to begin. */
     Map<String, Position> lowest(Map<String, Position> positions) {
-        Set<Partners> others = others();
+        Set<SiblingReaders> others = others();
         synchronized (QUERIES) {
             done.putAll(positions);
             Map<String, Position> found = new HashMap<>();
@@ -70,9 +70,9 @@ final class Partners implements AutoCloseable {
         }
     }
 
-    private static Position lowest(String queue, Position own, Set<Partners> others) {
+    private static Position lowest(String queue, Position own, Set<SiblingReaders> others) {
         Position lowest = own;
-        for (Partners other : others) {
+        for (SiblingReaders other : others) {
             if (!other.wanted.test(queue)) {
                 continue;
             }
@@ -86,9 +86,9 @@ final class Partners implements AutoCloseable {
     }
 
     /** Those that read from the same place. */
-    private Set<Partners> others() {
+    private Set<SiblingReaders> others() {
         synchronized (QUERIES) {
-            Set<Partners> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());
+            Set<SiblingReaders> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());
             found.removeIf(other -> other == this || other.token.isEmpty() || !other.options.redis().equals(options.redis())
                     || !other.options.subscription().equals(options.subscription()));
             return found;
@@ -99,7 +99,7 @@ final class Partners implements AutoCloseable {
     @Override
     public void close() {
         synchronized (QUERIES) {
-            Map<String, Partners> all = QUERIES.getOrDefault(query, new HashMap<>());
+            Map<String, SiblingReaders> all = QUERIES.getOrDefault(query, new HashMap<>());
             all.remove(folder, this);
             if (all.isEmpty()) {
                 QUERIES.remove(query);

@@ -19,19 +19,19 @@ from busmq_spark.federation import dnode, fault
 from busmq_spark.federation.mux import Packet
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.flow import Room
+    from busmq_spark.federation.client.flow import SendWindow
     from busmq_spark.federation.client.socket import Socket
     from busmq_spark.federation.creation import Creation
 
 LINE_BYTES = 100 * 1024 * 1024
 _CODED = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)
-Answered = Callable[[list[Any] | BusError], None]
+ReplyCallback = Callable[[list[Any] | BusError], None]
 
 
-class Line:
+class RemoteObject:
     """``on_lost`` is called once, unless this side closes it."""
 
-    def __init__(self, socket: Socket, creation: Creation, on_lost: Callable[[Line, BusError], None]) -> None:
+    def __init__(self, socket: Socket, creation: Creation, on_lost: Callable[[RemoteObject, BusError], None]) -> None:
         self.id = secrets.token_hex(8)
         self._socket, self._on_lost = socket, on_lost
         self.ours = socket.ours
@@ -39,11 +39,11 @@ class Line:
         self._head = self.id.encode() + b"1"
         self._methods: dict[str, int] = {}
         self._handlers: dict[int, Callable[..., None]] = {}
-        self._asked: dict[int, tuple[Answered, float, int]] = {}
+        self._asked: dict[int, tuple[ReplyCallback, float, int]] = {}
         self._expected: set[asyncio.Future[list[Any]]] = set()
         self._free: list[int] = []
         self._next = 0
-        self._lines = dnode.Lines(LINE_BYTES)
+        self._lines = dnode.LineBuffer(LINE_BYTES)
         self._ready = self.over = False
         self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
@@ -61,15 +61,15 @@ class Line:
         await self._opening
 
     @property
-    def room(self) -> Room:
+    def send_window(self) -> SendWindow:
         """Of the socket: who has much to send asks first whether it is free."""
-        return self._socket.room
+        return self._socket.send_window
 
     # -- calls ------------------------------------------------------------------------------------------------------------------------------
 
     def call(self, method: str, *args: Any) -> None:
         """Call a method without a callback."""
-        self._send(dnode.Line(self._number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
+        self._send(dnode.DnodeMessage(self._number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
 
     def ask(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
         """Call a method; the result are the values its callback gets behind the error. Fails with RemoteError and FederationLost."""
@@ -82,7 +82,7 @@ class Line:
         self._with_callback(method, args, answered)
         return future
 
-    def push(self, method: str, text: str, answered: Answered) -> None:
+    def push(self, method: str, text: str, answered: ReplyCallback) -> None:
         """``ask`` with one text, the quickest way: it is what most calls are."""
         if self.over or method not in self._methods:
             answered(self._gone() if self.over else _without(method))
@@ -93,13 +93,13 @@ class Line:
         self._send(body % (self._methods[method], data, id))
 
     def on(self, event: str, handler: Callable[..., None]) -> None:
-        """Call ``handler`` with the arguments of every such event, until the line is lost or closed."""
+        """Call ``handler`` with the arguments of every such event, until the object is lost or closed."""
         id, self._next = self._next, self._next + 1
         self._handlers[id] = handler
-        self._send(dnode.Line(self._number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
+        self._send(dnode.DnodeMessage(self._number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
 
     def expect(self, event: str) -> asyncio.Future[list[Any]]:
-        """The arguments of the next such event; fails when the line is lost first."""
+        """The arguments of the next such event; fails when the object is lost first."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if self.over:
             future.set_exception(self._gone())
@@ -126,7 +126,7 @@ class Line:
             self._ready = True
             return
         for line in self._lines.feed(body):
-            self._invoked(dnode.Line.decode(line))
+            self._invoked(dnode.DnodeMessage.decode(line))
 
     def fail(self, error: WireError) -> None:
         """End the object at the server, which does not speak the protocol."""
@@ -142,7 +142,7 @@ class Line:
             self._on_lost(self, why)
 
     def check(self, arrived: float) -> None:
-        """End the line when an answer is overdue: to what was sent before ``arrived``, which has been at the server for long."""
+        """End the object when an answer is overdue: to what was sent before ``arrived``, which has been at the server for long."""
         oldest = next((sent for _, sent, _ in self._asked.values()), None) if self._opening.done() else self._began
         if oldest is not None and oldest < arrived:
             self._socket.send(Packet(self.id, None).encode())
@@ -150,46 +150,46 @@ class Line:
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def _invoked(self, line: dnode.Line) -> None:
-        if isinstance(line.method, int):
-            if (asked := self._asked.pop(line.method, None)) is not None:
-                self._free.append(line.method)
+    def _invoked(self, message: dnode.DnodeMessage) -> None:
+        if isinstance(message.method, int):
+            if (asked := self._asked.pop(message.method, None)) is not None:
+                self._free.append(message.method)
                 self._settled(asked[2])
-                asked[0](line.arguments)
-            elif (handler := self._handlers.get(line.method)) is not None:
-                handler(*line.arguments)
-        elif line.method == "methods" and not self._methods:
-            self._methods = {path[-1]: int(id) for id, path in line.callbacks.items()}
+                asked[0](message.arguments)
+            elif (handler := self._handlers.get(message.method)) is not None:
+                handler(*message.arguments)
+        elif message.method == "methods" and not self._methods:
+            self._methods = {path[-1]: int(id) for id, path in message.callbacks.items()}
             self._send(b'{"method":"methods","arguments":[{}],"callbacks":{},"links":[]}\n')
             if not self._opening.done():
                 self._opening.set_result(None)
 
-    def _with_callback(self, method: str, args: tuple[Any, ...], answered: Answered) -> None:
+    def _with_callback(self, method: str, args: tuple[Any, ...], answered: ReplyCallback) -> None:
         if self.over:
             answered(self._gone())
             return
         number, size = self._number(method), sum(len(arg) for arg in args if isinstance(arg, str))
         id, last = self._slot(answered, size), str(len(args))
         values = {**{str(place): value for place, value in enumerate(args)}, last: "[Function]"}
-        self._send(dnode.Line(number, [values], {str(id): ("0", last)}).encode())
+        self._send(dnode.DnodeMessage(number, [values], {str(id): ("0", last)}).encode())
 
     def _number(self, method: str) -> int:
         if method not in self._methods:
             raise _without(method)
         return self._methods[method]
 
-    def _slot(self, answered: Answered, size: int) -> int:
+    def _slot(self, answered: ReplyCallback, size: int) -> int:
         if self._free:
             id = self._free.pop()
         else:
             id, self._next = self._next, self._next + 1
         self._asked[id] = (answered, self._loop.time(), size)
-        self.room.under_way += size
+        self.send_window.under_way += size
         return id
 
     def _settled(self, size: int) -> None:
-        self.room.under_way -= size
-        self.room.look()
+        self.send_window.under_way -= size
+        self.send_window.look()
 
     def _send(self, line: bytes) -> None:
         if not self.over:
@@ -229,7 +229,7 @@ def settle(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> No
         future.set_result(found[1:])
 
 
-def told_error(found: Any) -> BusError:
+def error_of_event(found: Any) -> BusError:
     """What an ``error`` event says: text; ours begins with the code."""
     if isinstance(found, str) and (parts := _CODED.fullmatch(found)):
         kind = fault.OPEN.get(parts[1])

@@ -26,7 +26,7 @@ TICK_S = 0.25
 """How often it looks who is due: a queue may live for as little as one second."""
 
 
-class Keeper:
+class KeepAlive:
     """One task per bus, and one per server while that is asked: a dead one delays no other.
 
     A server that does not answer is asked again at the next tick; meanwhile what it has lives for what is left of its ttl.

@@ -2,7 +2,7 @@
 
 Rule 1. npm's server dies of what it does not expect (protocol 5.10): ``error`` is listened to first, and nothing but ``exists`` is called before
         attach, which happens once.
-Rule 2. One consumption at a time, the next when all that the last one asked of Redis is answered. A line on which that is not known is closed.
+Rule 2. One consumption at a time, the next when all that the last one asked of Redis is answered. An object on which that is not known is closed.
 Rule 3. A consumption that removes is reliable: what it took too much is put back (protocol 1.4, ACK with restore).
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from busmq_spark.errors import BusError, FederationLost, LinkLost
-from busmq_spark.federation.client.line import Line
 from busmq_spark.federation.client.pool import Pool
+from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.creation import creation
 
 ANSWER_S = 10.0
@@ -23,15 +23,15 @@ QUIET_S = 0.25
 """After so long without an event the server is asked whether it has more: a consumption of an empty queue waits for pushes, without an event."""
 
 
-class PlainLine:
-    """Every method raises FederationLost when the line is lost or the server reports an error; then ``over`` is true, and it must not be used."""
+class PlainQueueObject:
+    """Every method raises FederationLost when the object is lost or the server reports an error; then ``over`` is true, and it must not be used."""
 
     def __init__(self, pool: Pool) -> None:
         self.located = self.attached = False
         """Whether ``exists`` was asked, after which fields may be read; whether messages may be, and fields be written."""
         self.url = pool.target.url
         self._pool = pool
-        self._line: Line
+        self._remote: RemoteObject
         self._why: FederationLost | None = None
         self._happened = asyncio.Event()
         self._existed: bool | None = None
@@ -40,32 +40,32 @@ class PlainLine:
         self._steps = 0
 
     @classmethod
-    async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> PlainLine:
+    async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> PlainQueueObject:
         """``texts``: whether to receive messages; without it the server does not send those that are removed."""
         made = cls(pool)
         try:
             async with asyncio.timeout(patience_s):
-                made._line = await pool.line(creation("queue", queue), lambda _, why: made._lost(str(why.details.get("reason", why))))
+                made._remote = await pool.create(creation("queue", queue), lambda _, why: made._lost(str(why.details.get("reason", why))))
         except TimeoutError:
             pool.hang_up()
             raise pool.why if isinstance(pool.why, FederationLost) else FederationLost(url=made.url, reason="no connection in good time") from None
-        on = made._line.on
-        on("error", made._told)
-        on("attached", made._was_attached)
-        on("consuming", made._is_consuming)
+        on = made._remote.on
+        on("error", made._on_error)
+        on("attached", made._on_attached)
+        on("consuming", made._on_consuming)
         if texts:
-            on("message", made._message)
+            on("message", made._on_message)
         return made
 
     @property
     def over(self) -> bool:
         """Whether it is of no more use."""
-        return self._why is not None or self._line.over
+        return self._why is not None or self._remote.over
 
     def close(self) -> None:
         """The server detaches the object."""
         self._lost("the queue was let go of here")
-        self._line.close()
+        self._remote.close()
 
     async def fields(self) -> dict[str, str]:
         """The metadata; nothing where there is no such queue, or only a stub that says it is elsewhere (protocol 1.11)."""
@@ -77,7 +77,7 @@ class PlainLine:
 
     async def attach(self, ttl_s: int, maxsize: int = 0) -> bool:
         """Whether the queue existed; else it does now."""
-        self._line.call("attach", {"ttl": ttl_s, "maxsize": maxsize})
+        self._remote.call("attach", {"ttl": ttl_s, "maxsize": maxsize})
         await self._ended(lambda: self._existed is not None, self._nothing)
         self.located = self.attached = True
         assert self._existed is not None
@@ -127,7 +127,7 @@ class PlainLine:
         self._check()
         try:
             async with asyncio.timeout(ANSWER_S):
-                found = await self._line.ask(method, *args)
+                found = await self._remote.ask(method, *args)
         except TimeoutError:
             self._pool.hang_up()  # the other queues are better off with another connection, too
             raise self._broken(f"no answer to {method} within {ANSWER_S:g} s") from None
@@ -143,9 +143,9 @@ class PlainLine:
         self._check()
         self._consuming = None
         try:
-            self._line.call("consume", options)
+            self._remote.call("consume", options)
             if not await self._ended(lambda: self._consuming is False, stuck):
-                self._line.call("stop")
+                self._remote.call("stop")
                 await self._ended(lambda: self._consuming is False, self._nothing)
                 await self.count()  # what it had asked of Redis is answered before this
         except BaseException:
@@ -183,7 +183,7 @@ class PlainLine:
 
     def _broken(self, reason: str) -> FederationLost:
         self._lost(reason)
-        self._line.close()
+        self._remote.close()
         assert self._why is not None
         return self._why
 
@@ -191,19 +191,19 @@ class PlainLine:
         self._why = self._why or FederationLost(url=self.url, reason=reason)
         self._happened.set()
 
-    def _told(self, *found: Any) -> None:
+    def _on_error(self, *found: Any) -> None:
         self._lost(f"it says: {str(found[0])[:300] if found else 'an error'}")
-        self._line.close()
+        self._remote.close()
 
-    def _was_attached(self, existed: bool) -> None:
+    def _on_attached(self, existed: bool) -> None:
         self._existed = existed
         self._step()
 
-    def _is_consuming(self, state: bool) -> None:
+    def _on_consuming(self, state: bool) -> None:
         self._consuming = state
         self._step()
 
-    def _message(self, text: str, id: int | str) -> None:
+    def _on_message(self, text: str, id: int | str) -> None:
         self._messages.append((int(id), text))
         self._step()
 

@@ -1,0 +1,63 @@
+"""Which pushes one bulk connection is notified of: ``listen`` says to which queues, ``wait`` is answered when something was pushed to one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from busmq_spark.federation.bulk.frames import wrong
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.bulk.store_executor import StoreExecutor
+    from busmq_spark.topology.pubsub_connection import PubSubConnection
+
+CONFIRM_S = 5.0
+"""How long an answer to ``listen`` waits for Redis to confirm."""
+MOST_LISTENED = 20_000
+
+
+class PushSubscriptions:
+    """Channels of Redis, each at the listener of its server."""
+
+    def __init__(self, connections: list[PubSubConnection], executor: StoreExecutor) -> None:
+        self._connections, self._executor = connections, executor
+        self._servers: dict[str, int] = {}
+        self._notified = asyncio.Event()
+
+    async def listen(self, queues: tuple[str, ...]) -> None:
+        """Subscribe to exactly these queues; after it has returned every push is noticed."""
+        if len(queues) > MOST_LISTENED:
+            raise wrong(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
+        store = self._executor.work.store
+        places = await self._executor.run(store.locate, queues)
+        wanted = {store.keys(queue).available: places[queue] for queue in queues}
+        for channel in [channel for channel, server in self._servers.items() if wanted.get(channel) != server]:
+            self._connections[self._servers.pop(channel)].remove(channel, self._on_push)
+        new = {channel: server for channel, server in wanted.items() if channel not in self._servers}
+        self._servers.update(new)
+        if adding := [asyncio.create_task(self._add(channel, server), name="bulk: listening") for channel, server in new.items()]:
+            await asyncio.wait(adding, timeout=CONFIRM_S)  # after a time-out Redis is unreachable: ``_notified`` is set when it is back
+        self._notified.set()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether there was a push within that time, or before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._notified.wait()
+        notified = self._notified.is_set()
+        self._notified.clear()
+        return notified
+
+    def end(self) -> None:
+        """Unsubscribe from everything."""
+        for channel, server in self._servers.items():
+            self._connections[server].remove(channel, self._on_push)
+
+    async def _add(self, channel: str, server: int) -> None:
+        """Ends when Redis has confirmed, or with ``remove``."""
+        await self._connections[server].add(channel, self._on_push)
+        self._notified.set()
+
+    def _on_push(self, _: bytes | None) -> None:
+        self._notified.set()
