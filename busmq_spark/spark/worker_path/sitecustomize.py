@@ -4,6 +4,8 @@ Spark puts its pyspark.zip first in the path of its workers. The zip has no byte
 time, two thirds of its start. If the zip is part of a pyspark that is installed in a folder of the path, the same files are there, compiled.
 """
 
+from __future__ import annotations  # other programs, of older Pythons, may inherit PYTHONPATH
+
 import os
 import sys
 
