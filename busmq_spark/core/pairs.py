@@ -221,17 +221,17 @@ def _strings(data: Any, headers: Any, following: Any) -> tuple[Any, Any] | None:
     count = int(np.searchsorted(_LEAST_SPAN, least, side="right"))
     if most < _LEAST_SPAN[count]:  # nearly always: lengths with the same number of digits
         lengths = spans - (count + 5)
-        return (headers + (count + 3), lengths) if _says(data, headers, count, lengths, least == most) else None
+        return (headers + (count + 3), lengths) if _holds_lengths(data, headers, count, lengths, least == most) else None
     digits = np.searchsorted(_LEAST_SPAN, spans, side="right")
     lengths = spans - digits - 5
     for count in range(1, len(_LEAST_SPAN)):
         of = digits == count
-        if of.any() and not _says(data, headers[of], count, lengths[of], same=False):
+        if of.any() and not _holds_lengths(data, headers[of], count, lengths[of], same=False):
             return None
     return (headers + digits + 3, lengths) if (digits > 0).all() else None
 
 
-def _says(data: Any, headers: Any, count: int, lengths: Any, same: bool) -> bool:
+def _holds_lengths(data: Any, headers: Any, count: int, lengths: Any, same: bool) -> bool:
     """Whether every header is ``$``, the length in ``count`` digits, CR; ``same`` when all lengths are equal."""
     left = lengths[:1] if same else lengths.astype(np.int32)
     for place in range(count, 0, -1):

@@ -53,15 +53,15 @@ class Discovery(threading.Thread):
 
     def run(self) -> None:
         store: SourceStore | None = None
-        pause_s, told = EVERY_S, ""
+        pause_s, logged = EVERY_S, ""
         while not self._stopped.wait(pause_s) and os.getppid() == self._parent:
             try:
                 store = store or self._open_store()
-                pause_s, told = self._walk(store), ""
+                pause_s, logged = self._walk(store), ""
             except BusError as error:
-                if str(error) != told:
+                if str(error) != logged:
                     log.warning("new queues are not found now: %s", error)
-                pause_s, told = EVERY_S, str(error)
+                pause_s, logged = EVERY_S, str(error)
             except Exception:
                 log.exception("looking for new queues met an unexpected error and goes on")
         if store is not None:

@@ -123,7 +123,7 @@ class Committer:
         """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
         if not sink:
             raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
-        self._say_moved(sink, run)
+        self._log_moved(sink, run)
         held = self._record(sink, batch, staged, query, span, run.epoch if run else 0)
         kept = {s.key for s in held}
         self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
@@ -136,7 +136,7 @@ class Committer:
                 self._append(queue, sink, batch, part)
         return held
 
-    def _say_moved(self, sink: str, run: Run | None) -> None:
+    def _log_moved(self, sink: str, run: Run | None) -> None:
         queue = self._options.queue
         if run is not None and run.before and queue is not None and queue not in run.before:
             log.warning(

@@ -45,16 +45,16 @@ final class Discovery implements AutoCloseable {
 
     private void run() {
         try (ReadStore store = new ReadStore(options)) {
-            String told = "";
+            String logged = "";
             while (!waited(everyMs)) {
                 try {
                     found.set(store.discover(accept, this::pace));
-                    told = "";
+                    logged = "";
                 } catch (BusException error) {
-                    if (!error.getMessage().equals(told)) {
+                    if (!error.getMessage().equals(logged)) {
                         LOG.warn("new queues are not found now: {}", error.getMessage());
                     }
-                    told = error.getMessage();
+                    logged = error.getMessage();
                 } catch (RuntimeException | Error error) {
                     LOG.warn("looking for new queues met an unexpected error and goes on", error);
                 }

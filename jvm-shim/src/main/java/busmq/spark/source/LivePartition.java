@@ -8,7 +8,7 @@ import org.apache.spark.sql.connector.read.InputPartition;
 /**
  * What one reader follows in a batch of real-time mode.
  *
- * @param pollMs how often it asks Redis while nothing rings
+ * @param pollMs how often it asks Redis while no push is signalled
  * @param pin whether the batch only says where the query begins, and ends at once
  */
 record LivePartition(List<Follow> queues, long pollMs, boolean pin) implements InputPartition {

@@ -24,13 +24,13 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 final class LivePlan {
     /** A slow start of a query may cost a reader a batch; this is no slow start any more. */
     private static final int STARVED_BATCHES = 3;
-    /** Polls of all readers of a query together, while nothing rings. */
+    /** Polls of all readers of a query together, while no push is signalled. */
     private static final long POLLS_PER_S = 15;
     private static final long MS_PER_S = 1000;
 
     private final ReadOptions options;
     private Map<String, Position> entries = Map.of();
-    private final Map<String, Set<String>> heard = new HashMap<>();
+    private final Map<String, Set<String>> readingExecutors = new HashMap<>();
     private int starved;
 
     LivePlan(ReadOptions options) {
@@ -70,7 +70,7 @@ final class LivePlan {
         for (PartitionOffset offset : offsets) {
             LiveOffset end = (LiveOffset) offset;
             ends.putAll(end.ends());
-            end.ends().keySet().forEach(queue -> heard.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
+            end.ends().keySet().forEach(queue -> readingExecutors.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
         }
         long missed = Arrays.stream(offsets).filter(offset -> !((LiveOffset) offset).asked()).count();
         starved = missed == 0 ? 0 : starved + 1;
@@ -84,7 +84,7 @@ final class LivePlan {
 
     /** The executors that have followed a queue. */
     Set<String> heardBy(String queue) {
-        return Set.copyOf(heard.getOrDefault(queue, Set.of()));
+        return Set.copyOf(readingExecutors.getOrDefault(queue, Set.of()));
     }
 
     private int readers() {

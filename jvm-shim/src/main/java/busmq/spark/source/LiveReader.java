@@ -21,7 +21,7 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
 import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
 
 /**
- * Follows some queues in real-time mode: sleeps until one of them rings, reads what came in one reply each, and asks now and then all the same.
+ * Follows some queues in real-time mode: sleeps until a push to one of them, reads what came in one reply each, and asks now and then all the same.
  *
  * <p>The gap: a Python reader ends with its batch, and is refused here.
  */
