@@ -100,7 +100,7 @@ def test_it_is_committed_with_outputs_and_a_plot_and_without_noise(path: Path) -
 
 
 @each_notebook
-def test_it_tells_nothing_of_the_machine_it_was_run_on(path: Path) -> None:
+def test_it_contains_nothing_of_the_machine_it_was_run_on(path: Path) -> None:
     texts = json.loads(path.read_text())
     for cell in texts["cells"]:
         for output in cell.get("outputs", []):

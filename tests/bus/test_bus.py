@@ -53,7 +53,7 @@ async def test_a_bus_may_be_opened_again_and_not_twice_at_once(open_bus: OpenBus
     assert not bus.online
 
 
-async def test_online_and_offline_are_told_also_to_coroutine_functions(open_bus: OpenBus) -> None:
+async def test_online_and_offline_call_coroutine_functions_too(open_bus: OpenBus) -> None:
     seen: list[Any] = []
 
     async def slowly(error: BusError | None) -> None:
@@ -183,7 +183,7 @@ def three() -> Any:
         yield group
 
 
-async def test_a_queue_tells_once_that_its_server_is_away(fresh: Fresh) -> None:
+async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -> None:
     heard: list[Exception] = []
     with RedisServer() as server:
         async with Bus(server.url) as bus, bus.queue(fresh()) as queue:

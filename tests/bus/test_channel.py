@@ -22,7 +22,7 @@ from tests.conftest import Fresh
 
 
 @pytest.mark.parametrize("first", ["connect", "listen"])
-async def test_both_sides_see_each_other_whoever_comes_first(open_bus: OpenBus, fresh: Fresh, first: str) -> None:
+async def test_both_sides_see_each_other_in_either_order_of_connecting(open_bus: OpenBus, fresh: Fresh, first: str) -> None:
     async with open_bus() as bus:
         one, two, seen_one, seen_two = pair(bus, fresh())
         await (one.connect() if first == "connect" else one.listen())
@@ -101,7 +101,7 @@ async def test_iterating_gets_every_message_and_ends_with_the_channel(open_bus: 
             assert not two.connected
 
 
-async def test_messages_wait_for_whoever_takes_them(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_messages_wait_until_they_are_taken(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
         name = fresh()
         one, two = await bus.channel(name).connect(), await bus.channel(name).listen()

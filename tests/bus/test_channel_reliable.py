@@ -178,7 +178,9 @@ async def test_a_killed_reader_is_followed_by_one_that_gets_the_rest_in_order(la
             await two.ack(9)
 
 
-async def test_the_sender_may_be_killed_and_nothing_it_was_told_is_stored_is_lost(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
+async def test_the_sender_may_be_killed_and_nothing_that_was_confirmed_as_stored_is_lost(
+    layout: str, request: pytest.FixtureRequest, fresh: Fresh
+) -> None:
     settings = where(layout, request.getfixturevalue)
     async with Bus(**settings) as bus:
         two = bus.channel(name := fresh())

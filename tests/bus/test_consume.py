@@ -105,7 +105,7 @@ async def test_an_ack_of_an_id_of_an_earlier_life_acks_nothing_of_this_one(open_
         await there.detach()
 
 
-async def test_nobody_acks_what_another_consumer_holds(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_consumer_cannot_ack_what_another_holds(open_bus: OpenBus, fresh: Fresh) -> None:
     name = fresh()
     async with open_bus() as bus, bus.queue(name) as holder, bus.queue(name) as other:
         await holder.push_many(range(3))
@@ -250,7 +250,7 @@ async def test_what_several_consumers_give_back_is_in_order_again(open_bus: Open
         assert await stored(queue) == [n for n in range(1, 31) if n not in (1, 9, 17)]
 
 
-async def test_a_consumer_that_waits_hears_that_another_gave_messages_back(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_waiting_consumer_gets_messages_that_another_gave_back(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, open_bus() as other:
         queue, there = bus.queue(name := fresh()), other.queue(name)
         await queue.attach(ttl_s=LONG_S)
@@ -381,7 +381,7 @@ async def test_a_consumer_that_waits_has_a_forgotten_lease_again_and_takes_at_on
             assert (await waiting).id == 2
 
 
-async def test_the_first_message_of_a_new_life_is_heard_by_who_had_its_id_without_hearing_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_the_first_message_of_a_new_incarnation_is_delivered_to_a_consumer_that_missed_its_id(open_bus: OpenBus, fresh: Fresh) -> None:
     name = fresh()
     async with open_bus() as bus, open_bus() as other, other.queue(name) as pusher, asyncio.timeout(UNTIL_S):
         queue = bus.queue(name)

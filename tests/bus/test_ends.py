@@ -118,7 +118,7 @@ async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: 
             await handling.wait()
 
 
-async def test_who_may_not_listen_hears_so_and_does_not_wait_for_ever(fresh: Fresh) -> None:
+async def test_a_user_that_may_not_subscribe_gets_an_error_and_does_not_wait_for_ever(fresh: Fresh) -> None:
     with RedisServer() as server:
         server.command("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
         with pytest.raises(Unauthorized):

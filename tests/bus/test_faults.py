@@ -196,7 +196,7 @@ async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(redis_se
             assert changes == ["online"]
 
 
-async def test_rights_that_go_under_a_ping_are_the_reason_that_is_told(fresh: Fresh) -> None:
+async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_named(fresh: Fresh) -> None:
     with RedisServer() as server, Proxy(server.port) as proxy:
         server.command("ACL", "SETUSER", "app", "on", ">pass-of-app", "~*", "&*", "+@all")
         offline: list[BusError | None] = []

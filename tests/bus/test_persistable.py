@@ -146,7 +146,7 @@ async def test_a_field_cannot_be_deleted_and_values_json_cannot_express_are_refu
         assert await stored(thing) == {b"a": b"null"}
 
 
-async def test_a_field_that_is_no_json_is_told_and_left_alone(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_field_that_is_no_json_is_reported_and_left_alone(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     async with open_bus() as bus:
         thing = bus.persist(fresh())
         await raw(thing, "HSET", "good", "1", "bad", "undefined")
@@ -308,7 +308,7 @@ async def test_leaving_the_bus_ends_the_keep_alive(open_bus: OpenBus, fresh: Fre
 # -- faults ---------------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_object_that_redis_lost_is_written_again_where_nobody_else_has(fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_object_that_redis_lost_is_written_again_unless_another_has_done_so(fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     with RedisServer() as server:
         async with Bus(server.url) as bus:
             thing = bus.persist(fresh(), ttl_s=1)

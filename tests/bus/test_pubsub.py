@@ -31,7 +31,7 @@ async def heard(pubsub: Pubsub, many: int) -> list[bytes]:
     return found
 
 
-async def test_whoever_subscribed_hears_what_is_published_the_publisher_too(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_every_subscriber_receives_what_is_published_the_publisher_too(open_bus: OpenBus, fresh: Fresh) -> None:
     name = fresh()
     async with open_bus() as here, open_bus() as there, here.pubsub(name) as first, there.pubsub(name) as second:
         for value, _ in VALUES:
@@ -40,7 +40,7 @@ async def test_whoever_subscribed_hears_what_is_published_the_publisher_too(open
             assert await heard(each, len(VALUES)) == [stored for _, stored in VALUES]
 
 
-async def test_one_publisher_is_heard_in_order(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_messages_of_one_publisher_arrive_in_order(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, bus.pubsub(fresh()) as pubsub:
         for n in range(1000):
             await pubsub.publish(n)
@@ -121,7 +121,7 @@ async def test_a_step_that_was_given_up_loses_nothing(redis_url: str, fresh: Fre
         assert await anext(messages) == Published(b"x")
 
 
-async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_tells_once(redis_url: str, fresh: Fresh) -> None:
+async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_warns_once(redis_url: str, fresh: Fresh) -> None:
     name = fresh()
     async with Bus(redis_url) as bus, bus.pubsub(name, most=10) as slow, bus.pubsub(name) as quick:
         told: list[Any] = []

@@ -21,7 +21,7 @@ async def test_messages_come_in_the_order_of_the_pushes(open_bus: OpenBus, fresh
         assert [message.json() async for message in queue.consume(max=50)] == list(range(50))
 
 
-async def test_a_message_of_a_new_life_is_heard_though_its_id_is_that_of_the_last_one_received(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_message_of_a_new_incarnation_is_delivered_though_its_id_is_that_of_the_last_one_received(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, asyncio.timeout(UNTIL_S):
         queue, listening = bus.queue(fresh()), asyncio.Event()
         await queue.attach(ttl_s=LONG_S)
@@ -57,7 +57,7 @@ async def test_attaching_creates_the_queue_or_joins_it_as_it_is(open_bus: OpenBu
         assert await queue.exists()
 
 
-async def test_an_attached_queue_lives_on_and_one_that_nobody_attaches_ends(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_attached_queue_stays_and_one_without_attachments_expires(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus:
         kept, left = bus.queue(fresh()), bus.queue(fresh())
         await kept.attach(ttl_s=4)
@@ -87,7 +87,7 @@ async def test_what_a_consumer_holds_lives_as_long_as_the_queue(open_bus: OpenBu
         assert await stored(kept) == [2, 3]
 
 
-async def test_a_queue_that_vanished_is_made_anew_by_whoever_is_attached(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_queue_that_vanished_is_created_again_by_a_client_that_is_attached(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, open_bus() as other:
         queue, there = bus.queue(fresh()), other.queue(fresh())
         await queue.attach(ttl_s=3, maxsize=5)

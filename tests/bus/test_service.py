@@ -98,7 +98,7 @@ async def test_an_error_may_be_a_text_or_an_object(open_bus: OpenBus, fresh: Fre
         assert caught.value.details["error"] == error
 
 
-async def test_nobody_who_serves_is_a_timeout_that_says_so(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_request_without_a_provider_is_a_timeout_that_says_so(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, bus.service(fresh("svc")) as service:
         await service.connect(timeout_ms=30)
         with pytest.raises(RequestTimeout, match=r"within 30 ms\. Is a provider serving"):
@@ -109,7 +109,7 @@ async def test_nobody_who_serves_is_a_timeout_that_says_so(open_bus: OpenBus, fr
             await anext(service.stream(1))
 
 
-async def test_a_reply_that_comes_too_late_or_unasked_disturbs_nobody(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reply_that_comes_too_late_or_unasked_is_dropped(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         with pytest.raises(RequestTimeout):
             await service.request("early", timeout_ms=200)
@@ -229,7 +229,7 @@ async def test_requests_that_came_before_the_provider_are_served(open_bus: OpenB
         assert await asyncio.gather(*asked) == [0, -1, -2]
 
 
-async def test_disconnecting_waits_for_replies_and_tells_those_it_leaves(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_disconnecting_waits_for_replies_and_fails_the_requests_that_are_left(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
         asked = asyncio.ensure_future(service.request(1))
         leaving = asyncio.ensure_future(service.disconnect(grace_ms=LONG_MS))

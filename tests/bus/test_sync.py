@@ -78,7 +78,7 @@ def test_handlers_may_call_the_bus(redis_url: str, fresh: Fresh) -> None:
         assert heard.get(timeout=UNTIL_S) == ("x", 0)
 
 
-def test_a_handler_that_is_taken_off_hears_nothing(redis_url: str, fresh: Fresh) -> None:
+def test_a_handler_that_is_removed_is_not_called(redis_url: str, fresh: Fresh) -> None:
     heard: list[str] = []
     with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
         handler = queue.on("message", lambda message: heard.append(message.text))

@@ -40,9 +40,7 @@ async def test_a_program_that_leaves_messages_in_a_queue_of_npm_is_warned_once(
         assert life.given_to(keys.messages)
 
 
-async def test_nobody_is_warned_who_leaves_nothing_or_has_asked_for_a_short_life(
-    redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_warning_without_messages_or_where_a_short_ttl_was_asked_for(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     async with Bus(redis_url) as bus:
         asked, drained, unread = bus.queue(fresh()), bus.queue(fresh()), bus.queue(fresh())
         await asked.attach(ttl_s=30)

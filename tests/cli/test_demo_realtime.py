@@ -25,7 +25,7 @@ def jar() -> None:
     module.built()
 
 
-def test_every_order_arrives_once_in_order_and_a_picture_tells_how_long_they_took(tmp_path: Path) -> None:
+def test_every_order_arrives_once_in_order_and_a_plot_shows_how_long_they_took(tmp_path: Path) -> None:
     run = [*COMMAND, "demo", "realtime", "--seconds", "1", "--json", "--output", "plot.png"]
     done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ def serving(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], int]:
     return found, int(re.findall(r":(\d+)/", found["url"])[0])
 
 
-def test_it_serves_the_bus_and_leaves_when_told(start: Start, fresh: Fresh, secrets: Path) -> None:
+def test_it_serves_the_bus_and_ends_at_a_signal(start: Start, fresh: Fresh, secrets: Path) -> None:
     for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
         process = start("serve", "--listen", "127.0.0.1:0", "--path", "/the/bus", "--secrets", str(secrets), "--json")
         found, port = serving(process)
@@ -66,7 +66,7 @@ def test_it_serves_the_bus_and_leaves_when_told(start: Start, fresh: Fresh, secr
         assert SECRET not in err.decode()
 
 
-def test_without_secrets_one_is_made_for_the_run_and_told_on_stderr_only(start: Start) -> None:
+def test_without_secrets_one_is_made_for_the_run_and_printed_on_stderr_only(start: Start) -> None:
     secrets = []
     for _ in range(2):
         process = start("serve", "--listen", "127.0.0.1:0", "--json")

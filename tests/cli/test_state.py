@@ -76,7 +76,7 @@ def test_info_of_a_server_names_what_endangers_messages(busmq: Busmq) -> None:
         assert "warning" not in text.text
 
 
-def test_embedded_serves_until_it_is_told_to_stop(busmq: Busmq, start: Start, tmp_path: Path) -> None:
+def test_embedded_serves_until_a_signal_stops_it(busmq: Busmq, start: Start, tmp_path: Path) -> None:
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
         process = start("embedded", "--json", "--dir", str(tmp_path / "bus"), "--aof", url=None)
         server = json.loads(line_of(process))

@@ -19,14 +19,14 @@ from tests.conftest import Fresh, link_to
 
 
 @pytest.mark.parametrize("n", [1, 999_999_999])
-def test_an_order_tells_its_number_and_time_also_in_base64_and_as_spark_writes_it(n: int) -> None:
+def test_an_order_carries_its_number_and_time_also_in_base64_and_as_spark_writes_it(n: int) -> None:
     value = order(n, 123_456_789_012_345, 100)
     assert len(value) == 100
     spark = json.dumps({"n": n, "at": 123_456_789_012_345, "gross": 1.5}).encode()
     assert [read(value), read(base64.b64encode(value)), read(spark)] == [(n, 123_456_789_012_345)] * 3
 
 
-def test_orders_that_are_missing_come_twice_or_late_are_told_apart() -> None:
+def test_orders_that_are_missing_come_twice_or_late_are_distinguished() -> None:
     arrived = Arrived()
     for n in (1, 2, 2, 5, 3, 20_000):
         arrived.add(n, 100)

@@ -106,7 +106,7 @@ def test_an_ack_of_an_earlier_incarnation_drops_nothing(run: Run, born: Born, re
     assert run(state.subscriptions([keys])) == [{}]
 
 
-def test_an_ack_to_a_life_that_a_peer_began_and_nobody_named_drops_nothing(run: Run, born: Born, redis: Redis) -> None:
+def test_an_ack_to_an_incarnation_that_a_peer_began_without_a_token_drops_nothing(run: Run, born: Born, redis: Redis) -> None:
     keys, before = born()
     redis("DEL", *keys.shared)
     redis("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0)
@@ -225,7 +225,7 @@ def test_in_a_list_with_holes_an_ack_still_drops_exactly_what_it_covers(link: Li
 
 
 @pytest.mark.parametrize(("start", "expected"), [("earliest", 2), ("latest", 6), (4, 4)])
-def test_a_new_subscription_starts_where_it_was_told_to(run: Run, born: Born, start: str | int, expected: int) -> None:
+def test_a_new_subscription_starts_at_its_starting_offset(run: Run, born: Born, start: str | int, expected: int) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"x"] * 6))
     run(queue.pop(keys, most=2))

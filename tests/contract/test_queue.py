@@ -120,7 +120,7 @@ def test_a_value_is_stored_as_the_bytes_it_is(run: Run, born: Born, value: bytes
     assert [m.value for m in run(queue.index(keys, 0, 9))] == [value, b"before", value, b"after"]
 
 
-def test_a_push_to_a_queue_nobody_attached_stores_nothing(run: Run, redis: Redis, fresh_keys: FreshKeys) -> None:
+def test_a_push_to_a_queue_that_is_not_attached_stores_nothing(run: Run, redis: Redis, fresh_keys: FreshKeys) -> None:
     keys = fresh_keys()
     with pytest.raises(QueueMissing):
         run(queue.push(keys, b"x"))

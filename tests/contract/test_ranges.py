@@ -23,7 +23,7 @@ def test_a_queue_that_does_not_exist_is_probed_as_nothing(run: Run, fresh_keys: 
     assert run(ranges.probe(fresh_keys(), 1)) == ("", 0, 0, Sizes())
 
 
-def test_a_probe_tells_the_incarnation_the_oldest_id_and_how_long_values_are_there(run: Run, born: Born) -> None:
+def test_a_probe_has_the_incarnation_the_oldest_id_and_how_long_values_are_there(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (9000, 1, 2, 3, 40, 5)]))
     run(queue.pop(keys))
@@ -40,7 +40,7 @@ def test_a_probe_far_from_the_head_looks_at_a_few_values_only(run: Run, born: Bo
     assert run(ranges.probe(keys, 3)) == (there.born, 1, 6, Sizes(1, 7, 70))
 
 
-def test_a_probe_of_a_queue_that_nobody_named_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
+def test_a_probe_of_a_queue_without_a_born_token_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
     keys = fresh_keys()
     redis("HSET", keys.metadata, "ttl", 30)
     redis("RPUSH", keys.messages, 5, "x")

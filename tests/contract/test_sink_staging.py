@@ -97,7 +97,7 @@ def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_rec
     assert run(sink.recorded(name, 4)) == (one,)
 
 
-def test_a_record_of_an_older_version_is_told_by_its_counts(run: Run, fresh: Fresh, redis: Redis) -> None:
+def test_a_record_of_an_older_version_is_recognized_by_its_counts(run: Run, fresh: Fresh, redis: Redis) -> None:
     name, one = fresh("sink"), Staged("q", 0, "k1", ((2, 1),), 5)
     redis("HSET", sink_record(name), "batch", 4, "manifest", '{"v":1,"lists":[["q",0,"k0",[[1,2]]]]}', "query", "q")
     assert run(sink.record(name, 4, [one], "q", "a:1"))[0].key == "k0"

@@ -70,7 +70,7 @@ def test_counters_are_the_raw_ids_given(run: Run, born: Born, fresh_keys: FreshK
     assert run(state.counters([keys, fresh_keys()])) == [b"2", None]
 
 
-def test_a_mark_tells_messages_of_the_same_id_apart(run: Run, born: Born) -> None:
+def test_a_mark_distinguishes_messages_of_the_same_id(run: Run, born: Born) -> None:
     marks = set()
     for value in (b"a", b"b", b"x" * 2000 + b"a", b"x" * 2000 + b"b", b"a" + b"x" * 2000, b"", b"x" * 2000, b"x" * 2001):
         keys, _ = born()
@@ -155,7 +155,7 @@ def test_keeping_alive_renews_every_key_by_the_stored_ttl_and_ours_for_longer(ru
     assert redis("EXISTS", keys.lease("")) == 0
 
 
-def test_keeping_alive_tells_the_missing_and_the_taken_from_the_alive(run: Run, born: Born, fresh_keys: FreshKeys, redis: Redis) -> None:
+def test_keeping_alive_distinguishes_missing_and_taken_from_living(run: Run, born: Born, fresh_keys: FreshKeys, redis: Redis) -> None:
     (mine, _), (taken, _), (free, _), missing = born(), born(), born(), fresh_keys()
     run(state.lease([mine, taken], "s", "me", 60_000, ["", ""]))
     redis("SET", taken.lease("s"), "you")

@@ -58,7 +58,7 @@ def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: 
         assert told == min(open_, default=id + 1) - 1  # and none that is allowed is held back
 
 
-def test_what_redis_was_not_told_stays_due() -> None:
+def test_what_was_not_sent_to_redis_stays_due() -> None:
     acks = Acks()
     acks.seen(1, waits=True)
     acks.ack(1)

@@ -194,7 +194,7 @@ def test_defaults_of_a_class_are_not_saved_and_come_back_when_a_load_finds_nothi
 
 
 @pytest.mark.parametrize("noticed", ["by a touch", "by the save"])
-def test_an_object_that_vanished_is_written_again_where_nobody_else_has(noticed: str) -> None:
+def test_an_object_that_vanished_is_written_again_unless_another_has_done_so(noticed: str) -> None:
     redis, fields = Hash(), Fields({})
     for name in NAMES:
         fields.assign(name, 1)
@@ -209,7 +209,7 @@ def test_an_object_that_vanished_is_written_again_where_nobody_else_has(noticed:
     assert redis.stored == {"a": b"2", "b": b"1", "c": b'"somebody else\'s"'}
 
 
-def test_a_misfit_is_told_once_kept_apart_and_replaced_only_by_an_assignment() -> None:
+def test_a_misfit_is_reported_once_kept_apart_and_replaced_only_by_an_assignment() -> None:
     redis, fields = Hash(), Fields({})
     redis.stored = {"good": b"1", "bad": b"undefined"}
     assert loaded(fields, redis) == {"bad": "JSON"}

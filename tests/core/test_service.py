@@ -135,7 +135,7 @@ def test_an_exception_with_a_stack_has_the_keys_in_the_order_of_npm() -> None:
 @pytest.mark.parametrize(
     ("error", "text"), [("bad", "bad"), ({"message": "boom"}, "boom"), ({"message": ""}, '{"message": ""}'), ({"ä": 1}, '{"ä": 1}'), (5, "5")]
 )
-def test_the_error_of_a_provider_is_told_in_words(error: Any, text: str) -> None:
+def test_the_error_of_a_provider_is_passed_on_as_text(error: Any, text: str) -> None:
     assert error_text(error) == text
 
 

@@ -32,7 +32,7 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
-async def test_a_call_takes_no_more_work_while_others_dawdle_or_never_read(fresh: Fresh, redis_url: str) -> None:
+async def test_a_call_takes_no_more_work_while_other_clients_are_slow_or_never_read(fresh: Fresh, redis_url: str) -> None:
     many, full = 100, fresh("full")
     limits = Limits(connections_per_address=1000, handshake_s=600, send_s=600, kernel_bytes=32_768, in_flight_bytes=131_072)
     keyring = Keyring.single(SECRET)
@@ -48,7 +48,7 @@ async def test_a_call_takes_no_more_work_while_others_dawdle_or_never_read(fresh
     assert beset < alone * 1.2
 
 
-async def test_those_who_dawdle_or_never_read_are_cut_off_and_cost_little(served: Served, fresh: Fresh, redis_url: str) -> None:
+async def test_clients_that_are_slow_or_never_read_are_cut_off_and_cost_little(served: Served, fresh: Fresh, redis_url: str) -> None:
     full = fresh("full")
     async with all_closed(), Bus(redis_url) as bus, bus.queue(full) as queue:
         peer = await honest(served.port, fresh())
@@ -92,7 +92,7 @@ async def test_what_is_not_worked_off_is_not_read_either(served: Served, fresh: 
     assert peak < before + 10 * 10 * MIB
 
 
-async def test_whoever_never_begins_to_speak_tls_is_cut_off(redis_url: str, tmp_path: Path) -> None:
+async def test_a_client_that_never_begins_its_tls_handshake_is_cut_off(redis_url: str, tmp_path: Path) -> None:
     tls, limits = Authority.in_(tmp_path).server_context("localhost"), Limits(handshake_s=0.3)
     async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
         silent = [await Raw.dial(server.port) for _ in range(20)]

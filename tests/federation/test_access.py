@@ -111,7 +111,7 @@ async def test_no_key_but_its_own_is_reached_through_a_persisted_object(federati
         assert (await thing.call("pwrite", key, {}))[0]["code"] == "BUSMQ_CONFIG"
 
 
-async def test_notifications_are_heard_by_all_of_queues_they_may_use_and_sent_by_admins(federation: Serve, fresh: Fresh) -> None:
+async def test_notifications_reach_all_who_may_use_the_queue_and_are_sent_by_admins(federation: Serve, fresh: Fresh) -> None:
     async with federation(ring(read=["mine-*"])) as (bus, server), Wire(server) as wire:
         news = await wire.open("pubsub", "bus:notifications")
         await news.listen("message", "subscribed")
@@ -235,7 +235,7 @@ async def test_a_service_of_ours_is_served_and_asked_through_the_server(federati
         assert (await requester.call("isConnected"), await provider.call("isServing")) == ([True], [True])
 
 
-async def test_a_service_of_an_npm_client_has_no_name_and_is_told_so(federation: Serve) -> None:
+async def test_a_service_of_an_npm_client_has_no_name_and_is_refused_with_that_reason(federation: Serve) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel = wire.channel()
         await wire.send(channel, b'{"type":"service","methods":["on","connect"]}')

@@ -69,7 +69,7 @@ async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connectio
         assert connection.deferred == 0
 
 
-async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_heard_of_it(fresh: Fresh) -> None:
+async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_had_the_error(fresh: Fresh) -> None:
     with RedisServer() as redis:
         async with Bus(redis.url) as bus, bus.queue(fresh()) as stored, FederationServer(bus, Keyring.single(SECRET)) as server, Wire(server) as wire:
             await stored.push("kept")
@@ -137,7 +137,7 @@ async def test_text_messages_are_read_as_npms_server_reads_them(federation: Serv
         assert session._object.name == name
 
 
-async def test_who_waits_for_another_reliable_reader_of_a_channel_is_told_and_let_in_when_that_one_ends(federation: Serve, fresh: Fresh) -> None:
+async def test_a_second_reliable_reader_of_a_channel_gets_a_notice_and_is_admitted_when_the_first_one_ends(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (bus, server), Wire(server) as wire:
         chat = await wire.open("channel", fresh())
         await chat.listen("connect", "error")

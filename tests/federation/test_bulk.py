@@ -186,7 +186,7 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
         (Frame(Kind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
     ],
 )
-def test_a_message_that_is_no_frame_is_told_apart(message: Any, found: str) -> None:
+def test_a_message_that_is_no_frame_is_recognized(message: Any, found: str) -> None:
     with pytest.raises(WireError, match=found):
         frames.decode(message)
 
@@ -291,7 +291,7 @@ def test_arguments_and_results_of_any_other_form_are_a_wire_error(name: str, hea
         ("ack", [{"q": ["born", 1, "mark", None]}, ""]),
     ],
 )
-def test_arguments_of_the_wrong_type_are_told(name: str, head: Any) -> None:
+def test_arguments_of_the_wrong_type_are_an_error(name: str, head: Any) -> None:
     with pytest.raises(WireError, match="arguments or a result of another form"):
         OPERATIONS[name].decode_arguments(head)
 

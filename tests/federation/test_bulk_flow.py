@@ -225,7 +225,7 @@ def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct:
     [b"", b"\x09" + bytes(20), Frame(Kind.REPLY, 1, 1).encode(), Frame(Kind.CREDIT, 1, -5).encode(), Frame(Kind.CREDIT, 1, "much").encode()],
     ids=["empty", "no such frame", "a reply", "credit below 0", "no number"],
 )
-def test_who_breaks_the_rules_is_cut_off_and_nobody_else(peer: Peer, store: FederatedStore, message: bytes, fresh: Fresh) -> None:
+def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, store: FederatedStore, message: bytes, fresh: Fresh) -> None:
     peer.socket.send(message)
     with pytest.raises(FederationLost, match="code 1008"):
         peer.next()
@@ -292,7 +292,7 @@ def tls(port: int, authority: Authority, host: str) -> Iterator[TlsProxy]:
         yield proxy
 
 
-def test_tls_trusts_whom_it_is_told_to_trust(here: Site, direct: RedisStore, tmp_path: Path, fresh: Fresh) -> None:
+def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStore, tmp_path: Path, fresh: Fresh) -> None:
     ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
     with tls(here.port, ours, "localhost") as proxy:
         named, numbered = (f"wss://{host}:{proxy.port}/bus" for host in ("localhost", "127.0.0.1"))

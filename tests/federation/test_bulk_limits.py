@@ -158,7 +158,7 @@ def test_a_queue_without_a_name_is_none(store: FederatedStore) -> None:
             ask()
 
 
-def test_what_nobody_foresaw_is_an_error_of_the_call_alone(
+def test_an_unexpected_exception_is_an_error_of_the_call_alone(
     store: FederatedStore, here: Site, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.keys("q")

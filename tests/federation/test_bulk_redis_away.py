@@ -132,7 +132,7 @@ def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest
         store.close()
 
 
-def test_what_is_listened_to_meanwhile_is_heard_once_redis_is_back(
+def test_what_is_subscribed_meanwhile_is_notified_once_redis_is_back(
     wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_subscriptions, "CONFIRM_S", 0.1)
@@ -152,7 +152,7 @@ def test_what_is_listened_to_meanwhile_is_heard_once_redis_is_back(
     assert ask("wait", 60_000)
 
 
-def test_a_bell_tries_again_when_redis_was_away(store: FederatedStore, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_notifier_tries_again_when_redis_was_down(store: FederatedStore, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, calls = RedisStore.locate, []
 
     def away(self: RedisStore, queues: Any) -> Any:

@@ -61,7 +61,7 @@ def test_values_of_every_kind_come_through(store: Store, fresh: Fresh) -> None:
     assert read(store, filled(store, fresh(), values)) == list(enumerate(values, 1))
 
 
-def test_a_range_of_another_life_or_with_gone_messages_is_told(store: Store, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_range_of_another_incarnation_or_with_missing_messages_is_an_error(store: Store, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(store, fresh(), [b"%d" % i for i in range(100)])
     with pytest.raises(QueueRecreated):
         read(store, replace(part, born="another"))
@@ -190,7 +190,7 @@ def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisSto
         direct.record(fresh("sink"), 0, [Staged(queue, 0, key, ((1000, 30),))])
 
 
-def test_a_push_rings_the_bell_of_an_idle_reader(store: Store, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_push_wakes_an_idle_reader(store: Store, direct: RedisStore, fresh: Fresh) -> None:
     queue, other, notified = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
     notifier: PushNotifiers = store.push_notifiers(notified)[0] if isinstance(store, FederatedStore) else RedisPushNotifiers(store, notified)
     notifier.listen([queue])

@@ -121,7 +121,7 @@ async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(re
             await anext(queue.consume())
 
 
-async def test_tls_trusts_whom_it_is_told_to_trust(redis_url: str, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_trusts_the_authority_that_it_is_given(redis_url: str, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
     ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
@@ -158,7 +158,7 @@ async def test_a_server_that_went_silent_is_found_by_the_heartbeat(redis_url: st
         assert await queue.push("after it") == 1
 
 
-async def test_who_waits_while_the_bus_is_left_is_told_and_a_bus_may_be_entered_again(redis_url: str, fresh: Fresh) -> None:
+async def test_what_waits_while_the_bus_is_left_fails_and_a_bus_may_be_entered_again(redis_url: str, fresh: Fresh) -> None:
     async with Bus(federate="ws://127.0.0.1:1/bus", federate_secret=SECRET) as bus:
         waiting = [asyncio.ensure_future(bus.federate(bus.queue(fresh())).count()) for _ in range(2)]
         await until(lambda: bus._links._pools and len(asyncio.all_tasks()) > 6)

@@ -76,7 +76,7 @@ async def test_many_messages_in_a_few_bytes_are_read_as_they_are_taken(federatio
         assert {*taken} == {size}
 
 
-async def test_who_ends_behind_compressed_messages_is_heard_to_the_last(federation: Serve, fresh: Fresh) -> None:
+async def test_what_was_sent_compressed_before_a_close_is_received_to_the_last(federation: Serve, fresh: Fresh) -> None:
     async with federation(compression=True) as (bus, server), bus.queue(fresh()) as queue:
         settings: dict[str, Any] = {"federate_secret": SECRET, "federate_sockets": 1, "federate_compression": True}
         async with Bus(federate=server.url, **settings) as far, far.federate(far.queue(queue.name)) as same:

@@ -19,7 +19,7 @@ from tests.federation.tools import SECRET, Wire
 SUBSCRIBE = [listen("message"), listen("error"), b'{"method":"subscribe","arguments":[{}]}\n']
 
 
-async def test_whoever_waits_for_room_is_told_that_the_peer_is_gone() -> None:
+async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
     async def sent(_: bytes) -> None:
         await asyncio.Event().wait()
 
@@ -72,7 +72,7 @@ async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all
         assert connection.pubsub_bytes == 0
 
 
-async def test_a_listener_that_reads_late_hears_what_was_kept_in_order_and_how_much_was_not(federation: Serve, fresh: Fresh) -> None:
+async def test_a_listener_that_reads_late_gets_what_was_kept_in_order_and_the_count_of_the_rest(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (bus, server), Wire(server) as wire, bus.pubsub(fresh()) as news:
         listener = await wire.open("pubsub", news.name)
         await listener.listen("message", "error", "subscribed")

@@ -120,7 +120,7 @@ def test_a_browser_must_come_from_a_listed_origin(origins: tuple[str, ...], expe
 
 
 @pytest.mark.parametrize("path", ["bus", "", "/bus?x", "/bus#x", "/b us", "/healthz", "/metrics", "/é"])
-def test_a_path_that_nobody_could_ask_for_is_an_error(path: str) -> None:
+def test_a_path_that_no_client_could_ask_for_is_an_error(path: str) -> None:
     with pytest.raises(ConfigError):
         HandshakePolicy(POLICY.keyring, path)
 

@@ -35,7 +35,7 @@ async def page(port: int, path: str) -> int:
     return status
 
 
-async def test_connections_that_never_finish_their_handshake_keep_nobody_out(federation: Serve) -> None:
+async def test_connections_that_never_finish_their_handshake_keep_no_other_out(federation: Serve) -> None:
     async with federation(limits=Limits(connections=3, connections_per_address=3, handshakes=5)) as (_, server):
         idle = [await Raw.dial(server.port) for _ in range(40)]
         await until(lambda: len(server._listener._pending) == 5)

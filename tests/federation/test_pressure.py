@@ -219,7 +219,7 @@ async def test_a_message_longer_than_allowed_ends_the_socket(federation: Serve, 
         assert await (await other.open("queue", fresh())).call("isAttached") == [False]
 
 
-async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_told(federation: Serve, fresh: Fresh) -> None:
+async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_reported(federation: Serve, fresh: Fresh) -> None:
     async with federation(limits=Limits(message_bytes=10_000)) as (bus, server), Wire(server) as wire, bus.queue(fresh()) as owner:
         await owner.push_many(["short", "é" * 6000, "behind"])
         queue = await wire.open("queue", owner.name)

@@ -64,7 +64,7 @@ async def test_ready_comes_alone_then_the_methods_in_the_order_asked_for(federat
         assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_message(methods).encode()]
 
 
-async def test_a_method_that_nobody_has_gets_its_number_and_is_refused_when_called(federation: Serve, fresh: Fresh) -> None:
+async def test_an_unknown_method_gets_its_number_and_is_refused_when_called(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel = wire.channel()
         await wire.send(channel, STRANGE % fresh().encode())
@@ -151,7 +151,7 @@ async def test_what_is_called_before_attaching_waits_for_it(federation: Serve, f
         assert await queue.event("message") == ["early", 1]
 
 
-async def test_once_is_told_once_and_several_listeners_all(federation: Serve, fresh: Fresh) -> None:
+async def test_once_is_called_once_and_several_listeners_all(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         queue, once = await wire.open("queue", fresh()), []
         await queue.send("attach", {})
@@ -164,7 +164,7 @@ async def test_once_is_told_once_and_several_listeners_all(federation: Serve, fr
         assert once == [("a", 1)]
 
 
-async def test_an_error_that_nobody_listens_to_is_dropped(federation: Serve, fresh: Fresh) -> None:
+async def test_an_error_without_a_listener_is_dropped(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         for _ in range(2):
@@ -315,7 +315,7 @@ async def test_a_throttled_consumption_can_be_stopped_and_begun_again(federation
         assert await queue.event("message") == ["held", 1]
 
 
-async def test_who_does_not_want_to_wait_for_another_reliable_consumer_is_told(federation: Serve, fresh: Fresh) -> None:
+async def test_a_consumer_that_does_not_wait_for_another_reliable_one_gets_an_error(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire, Wire(server) as other:
         name = fresh()
         first, second = await wire.open("queue", name), await other.open("queue", name)

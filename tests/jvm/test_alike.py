@@ -82,21 +82,21 @@ def test_an_option_means_the_same(probe: Probe, cls: type[Any], name: str, text:
 
 
 @pytest.mark.parametrize(("cls", "name", "text", "expected"), [row for row in BAD if row[1] != "subscribePattern"])
-def test_a_bad_value_is_told_in_the_same_words(probe: Probe, cls: type[Any], name: str, text: str, expected: str) -> None:
+def test_a_bad_value_has_the_same_error_text(probe: Probe, cls: type[Any], name: str, text: str, expected: str) -> None:
     ours, theirs = both(probe, cls, {**required(cls), name: text})
     assert ours == theirs
     assert expected in theirs
 
 
 @pytest.mark.parametrize("given", SPECIAL)
-def test_a_conflict_of_options_or_a_misspelt_one_is_told_in_the_same_words(probe: Probe, given: dict[str, str]) -> None:
+def test_a_conflict_of_options_or_a_misspelt_one_has_the_same_error_text(probe: Probe, given: dict[str, str]) -> None:
     ours, theirs = both(probe, ReadOptions, given)
     if "known are" in ours:  # federation is among them there
         ours, theirs = (said.partition("known are")[0] for said in (ours, theirs))
     assert ours == theirs
 
 
-def test_federation_is_told_to_be_at_home_in_the_other_format(probe: Probe) -> None:
+def test_federation_is_refused_with_the_name_of_the_other_format(probe: Probe) -> None:
     with pytest.raises(Refused, match=r"BUSMQ_CONFIG.*'federation\.url'.*use format\(\"busmq\"\)"):
         probe("read", "", options={**READ, "federation.url": "wss://h/bus"})
 
@@ -120,7 +120,7 @@ def test_federation_is_told_to_be_at_home_in_the_other_format(probe: Probe) -> N
         {"redis.url": "redis://a,rediss://b", "redis.layout": "cluster"},
     ],
 )
-def test_a_bad_address_is_told_in_the_same_words_before_anything_is_connected(probe: Probe, given: dict[str, str]) -> None:
+def test_a_bad_address_has_the_same_error_text_before_anything_is_connected(probe: Probe, given: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as ours:
         address(parse(RedisOptions, given))
     with pytest.raises(Refused) as theirs:
@@ -128,7 +128,7 @@ def test_a_bad_address_is_told_in_the_same_words_before_anything_is_connected(pr
     assert str(theirs.value) == str(ours.value).replace(", rediss://… or unix:///path", " or rediss://…")
 
 
-def test_a_unix_socket_is_told_to_be_at_home_in_the_other_format(probe: Probe) -> None:
+def test_a_unix_socket_is_refused_with_the_name_of_the_other_format(probe: Probe) -> None:
     with pytest.raises(Refused, match=r"BUSMQ_CONFIG.*unix socket"):
         probe("open", "", options={"redis.url": "unix:///tmp/s"})
 

@@ -147,7 +147,7 @@ def test_a_user_without_the_right_to_run_a_script_is_unauthorized(probe: Probe) 
             links.run_all([push(QueueKeys("q"), "v")])
 
 
-def test_the_rights_of_the_page_do_and_without_subscribe_only_the_bell_is_silent(probe: Probe) -> None:
+def test_the_rights_of_the_page_are_enough_and_without_subscribe_only_notifications_are_missing(probe: Probe) -> None:
     with RedisServer() as server:
         for missing, rings in (("+ping", True), ("-subscribe", False)):
             server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), missing)
@@ -213,7 +213,7 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options(probe: Probe) 
 
 
 @pytest.mark.slow
-def test_a_link_and_its_bell_follow_the_master_through_a_failover(probe: Probe) -> None:
+def test_a_link_and_its_push_notifier_follow_the_master_through_a_failover(probe: Probe) -> None:
     with SentinelGroup(password="right") as group:
         links = probe.open(",".join(group.urls), redis_layout="sentinel", redis_sentinelMaster=group.name, redis_password="right")
         links.run_all([call("SET", "a", "before")])
@@ -309,7 +309,7 @@ def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(probe:
 # PushNotifiers
 
 
-def test_a_push_rings_the_bell_at_once_and_another_queue_does_not(probe: Probe, redis_server: RedisServer, fresh: Fresh) -> None:
+def test_a_push_is_signalled_at_once_and_one_to_another_queue_is_not(probe: Probe, redis_server: RedisServer, fresh: Fresh) -> None:
     links, name = probe.open(redis_server.url), fresh()
     links.listen(**{name: 0})
     assert links.rings(10_000), "a subscription that is new rings"
@@ -320,7 +320,7 @@ def test_a_push_rings_the_bell_at_once_and_another_queue_does_not(probe: Probe, 
     assert probe.answer() is True
 
 
-def test_a_bell_rings_again_when_redis_was_away(probe: Probe) -> None:
+def test_a_push_notifier_signals_again_after_redis_was_down(probe: Probe) -> None:
     with RedisServer() as server:
         links = probe.open(server.url)
         links.listen(q=0)
@@ -332,7 +332,7 @@ def test_a_bell_rings_again_when_redis_was_away(probe: Probe) -> None:
         assert links.rings(30_000)
 
 
-def test_a_bell_in_silence_keeps_its_connection(probe: Probe) -> None:
+def test_an_idle_push_notifier_keeps_its_connection(probe: Probe) -> None:
     with RedisServer() as server:
         links = probe.open(server.url)
         links.listen(q=0)

@@ -18,7 +18,7 @@ def at(proxy: TlsProxy) -> str:
     return f"rediss://127.0.0.1:{proxy.port}"
 
 
-def test_a_server_of_the_own_authority_is_trusted_and_its_bell_rings(probe: Probe, plain_tls: TlsProxy, authority: Authority) -> None:
+def test_a_server_of_the_own_authority_is_trusted_and_its_pushes_are_signalled(probe: Probe, plain_tls: TlsProxy, authority: Authority) -> None:
     links = probe.open(at(plain_tls), redis_tls_ca=str(authority.file))
     assert links.run_all([call("ECHO", "x" * 100_000), *PING]) == ["x" * 100_000, "PONG"]
     links.listen(q=0)
@@ -47,7 +47,9 @@ def test_a_key_in_the_file_of_its_certificate_needs_no_option(probe: Probe, mutu
     assert links.run_all(PING) == ["PONG"]
 
 
-def test_without_the_certificate_that_the_server_wants_the_error_names_the_option(probe: Probe, mutual_tls: TlsProxy, authority: Authority) -> None:
+def test_without_the_certificate_that_the_server_requires_the_error_names_the_option(
+    probe: Probe, mutual_tls: TlsProxy, authority: Authority
+) -> None:
     with pytest.raises(Refused, match=r"redis\.tls\.certificate"):
         probe.open(at(mutual_tls), redis_tls_ca=str(authority.file)).run_all(PING)
 
@@ -69,6 +71,6 @@ def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checke
         assert unchecked.run_all(PING) == ["PONG"]
 
 
-def test_a_port_that_speaks_no_tls_is_told_as_such(probe: Probe, redis_server: RedisServer, authority: Authority) -> None:
+def test_a_port_without_tls_is_named_as_such(probe: Probe, redis_server: RedisServer, authority: Authority) -> None:
     with pytest.raises(Refused, match="TLS"):
         probe.open(f"rediss://127.0.0.1:{redis_server.port}", redis_tls_ca=str(authority.file)).run_all(PING)

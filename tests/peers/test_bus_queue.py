@@ -141,7 +141,7 @@ async def test_metadata_ttl_and_end_are_shared(node: Side, fresh: Fresh) -> None
         assert not await node("exists", ours)
 
 
-async def test_discoverable_queues_are_announced_alike_and_heard_by_the_other(node: Side, fresh: Fresh) -> None:
+async def test_discoverable_queues_are_announced_alike_and_received_by_the_other(node: Side, fresh: Fresh) -> None:
     ours, theirs = fresh("disc-é"), fresh("disc")
     await asyncio.to_thread(node.peer.call, "pubsubSubscribe", name="bus:notifications")
     async with node.bus() as bus:

@@ -64,7 +64,9 @@ async def both(peer: Peer, place: dict[str, Any], name: str) -> AsyncIterator[tu
 
 @pytest.mark.parametrize("ours", ["connect", "listen"])
 @pytest.mark.parametrize("first", ["we", "node"])
-async def test_both_see_each_other_and_talk_whoever_comes_first(peer: Peer, place: dict[str, Any], fresh: Fresh, first: str, ours: str) -> None:
+async def test_both_see_each_other_and_talk_in_either_order_of_connecting(
+    peer: Peer, place: dict[str, Any], fresh: Fresh, first: str, ours: str
+) -> None:
     theirs = "listen" if ours == "connect" else "connect"
     async with both(peer, place, fresh()) as (bus, node):
         channel = bus.channel(node.name)

@@ -208,7 +208,7 @@ async def test_a_persisted_object_of_node_behind_our_server(npm: None, redis_url
         assert await node.do("fedGet", **{"as": "p2", "names": ["f1"]}) == ["changed here"]
 
 
-async def test_a_wrong_secret_is_told_as_unauthorized(npm: None, redis_url: str, fresh: Fresh) -> None:
+async def test_a_wrong_secret_is_reported_as_unauthorized(npm: None, redis_url: str, fresh: Fresh) -> None:
     async with serving(redis_url) as (_, server), dial(server.url, secret="wrong") as node:
         with pytest.raises(PeerError, match="unauthorized"):
             await node.open("q", "queue", fresh())

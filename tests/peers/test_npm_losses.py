@@ -79,7 +79,7 @@ LOSSES = [
 
 @pytest.mark.parametrize("anew", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize(("trouble", "ack", "error"), LOSSES, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_a_loss_is_told_as_far_as_the_wire_shows_it(
+def test_a_loss_is_reported_as_far_as_the_wire_shows_it(
     queries: Queries, fresh: Fresh, trouble: Callable[[Queries, str], None], ack: str, error: type[BusError], anew: bool
 ) -> None:
     queries.fill(queue := fresh(), 1, 10)
@@ -131,7 +131,9 @@ def test_messages_that_go_while_a_planned_batch_is_read_are_a_loss_or_skipped(qu
             assert gather(query, 20) == upto(30, 11)
 
 
-def test_a_queue_that_is_closed_and_filled_anew_before_a_planned_batch_is_read_is_told_by_its_life(queries: Queries, fresh: Fresh) -> None:
+def test_a_queue_that_is_closed_and_filled_anew_before_a_planned_batch_is_read_is_recognized_by_its_incarnation(
+    queries: Queries, fresh: Fresh
+) -> None:
     queries.fill(queue := fresh(), 1, 30)
     query = queries.query(queue, onUnavailable="fail")
     assert query.step("planned") is None
@@ -141,7 +143,7 @@ def test_a_queue_that_is_closed_and_filled_anew_before_a_planned_batch_is_read_i
         query.step()
 
 
-def test_a_life_that_ends_while_its_messages_are_looked_at_is_told(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incarnation_that_ends_while_its_messages_are_read_is_reported(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     queries.fill(queue := fresh(), 1, 30)
     query = queries.query(queue, onUnavailable="fail")
     assert query.step("planned") is None
@@ -192,9 +194,7 @@ def test_a_removal_that_was_cut_short_or_took_too_much_removes_nothing_that_was_
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_what_a_removal_took_that_nobody_heard_of_any_more_is_put_back_before_it_counts_as_lost(
-    queries: Queries, fresh: Fresh, planned: bool
-) -> None:
+def test_what_a_removal_took_whose_reply_was_lost_is_put_back_before_it_counts_as_lost(queries: Queries, fresh: Fresh, planned: bool) -> None:
     queries.fill(queue := fresh(), 1, 20)
     query = queries.query(queue, onUnavailable="fail")
     assert gather(query, 20) == upto(20)

@@ -25,7 +25,7 @@ async def test_what_node_publishes_we_hear(node: Peer, place: dict[str, Any], fr
             assert (await anext(messages)).text == text
 
 
-async def test_what_we_publish_node_hears_until_it_unsubscribes(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
+async def test_what_we_publish_node_receives_until_it_unsubscribes(node: Peer, place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh()
     await asyncio.to_thread(node.call, "pubsubSubscribe", name=name)
     async with Bus(**place) as bus:

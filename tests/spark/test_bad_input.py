@@ -95,7 +95,7 @@ def locked() -> Iterator[RedisServer]:
         yield server
 
 
-def test_a_wrong_password_is_told_without_it(spark: SparkSession, locked: RedisServer, one_row: DataFrame, stream: Stream) -> None:
+def test_a_wrong_password_is_reported_without_it(spark: SparkSession, locked: RedisServer, one_row: DataFrame, stream: Stream) -> None:
     wrong = {"redis.url": f"redis://:not-{SECRET}@127.0.0.1:{locked.port}"}
     for attempt in (
         lambda: read(spark, {**wrong, "subscribe": "q"}),
@@ -157,7 +157,7 @@ def test_a_replica_is_named_as_one_and_its_master_is_asked_for(spark: SparkSessi
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_ids_that_are_used_up_are_told_and_nothing_is_stored(spark: SparkSession, bus: Bus, queue: str, delivery: str) -> None:
+def test_ids_that_are_used_up_are_an_error_and_nothing_is_stored(spark: SparkSession, bus: Bus, queue: str, delivery: str) -> None:
     bus.push(queue, "first")
     bus("SET", QueueKeys(queue).msgid, str(MAX_ID - 1))
     rows = spark.createDataFrame([("a",), ("b",)], "value string").coalesce(1)

@@ -127,7 +127,7 @@ def write(spark: SparkSession, where: dict[str, str], queue: str) -> None:
 
 
 @pytest.mark.parametrize(("secret", "queue", "do"), [("not-the-secret-at-all", "public", read), (READER, "public", write), (READER, "private", read)])
-def test_what_a_secret_may_not_do_is_refused_and_told_without_the_secret(
+def test_what_a_secret_may_not_do_is_refused_without_the_secret_in_the_error(
     spark: SparkSession, everywhere: dict[str, str], buses: dict[str, Bus], secret: str, queue: str, do: Callable[..., None]
 ) -> None:
     buses["eu"].push(queue, "kept")

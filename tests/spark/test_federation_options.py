@@ -98,7 +98,7 @@ def test_a_bad_address_says_what_was_expected_and_shows_none_of_it(text: str, ex
         ({**TWO, "startingOffsets": '{"eu": {"q": {"q": 1}}}'}, "expected earliest, latest, or JSON"),
     ],
 )
-def test_a_conflict_is_told(given: dict[str, str], reason: str) -> None:
+def test_a_conflict_is_an_error(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError) as failed:
         parse(ReadOptions, {"subscribe": "q", **given})
     assert reason in str(failed.value)

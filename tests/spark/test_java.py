@@ -62,7 +62,7 @@ def test_a_good_java_home_is_kept(no_java: Path, tmp_path: Path, monkeypatch: py
     assert java.ensure_java() == str(home) == os.environ["JAVA_HOME"]
 
 
-def test_java_on_path_tells_its_home(no_java: Path, tmp_path: Path) -> None:
+def test_java_on_path_has_its_home_found(no_java: Path, tmp_path: Path) -> None:
     command = fake_java(tmp_path / "jdk", "17", home="/usr/lib/jvm/java-17") / "bin" / "java"
     (no_java / "java").symlink_to(command)
     assert java.ensure_java() == "/usr/lib/jvm/java-17" == os.environ["JAVA_HOME"]

@@ -42,7 +42,7 @@ def refused(code: str, what: Callable[[], Any]) -> str:
     return line
 
 
-def test_nobody_answers(read: Read) -> None:
+def test_an_unreachable_server(read: Read) -> None:
     line = refused("BUSMQ_LINK_LOST", lambda: read({"redis.url": "redis://127.0.0.1:1"}))
     assert "Check that the server runs and that this address is reachable from here" in line
 

@@ -109,7 +109,7 @@ def test_rows_of_a_task_reach_queues_on_every_server_once(servers: Servers, queu
         assert servers.stored(queue)[5:] == [b"new 0", b"new 1", b"new 2"] * (1 if once else 2)
 
 
-def test_messages_that_are_gone_are_told_apart(servers: Servers, queues: list[str], engine: MakeEngine) -> None:
+def test_messages_that_are_gone_are_distinguished(servers: Servers, queues: list[str], engine: MakeEngine) -> None:
     query = engine({**servers.where, "subscribe": queues[0]})
     query.drain()
     servers.push(queues[0], b"6")

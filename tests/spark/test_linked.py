@@ -286,7 +286,7 @@ def test_a_link_may_go_away_at_any_call_of_a_planning(
     wait_until(lambda: query.step() is None and not any(bus.ids(queue) for bus in buses.values()), PATIENCE_S)
 
 
-def test_what_a_link_did_not_hear_it_is_told_when_it_is_back(
+def test_what_a_link_missed_it_gets_when_it_is_back(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str
 ) -> None:
     buses["eu"].fill(queue, 3)

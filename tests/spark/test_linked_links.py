@@ -68,7 +68,7 @@ def query(far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeyp
         store.close()
 
 
-def test_a_link_that_goes_silent_holds_nobody_up_and_what_came_meanwhile_is_read_when_it_speaks_again(
+def test_a_link_that_goes_silent_delays_no_other_and_what_came_meanwhile_is_read_when_it_answers_again(
     far: Far, bus: Bus, query: Engine, queue: str
 ) -> None:
     far.bus.fill(queue, 10)
@@ -130,7 +130,7 @@ def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far,
     assert ids(gather(query, {"far": 10}), "far") == list(range(1, 11))
 
 
-def test_whoever_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far: Far) -> None:
+def test_a_call_that_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far: Far) -> None:
     where = {"federation.url": f"far=ws://127.0.0.1:{far.line.port}/bus", "federation.secret": SECRET, "subscribe": "q"}
     name = spell("far", "q")
     far.bus.fill("q", 2)

@@ -274,7 +274,7 @@ def test_holes_are_a_loss_unless_that_is_allowed(bus: Bus, engine: MakeEngine, q
         query.step()
 
 
-def test_an_empty_database_is_told_from_an_expired_queue(bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_an_empty_database_is_distinguished_from_an_expired_queue(bus_of: MakeBus, engine: MakeEngine) -> None:
     with RedisServer() as server:
         bus = bus_of(server)
         bus.fill("q", 5)

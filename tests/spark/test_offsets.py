@@ -82,7 +82,7 @@ def test_the_same_positions_have_the_same_text_in_whatever_order_they_came(offse
     ],
     ids=str,
 )
-def test_an_offset_of_somebody_else_is_refused_with_what_was_found(garbage: Any) -> None:
+def test_an_offset_of_another_source_is_refused_with_what_was_found(garbage: Any) -> None:
     with pytest.raises(ConfigError, match=r"does not hold busmq offsets .* use a new checkpoint"):
         decode(garbage)
 

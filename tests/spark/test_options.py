@@ -193,7 +193,7 @@ def test_an_option_and_its_alias_cannot_both_be_given() -> None:
         ({"subscribe": "a", "startingOffsets": '{"b": 1}'}, "startingOffsets names 'b', which is not in subscribe"),
     ],
 )
-def test_a_conflict_of_options_is_told(given: dict[str, str], reason: str) -> None:
+def test_a_conflict_of_options_is_an_error(given: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         parse(ReadOptions, given)
 

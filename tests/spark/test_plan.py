@@ -23,7 +23,7 @@ def test_a_cap_is_used_up_and_never_exceeded_while_there_is_something_to_read(av
 
 
 @given(queues, st.integers(1, 5000))
-def test_nobody_gets_less_than_another_unless_it_wants_no_more(available: dict[str, int], most: int) -> None:
+def test_no_queue_gets_less_than_another_unless_it_has_no_more(available: dict[str, int], most: int) -> None:
     given_ = share(available, most)
     for queue, rows in given_.items():
         if rows < available[queue]:
@@ -138,7 +138,7 @@ def test_nothing_is_lost(at: Position, now: QueueState) -> None:
     ],
     ids=["expired", "recreated", "recreated by a peer", "rolled back", "reissued", "the oldest went", "all went"],
 )
-def test_each_kind_of_loss_is_told_apart_with_what_was_found(at: Position, now: QueueState, kind: str, ids: int, found: str) -> None:
+def test_each_kind_of_loss_is_distinguished_with_what_was_found(at: Position, now: QueueState, kind: str, ids: int, found: str) -> None:
     loss = lost(at, now)
     assert loss is not None
     assert (loss.kind, loss.ids, loss.found) == (kind, ids, found)

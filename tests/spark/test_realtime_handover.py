@@ -27,7 +27,7 @@ steps = st.tuples(st.just("step"), st.sampled_from(["", "", "planned", "read"]),
 
 @examples(max_examples=15)
 @given(events=st.lists(st.one_of(pushes, steps), max_size=16))
-def test_whoever_goes_on_after_whatever_crash_every_message_is_delivered_once_and_in_order(
+def test_after_any_crash_and_in_any_engine_every_message_is_delivered_once_and_in_order(
     events: list[tuple],  # type: ignore[type-arg]  # drawn by hypothesis
     spark: SparkSession,
     shim_jar: Path,

@@ -43,7 +43,7 @@ def test_queues_on_every_server_are_followed_and_acknowledged(servers: Servers, 
     wait_until(lambda: not any(servers.stored(queue) for queue in queues), PATIENCE_S)
 
 
-def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_heard_again(live: MakeLive, bus_of: MakeBus) -> None:
+def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_signalled_again(live: MakeLive, bus_of: MakeBus) -> None:
     with RedisServer(aof=True) as server:
         bus = bus_of(server)
         bus.fill("q", 3)

@@ -51,7 +51,7 @@ def test_a_java_that_is_still_to_start_gets_a_heap_in_which_a_batch_is_nothing_h
     assert busmq_spark.realtime(mine)._options.items() >= {**helper.JAVA, "spark.driver.defaultJavaOptions": "-Xss2m"}.items()
 
 
-def test_a_java_that_somebody_else_has_started_or_configured_keeps_its_options(a_jar: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_that_was_started_or_configured_elsewhere_keeps_its_options(a_jar: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as running:
         running.setattr("pyspark.SparkContext._gateway", object())
         assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA.keys()

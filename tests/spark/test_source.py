@@ -254,7 +254,7 @@ def test_messages_that_went_while_the_query_was_down_stop_it_with_the_cause(bus:
 # Progress
 
 
-def test_progress_tells_the_lag_of_each_queue(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
+def test_progress_has_the_lag_of_each_queue(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
     bus.fill(queue, 10)
     query = stream({**read, "maxMessagesPerTrigger": 4})
     query.wait_rows(10)

@@ -157,7 +157,7 @@ def test_a_cluster_that_stays_down_is_lost_when_patience_is(driver: Driver) -> N
         driver(Cluster((fake.server,)), patience_s=0.2).execute(command("GET", "n"))
 
 
-def test_a_cluster_of_which_no_node_answers_is_nobody(driver: Driver) -> None:
+def test_a_cluster_of_which_no_node_answers_is_unreachable(driver: Driver) -> None:
     with pytest.raises(ServerUnreachable, match="no node of the cluster answers") as caught:
         driver(Cluster((absent(), absent())), patience_s=0.2).execute(command("GET", "n"))
     assert "hidden-secret" not in str(caught.value)

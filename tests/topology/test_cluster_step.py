@@ -86,7 +86,7 @@ def test_nodes_that_send_a_call_to_and_fro_are_given_time() -> None:
     assert isinstance(made.retry_reason, LinkLost)
 
 
-def test_a_slot_that_nobody_serves_is_waited_for() -> None:
+def test_a_slot_without_a_node_is_waited_for() -> None:
     made = cluster_step(command("GET", NEAR))
     assert made.batches(SlotMap((), (), ())) == []
     assert made.stale

@@ -197,7 +197,7 @@ def test_patience_and_one_connect_stay_under_ten_seconds() -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_server_that_says_nothing_is_lost_and_its_late_reply_is_nobodys(driver: Driver, impatient: None, connected: bool) -> None:
+def test_a_server_that_does_not_reply_is_lost_and_its_late_reply_is_dropped(driver: Driver, impatient: None, connected: bool) -> None:
     with RedisServer() as server:
         made = driver(server.url, patience_s=0.1)
         if connected:

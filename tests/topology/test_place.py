@@ -36,7 +36,7 @@ def test_an_existing_queue_is_used_where_it_is_whatever_its_hash(three_links: li
     assert locate([*some, new], three_links) == [where] * 4 + [hash_index(new.metadata, 3)]
 
 
-def test_with_one_server_nobody_is_asked() -> None:
+def test_with_one_server_no_command_is_sent() -> None:
     assert locate([QueueKeys("a"), QueueKeys("b")], [SyncLink(Server("127.0.0.1", 1))]) == [0, 0]
 
 

@@ -97,7 +97,7 @@ def test_a_notifier_listens_to_more_queues_than_one_call_names(notifier: Started
     wait_until(lambda: listeners(link, many[0]) == listeners(link, many[600]) == listeners(link, many[-1]) == 1)
 
 
-def test_a_bell_survives_the_restart_of_its_server() -> None:
+def test_a_push_notifier_survives_the_restart_of_its_server() -> None:
     notified = Notified()
     with RedisServer() as server:
         notifier, keys, link = PushNotifier(parse(server.url)[0], notified), QueueKeys("q"), link_to(server.url)
@@ -115,7 +115,7 @@ def test_a_bell_survives_the_restart_of_its_server() -> None:
         link.close()
 
 
-def test_a_bell_without_a_server_stays_silent_and_can_be_stopped() -> None:
+def test_a_push_notifier_without_a_server_signals_nothing_and_can_be_stopped() -> None:
     notified = Notified()
     with RedisServer() as server:
         port = server.port
@@ -126,7 +126,7 @@ def test_a_bell_without_a_server_stays_silent_and_can_be_stopped() -> None:
     assert not notified.is_set()
 
 
-def test_a_stopped_bell_leaves_no_subscription_behind(redis_url: str, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_a_stopped_push_notifier_leaves_no_subscription_behind(redis_url: str, link: SyncLink, fresh_keys: FreshKeys) -> None:
     keys = fresh_keys()
     notifier = PushNotifier(parse(redis_url)[0], Notified())
     notifier.listen([keys.available])

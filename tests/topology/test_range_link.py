@@ -96,7 +96,7 @@ def test_after_an_error_reply_the_next_reply_is_the_next_calls(ranges: RangeLink
     assert ranges.waiting == 0
 
 
-def test_what_was_under_way_when_it_was_dropped_reaches_nobody(ranges: RangeLink, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_what_was_under_way_when_it_was_dropped_is_discarded(ranges: RangeLink, link: SyncLink, fresh_keys: FreshKeys) -> None:
     keys = fresh_keys()
     fill(link, keys, [b"one", b"two"])
     ranges.post(window(keys, 0, 1), window(keys, 0, 2))

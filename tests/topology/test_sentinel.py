@@ -42,14 +42,14 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options_even_if_others
         find(Master((fake.server, absent()), "blue"), way)
 
 
-def test_sentinels_that_are_all_down_are_nobody_and_no_secret_shows(way: str) -> None:
+def test_sentinels_that_are_all_down_are_unreachable_and_no_secret_shows(way: str) -> None:
     with pytest.raises(ServerUnreachable) as caught:
         find(Master((absent(), absent()), login=Login(password="hidden-secret")), way)
     assert "hidden-secret" not in str(caught.value)
     assert "no sentinel answers" in str(caught.value)
 
 
-def test_a_sentinel_that_wants_a_password_says_so(way: str) -> None:
+def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
     with FakeRedis(says(b"-NOAUTH Authentication required.\r\n")) as fake, pytest.raises(Unauthorized):
         find(Master((absent(), fake.server)), way)
 
@@ -62,7 +62,7 @@ def test_a_sentinel_that_wants_a_password_says_so(way: str) -> None:
         (True, ServerUnreachable(url="", reason=""), PATIENCE_S),
     ],
 )
-def test_a_failover_is_waited_for_only_while_somebody_answers(moves: bool, error: LinkLost, expected: float) -> None:
+def test_a_failover_is_waited_for_only_while_a_server_answers(moves: bool, error: LinkLost, expected: float) -> None:
     assert patience(Master(()) if moves else Server("h", 1), error) == expected
 
 

@@ -83,7 +83,7 @@ def test_each_master_is_named_once_and_no_replica() -> None:
     assert MAP.masters == (("asked", 2), ("a", 1))
 
 
-def test_nobody_owns_anything_in_an_empty_map() -> None:
+def test_no_slot_has_an_owner_in_an_empty_map() -> None:
     assert SlotMap.parse([], "asked").owner(0) is None
 
 

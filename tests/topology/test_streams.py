@@ -50,7 +50,7 @@ def test_a_stream_survives_a_script_cache_flushed_in_its_middle(fresh_keys: Fres
         link.close()
 
 
-def test_replies_of_a_stream_closed_early_reach_nobody(link: SyncLink) -> None:
+def test_replies_of_a_stream_closed_early_are_dropped(link: SyncLink) -> None:
     stream = link.stream([command("ECHO", n) for n in range(9)], 4)
     assert next(stream) == b"0"
     stream.close()

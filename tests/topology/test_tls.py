@@ -60,7 +60,7 @@ def test_a_key_in_the_file_of_its_certificate_needs_no_option(driver: Driver, mu
     assert driver(to(mutual_tls, tls_ca=str(authority.file), tls_certificate=str(both))).execute(command("PING")) == b"PONG"
 
 
-def test_without_the_certificate_that_the_server_wants_the_error_says_tls(driver: Driver, mutual_tls: TlsProxy, authority: Authority) -> None:
+def test_without_the_certificate_that_the_server_requires_the_error_says_tls(driver: Driver, mutual_tls: TlsProxy, authority: Authority) -> None:
     with pytest.raises(TlsFailed, match=r"certificate required|CERTIFICATE_REQUIRED.*redis\.tls\.certificate"):
         driver(to(mutual_tls, tls_ca=str(authority.file))).execute(command("PING"))
 
@@ -84,7 +84,7 @@ def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checke
 
 
 @pytest.mark.parametrize(("url", "hint"), [("rediss://h", True), ("redis://h", False)])
-def test_a_handshake_that_nobody_answers_hints_at_a_port_without_tls(url: str, hint: bool) -> None:
+def test_a_handshake_without_an_answer_hints_at_a_port_without_tls(url: str, hint: bool) -> None:
     error = translate(rx.TimeoutError("Timeout connecting to server"), parse(url)[0])
     assert isinstance(error, LinkLost)
     assert ("a port that speaks no TLS" in str(error)) == hint
@@ -111,7 +111,7 @@ def test_a_handshake_that_nobody_answers_hints_at_a_port_without_tls(url: str, h
         ({"url": "redis://a,rediss://b", "layout": "cluster"}, r"mixes redis:// and rediss://"),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_connected(authority: Authority, options: dict[str, object], reason: str) -> None:
+def test_a_mistake_is_an_error_before_anything_is_connected(authority: Authority, options: dict[str, object], reason: str) -> None:
     certificate, key = authority.issue("checked")
     files = {"ca": authority.file, "certificate": certificate, "key": key, "other": authority.issue("other")[1]}
     given = {name: text.format(**files) if isinstance(text, str) else text for name, text in options.items()}
