@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from busmq_spark.spark.java import ensure_java
+from busmq_spark.spark.tune import WORKER_PATH
 from tests.spark.conftest import PATIENCE_S, ROOT, Bus
 from tests.support import wait_until
 
@@ -54,10 +55,23 @@ def run(command: list[str], environment: Any, cwd: Path | None = None) -> str:
 
 
 def clean(python_path: str, **more: str) -> dict[str, str]:
-    """An environment that knows no Spark but the one of this interpreter, and no package but those on ``python_path``."""
+    """An environment that knows no Spark but the one of this interpreter, and no package but those on ``python_path``.
+
+    As after ``tune``, workers do not compile pyspark.zip: on a busy machine that takes longer than the 10 s that Spark gives them to connect.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "PYTHON", "BUSMQ_"))}
     local = {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": ensure_java(), "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"]}
-    return {**kept, **local, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **more}
+    path = os.pathsep.join([str(WORKER_PATH), python_path])
+    return {**kept, **local, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **more}
+
+
+def without_site(folder: Path, *, zipped: bool = False) -> str:
+    """A Python without any packages but those of PYTHONPATH; ``zipped``: pyspark may come from the zip that Spark puts there."""
+    python = folder / "python"
+    compiled = "" if zipped else "export PYTHONPATH=$(echo \"$PYTHONPATH\" | sed 's#[^:]*/pyspark.zip:##')\n"
+    python.write_text(f'#!/bin/sh\n{compiled}exec {sys.executable} -S "$@"\n')  # -S reads no .pth files, and no sitecustomize
+    python.chmod(0o755)
+    return str(python)
 
 
 def found(stdout: str) -> dict[str, Any]:
@@ -99,13 +113,9 @@ def test_the_wheel_beside_a_bare_pyspark_needs_nothing_that_it_does_not_ask_for(
     (tmp_path / "site").mkdir()
     packages = linked(tmp_path / "site", "pyspark", *plain)
     assert not (packages / "pandas").exists()
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S: nothing of this interpreter's own packages
-    python.chmod(0o755)
+    python = without_site(tmp_path)
     path = os.pathsep.join([str(installed), str(packages)])
-    result = found(
-        run([str(python), JOB.name, bus.url, queue], clean(path, PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python)), elsewhere)
-    )
+    result = found(run([python, JOB.name, bus.url, queue], clean(path, PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python), elsewhere))
     assert result.pop("package") is None
     assert result == EXPECTED
 
@@ -149,11 +159,9 @@ def without_package(tmp_path: Path) -> Callable[[], dict[str, str]]:
     """An environment whose Python sees the dependencies but, even where this tree is installed in editable form, not the package."""
 
     def make() -> dict[str, str]:
-        python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # -S reads no .pth files
-        python.chmod(0o755)
+        python = without_site(tmp_path)
         folders = os.pathsep.join(dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]))
-        return clean(folders, PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python))
+        return clean(folders, PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python)
 
     return make
 
@@ -175,10 +183,7 @@ def test_a_registered_source_travels_to_a_server_that_does_not_have_the_package(
 
 def test_workers_that_lack_a_dependency_are_named_with_what_they_lack(bus: Bus, queue: str, installed: Path, elsewhere: Path, tmp_path: Path) -> None:
     shutil.copy(JOB, elsewhere)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
-    environment = {**clean(str(installed)), "PYSPARK_PYTHON": str(python)}
+    environment = {**clean(str(installed)), "PYSPARK_PYTHON": without_site(tmp_path, zipped=True)}
     del environment["PYSPARK_DRIVER_PYTHON"]
     done = subprocess.run(
         [sys.executable, JOB.name, bus.url, queue], capture_output=True, text=True, check=False, timeout=580, env=environment, cwd=elsewhere
