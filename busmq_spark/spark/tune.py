@@ -52,7 +52,7 @@ def quicken_workers() -> None:
 def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Add the settings to a session builder and return it; what was set on it before stays, and what is set later wins.
 
-    Python workers on this machine start in a third of the CPU time (``quicken_workers``). Where the jar of the Java module is at hand
+    Python workers on this machine start in about half of the CPU time (``quicken_workers``). Where the jar of the Java module is at hand
     (``busmq jar``), checkpoints on a local or mounted disk are kept by its own manager.
     As always in Spark, the builder wins over ``spark-submit --conf`` and ``spark-defaults.conf``.
 
