@@ -1,7 +1,8 @@
 """Python imports this at its start where PYTHONPATH names this folder: in the Python workers of a Spark that was started after ``busmq_spark.tune``.
 
-Spark puts its pyspark.zip first in the path of its workers. The zip has no bytecode, so each worker compiles pyspark anew: 0.7 s of CPU
-time, of the 1.6 that the one with our source takes to start. If the zip is part of a pyspark that is installed in a folder of the path, the same files are there, compiled.
+Spark puts its pyspark.zip first in the path of its workers. The zip has no bytecode, so each worker compiles pyspark anew: 0.7 s of CPU time, of the
+1.6 that one with our source takes to start. If the zip is part of a pyspark that is installed in a folder of the path, the same files are there,
+compiled.
 """
 
 from __future__ import annotations  # other programs, of older Pythons, may inherit PYTHONPATH
