@@ -17,7 +17,8 @@ from rich.text import Text
 from busmq_spark.cli.safe import one_line, plain, shown
 from busmq_spark.errors import BusError
 
-PIPE_WIDTH = 10_000  # a table written to a pipe is not cut
+PIPE_WIDTH = 10_000
+MOST_WIDTH = 1_000_000_000  # a table written to a pipe is not folded, whatever its longest cell
 
 
 class _Console(Console):
@@ -55,6 +56,8 @@ class Output:
 
     def show(self, table: Table) -> None:
         """A table for people."""
+        if not self.on_terminal:
+            self.screen.width = max(PIPE_WIDTH, self.screen.measure(table, options=self.screen.options.update(max_width=MOST_WIDTH)).maximum)
         self.screen.print(table)
 
     def flush(self) -> None:

@@ -11,6 +11,8 @@ from busmq_spark.cli.leases import living, questions
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states, subscriptions
+from busmq_spark.errors import QueueDamaged, ServerRefused
+from busmq_spark.topology.links import Link
 
 QUEUES_PER_STEP = 500
 
@@ -45,6 +47,33 @@ class Overview:
             "incarnation": state.born or None,
             "server": self.server,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A queue that cannot be shown: its keys hold what no program of the bus writes. ``reason`` says what was found."""
+
+    name: str
+    server: str
+    reason: str
+
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"queue": self.name, "damaged": self.reason, "server": self.server}
+
+
+def shown_queues(link: Link, queues: Sequence[QueueKeys]) -> list[Overview | Damaged]:
+    """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
+    server = link.endpoint.masked
+    try:
+        return [*link.run(overviews(queues, server))]
+    except (QueueDamaged, ServerRefused) as error:
+        if isinstance(error, ServerRefused) and "WRONGTYPE" not in str(error) and "wrong kind" not in str(error):
+            raise
+        if len(queues) == 1:
+            return [Damaged(queues[0].name, server, str(error))]
+    half = len(queues) // 2
+    return shown_queues(link, queues[:half]) + shown_queues(link, queues[half:])
 
 
 def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[Overview]]:

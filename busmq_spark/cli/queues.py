@@ -8,7 +8,7 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import Overview, overviews
+from busmq_spark.cli.overview import Damaged, Overview, shown_queues
 from busmq_spark.cli.safe import duration, number, shown
 from busmq_spark.cli.target import keys_of, opened
 from busmq_spark.core.keys import QueueKeys
@@ -38,19 +38,23 @@ def queues(
         if as_json:
             for queue in found:
                 out.record(**queue.record())
-        elif found:
+            return
+        for queue in found:
+            if isinstance(queue, Damaged):
+                out.warn(queue.reason if queue.name in queue.reason else f"queue {queue.name!r}: {queue.reason}")
+        if found:
             out.show(table(_columns(many := len(links) > 1), [_row(queue, many) for queue in found]))
         else:
             which = f"no queue that matches {pattern}" if pattern else "no queue"
             out.note(f"There is {which} on {', '.join(link.endpoint.masked for link in links)}. Create one with: busmq push hello 'first message'")
 
 
-def _gather(links: list[Link], pattern: str | None) -> list[Overview]:
+def _gather(links: list[Link], pattern: str | None) -> list[Overview | Damaged]:
     places: list[list[QueueKeys]] = [[] for _ in links]
     for name, index in discover(links):
         if pattern is None or fnmatchcase(name, pattern):
             places[index].append(keys_of(name, links))
-    found = [each for link, keys in zip(links, places, strict=True) for each in link.run(overviews(keys, link.endpoint.masked))]
+    found = [each for link, keys in zip(links, places, strict=True) for each in shown_queues(link, keys)]
     return sorted(found, key=lambda queue: queue.name)
 
 
@@ -60,7 +64,9 @@ def _columns(many_servers: bool) -> list[tuple[str, str]]:
     return [(name, sides.get(name, "left")) for name in names]
 
 
-def _row(queue: Overview, many_servers: bool) -> list[str | Text]:
+def _row(queue: Overview | Damaged, many_servers: bool) -> list[str | Text]:
+    if isinstance(queue, Damaged):
+        return [Text(shown(queue.name), "cyan"), Text("damaged", "red"), "", "", "", "", "", "", *([queue.server] if many_servers else [])]
     state = queue.state
     ids = f"{state.oldest}..{state.newest}" if state.count else (f"none since {state.last_id}" if state.last_id else "")
     expires_s = queue.expires_ms / 1000

@@ -45,7 +45,7 @@ def attach_all(
     for keys, reply in zip(queues, replies, strict=True):
         if reply[0] < 0:
             raise QueueMissing(queue=keys.name)
-    return [Attached(bool(reply[0]), reply[1], reply[2], reply[3].decode()) for reply in replies]
+    return [Attached(bool(reply[0]), reply[1], reply[2], reply[3].decode("utf-8", "replace")) for reply in replies]
 
 
 def push(keys: QueueKeys, value: bytes) -> Flow[int | None]:

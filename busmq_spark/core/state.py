@@ -74,13 +74,18 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
 def _state(queue: str, row: tuple[Any, ...]) -> QueueState:
     ttl_s, born, maxsize, last_id, oldest, newest, count, mark, newest_mark = row
     ids = (_id(queue, "last id", last_id), _id(queue, "oldest stored id", oldest or b"0"), _id(queue, "newest stored id", newest or b"0"))
-    return QueueState(ttl_s, born.decode(), maxsize, *ids, int(count), mark.decode(), newest_mark.decode())
+    return QueueState(ttl_s, _text(born), maxsize, *ids, int(count), mark.decode(), newest_mark.decode())
 
 
 def _id(queue: str, what: str, text: bytes) -> int:
     if not re.fullmatch(rb"\d{1,16}", text):
         raise QueueDamaged(queue=queue, found=f"its {what} is {text[:40].decode('utf-8', 'replace')!r}", expected="a whole number from 0 on")
     return int(text)
+
+
+def _text(found: bytes) -> str:
+    """What another program may have written: it need not be UTF-8."""
+    return found.decode("utf-8", "replace")
 
 
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:
@@ -159,7 +164,7 @@ def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
     replies = yield [command("HGETALL", keys.acks) for keys in queues]
     return [
         {
-            name.decode(): _id(keys.name, "acked id of a subscription", last)
+            _text(name): _id(keys.name, "acked id of a subscription", last)
             for name, last in zip(reply[0::2], reply[1::2], strict=True)
             if not name.startswith(b":")
         }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, pop, push_many
 from busmq_spark.core.state import subscribe
 from busmq_spark.embedded import RedisServer
@@ -45,9 +46,57 @@ def test_queues_shows_everything_there_is_to_know(busmq: Busmq, fresh_keys: Fres
         "readers": [],
         "incarnation": "life",
     }
-    [row] = [line for line in busmq("queues").text.splitlines() if keys.name in line]
+    done = busmq("queues")
+    assert done.code == 0, done.err
+    [row] = [line for line in done.text.splitlines() if keys.name in line]
     assert "2..3" in row
     assert "audit at 1" in row
+
+
+DAMAGES = {
+    "a counter that is no number": ("SET", "msgid", "x"),
+    "a position that is no number": ("HSET", "acks", "s", "x"),
+    "messages of another kind": ("SET", "messages", "x"),
+    "positions of another kind": ("SET", "acks", "x"),
+    "unacked messages of another kind": ("SET", "toack", "x"),
+    "metadata of another kind": ("SET", "metadata", "x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_queue_is_named_and_hides_no_other(busmq: Busmq, fresh: Fresh, damage: str, link: SyncLink) -> None:
+    hint = fresh("damage")
+    for n in range(5):
+        link.run(attach(QueueKeys(f"{hint}-{n}"), "life", ttl_s=90))
+    word, key, *values = DAMAGES[damage]
+    link.execute(command(word, getattr(QueueKeys(f"{hint}-3"), key), *values))
+    found = busmq("queues", f"{hint}-*", "--json").records
+    assert [record["queue"] for record in found] == [f"{hint}-{n}" for n in range(5)]
+    assert ["damaged" in record for record in found] == [False, False, False, True, False]
+    text = busmq("queues", f"{hint}-*")
+    assert text.code == 0
+    assert sum(hint in line for line in text.text.splitlines()) == 5
+    assert text.err.startswith("warning: ")
+    assert f"'{hint}-3'" in text.err
+    assert busmq("info", f"{hint}-3", "--json").error["code"] in text.err
+
+
+def test_names_that_are_no_text_are_shown(busmq: Busmq, fresh_keys: FreshKeys, link: SyncLink) -> None:
+    keys = fresh_keys()
+    link.run(attach(keys, "life", ttl_s=90))
+    link.execute([command("HSET", keys.metadata, "born", b"\xff\xfe"), command("HSET", keys.acks, b"\xffs", 1)])
+    link.run(attach(keys, "life", ttl_s=90))
+    [record] = busmq("queues", keys.name, "--json").records
+    assert (record["incarnation"], record["subscriptions"]) == ("\ufffd\ufffd", {"\ufffds": 1})
+
+
+def test_a_long_name_folds_no_line_of_a_table_in_a_pipe(busmq: Busmq, fresh: Fresh, link: SyncLink) -> None:
+    hint = fresh("long")
+    names = [f"{hint}-short", f"{hint}-{'n' * 30_000}"]
+    for name in names:
+        link.run(attach(QueueKeys(name), "life", ttl_s=90))
+    lines = [line.split() for line in busmq("queues", f"{hint}-*").text.splitlines() if hint in line]
+    assert sorted(line[0] for line in lines) == sorted(names)
 
 
 def test_queues_of_several_servers_stand_in_one_list(busmq: Busmq, fresh: Fresh, three_servers: object, fresh_keys: FreshKeys) -> None:
