@@ -33,10 +33,6 @@ PURE = {
     ("federation", "limits"),
     ("federation", "rights"),
     ("federation", "token"),
-    ("spark", "offsets"),
-    ("spark", "plan"),
-    ("store", "position"),
-    ("store", "sources"),
 }
 IMPURE = {"asyncio", "socket", "selectors", "threading", "subprocess", "time", *HOME}
 
@@ -102,7 +98,7 @@ def test_what_is_listed_as_pure_exists() -> None:
         ("core/queue.py", "from ..topology import link", "right of core"),
         ("core/queue.py", "def f():\n    import time", "pure module"),
         ("core/queue.py", "import redis.asyncio", "topology only"),
-        ("spark/plan.py", "from pyspark.sql import Row", "pure module"),
+        ("core/tasks.py", "from pyspark.sql import Row", "pure module"),
         ("spark/reader.py", "from busmq_spark.bus import queue", "does without bus"),
         ("cli/serve.py", "from pyspark.sql import SparkSession", "spark only"),
         ("bus/__init__.py", "from .queue import Queue\nfrom busmq_spark.cli import app", "right of bus"),

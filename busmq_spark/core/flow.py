@@ -16,6 +16,7 @@ from busmq_spark.errors import BusError
 
 Arg: TypeAlias = bytes | str | int
 T = TypeVar("T")
+Q = TypeVar("Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ def script(name: str, keys: Sequence[str], args: Sequence[Arg], *, idempotent: b
     return Call((*keys, *args), load(name), len(keys), idempotent)
 
 
-def run_sync(flow: Flow[T], execute: Callable[[Step], Any]) -> T:
+def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
     """Run a flow to its end in this thread; ``execute`` sends one step and returns its reply (or the list of replies)."""
-    resume: Callable[[Any], Step] = flow.send
+    resume: Callable[[Any], Q] = flow.send
     value: Any = None
     while True:
         try:

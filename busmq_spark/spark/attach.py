@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
+from busmq_spark.core.loss import Loss, dropped, lost
+from busmq_spark.core.planner import Held, first_start, starts_after
+from busmq_spark.core.position import Position
+from busmq_spark.core.sources import shown, split
+from busmq_spark.core.state import UNKNOWN_ID, AckResult
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
-from busmq_spark.spark.plan import dropped, lost
 from busmq_spark.spark.sibling_readers import SiblingReaders
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.linked import LinkedStore
-from busmq_spark.store.loss import Loss, loss_error
-from busmq_spark.store.position import Position
+from busmq_spark.store.loss import loss_error
 from busmq_spark.store.protocol import Creation, LossEvidence, PushNotifiers, SourceStore
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.store.sources import shown, split
 from busmq_spark.topology import eviction
 from busmq_spark.topology.holder import is_dead, my_token
 
@@ -50,7 +51,7 @@ class Attachment:
         self.store = store
         self.queues: list[str] = []
         self.paused: set[str] = set()
-        """The queues that the last ``hold`` left out since their source is unreachable."""
+        """The queues that the last ``acquire`` left out since their source is unreachable."""
         self._entering: dict[str, Position] = {}
         """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
         self._options = options
@@ -66,12 +67,13 @@ class Attachment:
         self,
         names: Sequence[str],
         known: Mapping[str, Position],
-        fresh: Callable[[str], bool],
+        sources: Collection[str],
         *,
         done: Mapping[str, int] = MappingProxyType({}),
         blind: bool = False,
     ) -> None:
         """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched.
+        ``sources`` are those of the checkpoint: startingOffsets counts for queues of others.
         ``done``: up to where a batch that is read again was done before, where that is not the same: a subscription that is new begins there.
         ``blind``: there may be an unread checkpoint; then nothing is decided here that the checkpoint decides.
 
@@ -89,11 +91,11 @@ class Attachment:
         ttls = self._open([queue for queue in new if queue not in self.paused], known)
         found = list(ttls)
         if self._options.subscription:  # before the lease, which would outlive the error
-            self._mention_gone([queue for queue in found if queue not in known and self._first_start(queue, fresh(queue)) == "earliest"], fresh)
+            self._mention_gone([queue for queue in found if queue not in known and first_start(self._options, queue, sources) == "earliest"], sources)
         if self._token and found:
             found = self._unmixed(found)
             if not blind:  # before the leases, which a query that is refused would keep as long as its process lives
-                self._enter_at({queue: self._first_start(queue, fresh(queue)) for queue in found if queue not in known})
+                self._enter_at({queue: first_start(self._options, queue, sources) for queue in found if queue not in known})
             self.siblings.look()
             found = lease.acquire(self.store, found, self._options.subscription, self._token, self.siblings.others)
         if self._options.subscription and found:
@@ -136,18 +138,20 @@ class Attachment:
         if queue := self._keep_alive.taken:
             raise lease.busy(queue, self._other_holder(queue), self._options.subscription)
 
-    def entry(self, queue: str, at: Position | None, state: QueueState, *, fresh: bool) -> Position | None:
-        """Where the next batch begins in a queue: at its position, or where it enters the query. None leaves the queue out for now.
+    def held(self, sources: Collection[str]) -> Held:
+        """What the planner has to know of it. ``sources`` are those of the checkpoint."""
+        return Held(self.queues, self.paused, self._entering, sources)
 
-        ``fresh`` says that the checkpoint does not know its source yet, so that startingOffsets counts. Raises DataLoss.
-        """
-        if at is None:
-            return self._enter(queue, state, fresh)
-        if (loss := lost(at, state)) is None:
-            return at
-        if self._options.fail_on_data_loss:
+    def after_loss(self, queue: str, at: Position | None, loss: Loss) -> Position | None:
+        """Where reading goes on: at the oldest stored message, None when it cannot just now. Raises DataLoss, unless that is allowed."""
+        if at is None or self._options.fail_on_data_loss:
             raise self._error(queue, loss, at)
         return self._go_on(queue, at, loss)
+
+    def forget(self, queue: str) -> None:
+        """It has expired before it was read; it is acquired anew when it is found again."""
+        with suppress(ValueError):
+            self.queues.remove(queue)
 
     def refused(self, queue: str, position: Position, result: AckResult) -> None:
         """An ack was refused since Redis holds another history than the checkpoint."""
@@ -208,7 +212,7 @@ class Attachment:
                 )
         return [queue for queue in queues if queue in subscriptions]
 
-    def _mention_gone(self, queues: Sequence[str], fresh: Callable[[str], bool]) -> None:
+    def _mention_gone(self, queues: Sequence[str], sources: Collection[str]) -> None:
         """A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages."""
         name = self._options.subscription
         others = {queue: names for queue, names in self.store.subscriptions(queues).items() if names and name not in names} if queues else {}
@@ -219,7 +223,7 @@ class Attachment:
                 f"queue {shown(queue)!r}: {state.floor} messages (ids 1..{state.floor}) had left it before subscription {name!r} came, "
                 f"acknowledged by {', '.join(sorted(others[queue]))}"
             )
-            if fresh(queue) and self._options.fail_on_data_loss and self._options.asked_start(*split(queue)) == "earliest":
+            if split(queue)[0] not in sources and self._options.fail_on_data_loss and self._options.asked_start(*split(queue)) == "earliest":
                 remedy = "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored"
                 raise ConfigError(reason=f"{text}, and startingOffsets=earliest asks for them. {remedy}")
             log.warning("%s; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text)
@@ -230,9 +234,15 @@ class Attachment:
         if not later:
             return
         states = {queue: state for queue, state in self.store.states(dict.fromkeys(later, -1)).items() if state.last_id != UNKNOWN_ID}
-        ends = {queue: Position(state.born, self._last_of(queue, later[queue], state)) for queue, state in states.items()}
+        ends = {queue: Position(state.born, starts_after(queue, later[queue], state)) for queue, state in states.items()}
         self.check_backlog(ends)
         self._entering.update(ends)
+
+    def check_entries(self, entered: Mapping[str, Position]) -> None:
+        """The same for a batch that is planned: ``entered`` are its ends in queues that it enters. Where startingOffsets says ``earliest`` and where
+        it is allowed, nothing unread can be deleted."""
+        if self._options.starting != "earliest" and not self._options.discard:
+            self.check_backlog({queue: Position(p.born, p.start) for queue, p in entered.items() if p.start})
 
     def check_backlog(self, ends: Mapping[str, Position]) -> None:
         """Raises UnreadBacklog when acks up to positions of queues that enter would delete messages that this query has not read."""
@@ -253,35 +263,6 @@ class Attachment:
     def _subscribe_at(self, queue: str) -> str | int:
         """Where a new subscription begins: no later than its query, or messages would go that it has still to read."""
         return self._entering[queue].last if queue in self._entering else "earliest"
-
-    def _first_start(self, queue: str, fresh: bool) -> str | int:
-        return self._options.start_of(*split(queue)) if fresh else "earliest"
-
-    def _enter(self, queue: str, state: QueueState, fresh: bool) -> Position | None:
-        if not state.exists or not state.born:
-            with suppress(ValueError):
-                self.queues.remove(queue)  # it went away between attach and here: it is taken hold of anew when it is found again
-            return None
-        entered = self._entering.get(queue)
-        start = entered.last if entered and entered.born == state.born else self._first_start(queue, fresh)
-        last = self._last_of(queue, start, state)
-        if state.last_id == UNKNOWN_ID:  # the next message is new, and shows the last id
-            return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
-        skipped = max(0, state.floor - last)
-        if skipped and self._options.fail_on_data_loss:
-            oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
-            raise self._error(queue, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
-        last = max(last, state.floor)
-        return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
-
-    def _last_of(self, queue: str, start: str | int, state: QueueState) -> int:
-        """The last id that counts as read where a queue enters the query."""
-        last = {"earliest": state.floor, "latest": state.last_id}.get(str(start), start)
-        assert isinstance(last, int)
-        if last > state.last_id != UNKNOWN_ID:
-            remedy = "Name that id or a smaller one, or startingOffsets=latest to begin with the next message"
-            raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.last_id}. {remedy}")
-        return last
 
     def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""

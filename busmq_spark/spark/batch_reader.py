@@ -9,16 +9,16 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from busmq_spark.core.position import Range
+from busmq_spark.core.sources import shown, spell, split
+from busmq_spark.core.tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.plan import tasks
+from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze
-from busmq_spark.spark.reader import Partition, read_ranges
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Creation
-from busmq_spark.store.sources import shown, spell, split
 
 
 @without_traceback

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
+from busmq_spark.core.sources import shown
 from busmq_spark.errors import QueueBusy
 from busmq_spark.store.protocol import ReadStore
-from busmq_spark.store.sources import shown
 from busmq_spark.topology.holder import LEASE_MS, described, is_dead, machine
 
 GRACE_S = 3.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from busmq_spark.spark.plan import lost
+from busmq_spark.core.loss import lost
+from busmq_spark.core.position import Position, Range
+from busmq_spark.core.sources import shown
 from busmq_spark.store.loss import loss_error
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import LossEvidence, ReadStore, Rows
-from busmq_spark.store.sources import shown
 
 log = logging.getLogger("busmq_spark")
 

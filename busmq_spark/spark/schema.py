@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
 
+from busmq_spark.core.sources import shown, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
 from busmq_spark.store.protocol import Rows
-from busmq_spark.store.sources import shown, split
 
 SOURCE_SCHEMA = "queue string, id long, value binary"
 LINKED_SCHEMA = f"{SOURCE_SCHEMA}, source string"

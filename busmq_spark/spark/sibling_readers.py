@@ -18,9 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from busmq_spark.core.position import Position
+from busmq_spark.core.sources import split
 from busmq_spark.options import ReadOptions
-from busmq_spark.store.position import Position
-from busmq_spark.store.sources import split
 from busmq_spark.topology.holder import is_alive, is_dead, process_name
 
 log = logging.getLogger("busmq_spark")

@@ -11,6 +11,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.once import PerProcess
+from busmq_spark.core.sources import by_source
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.store.linked import LinkedStore
@@ -19,7 +20,6 @@ from busmq_spark.store.redis_store import RedisPushNotifiers, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
 from busmq_spark.store.source_caller import DirectCaller, SourceCaller, ThreadedCaller
-from busmq_spark.store.sources import by_source
 from busmq_spark.topology import eviction
 from busmq_spark.topology.endpoint import PATIENCE_S
 

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.loss import Loss
+from busmq_spark.core.position import Range
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import LossEvidence
 from busmq_spark.topology.links import Link
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, CheckpointOlder, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
 _BY_KIND = {error.kind: error for error in _ERRORS}
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Messages that were planned and are gone. ``kind`` as in errors.DataLoss, or ``removed`` when the state alone does not show by which client."""
-
-    kind: str
-    expected: str
-    found: str
-    ids: int = 0
-    """How many ids are known to be missing; 0 when the number is unknown."""
 
 
 def loss_error(queue: str, loss: Loss, evidence: LossEvidence, *, own_listeners: int = 0) -> DataLoss:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull, QueueMissing
-from busmq_spark.store.position import Position, Range
 from busmq_spark.topology.place import at_once
 
 Site: TypeAlias = tuple[str, int, str]

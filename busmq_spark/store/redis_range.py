@@ -15,10 +15,10 @@ import pyarrow as pa
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import Pairs
+from busmq_spark.core.position import Range
 from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, Slice, probe, seek
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.store.loss import check_life, raise_removed
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.topology.cluster_link import ClusterLink
 from busmq_spark.topology.cluster_range import ClusterRangeLink

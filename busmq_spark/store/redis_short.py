@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from busmq_spark.core.position import Range
 from busmq_spark.core.ranges import shorts
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_range import RangeLinks, read_range
 

@@ -15,6 +15,7 @@ from busmq_spark.core import state as states_
 from busmq_spark.core.flow import Flow, command, together
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.once import PerProcess, Remembered
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import LONG_TTL_S, Attached
 from busmq_spark.core.ranges import TARGET_BYTES
 from busmq_spark.core.sink import Full, OtherRecord, Staged
@@ -22,7 +23,6 @@ from busmq_spark.core.staging import Run
 from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
 from busmq_spark.options import RedisOptions, redis_options
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, range_link, read_range

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from busmq_spark.core.sources import shown, spell
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.store.protocol import ReadStore
-from busmq_spark.store.sources import shown, spell
 
 T = TypeVar("T")
 Ask = Callable[[ReadStore], T]

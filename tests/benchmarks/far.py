@@ -15,13 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import CREDIT
 from busmq_spark.federation.bulk.store import DEPTH, PIECE_BYTES, FederatedStore, open_federated
 from busmq_spark.options import RedisOptions, WriteOptions, parse
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import Committer, TaskWriter
-from busmq_spark.store.position import Range
 from busmq_spark.store.redis_store import open_store
 from busmq_spark.topology.place import new_token
 from tests.benchmarks.bulk import HOUR

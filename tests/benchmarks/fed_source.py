@@ -6,9 +6,9 @@ import json
 import sys
 import time
 
+from busmq_spark.core.position import Position, Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.plain.store import PlainStore
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation
 
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from busmq_spark.spark import reader
+from busmq_spark.core import idle
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.realtime import realtime
 from busmq_spark.spark.source import BusmqDataSource
@@ -69,7 +69,7 @@ class Quick(BusmqDataSource):
         return "busmq-quick"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        reader.TAIL_S = 0.0  # in the process where Spark plans
+        idle.TAIL_S = 0.0  # in the process where Spark plans
         return super().streamReader(schema)
 
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark import errors
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.staging import Run
@@ -22,7 +23,6 @@ from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueF
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error, encode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, LossEvidence
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
+from busmq_spark.core.position import Range
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation.bulk import socket as bulk_socket
 from busmq_spark.federation.bulk.bodies import Bodies
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

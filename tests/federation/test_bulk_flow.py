@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.flow import command
+from busmq_spark.core.position import Range
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
 from busmq_spark.federation.address import FederationAddress
@@ -24,7 +25,6 @@ from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.limits import Limits
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.link import SyncLink

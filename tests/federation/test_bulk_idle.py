@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark import reader
+from busmq_spark.spark import polling
 from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
@@ -42,7 +42,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
         while asked["wait"] < before["wait"] + 2:  # two waits of 2 s have passed
             assert query.step() is None
         assert asked["counters"] - before["counters"] <= 10
-        monkeypatch.setattr(reader, "LINK_POLL_S", 600.0)
+        monkeypatch.setattr(polling, "LINK_POLL_S", 600.0)
         for value in (b"2", b"3", b"4"):  # the first may be found by asking; after that only the notifier can show
             direct.push(queue, [value])
             assert next_value(query) == value

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.core.position import Range
 from busmq_spark.core.sink import Staged
 from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
@@ -29,7 +30,6 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.rights import ANYONE
 from busmq_spark.federation.shares import Share
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from busmq_spark.topology.address import address

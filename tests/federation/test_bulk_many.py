@@ -10,6 +10,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from busmq_spark.core.position import Range
 from busmq_spark.core.sink import Staged, attempt
 from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import DataLoss, QueueMissing, WireError
@@ -18,7 +19,6 @@ from busmq_spark.federation.bulk.bodies import Expected
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.store import AT_ONCE, FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

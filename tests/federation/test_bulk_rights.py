@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import Staged
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireError
@@ -18,7 +19,6 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.calls import OPERATIONS
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.keyring import Keyring
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

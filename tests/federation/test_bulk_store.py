@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, PushNotifiers
 from busmq_spark.store.redis_store import RedisPushNotifiers, RedisStore, open_store
 from tests.conftest import Fresh

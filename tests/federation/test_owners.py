@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from busmq_spark.core.position import Position
 from busmq_spark.core.sink import Staged, attempt
 from busmq_spark.core.staging import Run
 from busmq_spark.embedded import RedisServer
@@ -16,7 +17,6 @@ from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
-from busmq_spark.store.position import Position
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.topology.holder import my_token
 from tests.conftest import Fresh

@@ -13,9 +13,9 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import errors, options, parsers
-from busmq_spark.core import keys, message, queue, ranges, sink, staging, state
+from busmq_spark.core import idle, keys, message, offsets, queue, ranges, sink, staging, state, tasks
 from busmq_spark.errors import BusError, DataLoss
-from busmq_spark.spark import acks, attach, discovery, lease, offsets, plan, reader, span
+from busmq_spark.spark import acks, attach, discovery, lease, polling, span
 from busmq_spark.store import redis_range
 from busmq_spark.topology import cluster, cluster_step, connect, endpoint, eviction, holder, sentinel, slots, translate, urls
 from tests.jvm.module import MODULE
@@ -115,13 +115,13 @@ def _of_streams() -> dict[str, int]:
         "leasePauseMs": _ms(lease.PAUSE_S),
         "discoveryMs": _ms(discovery.EVERY_S),
         "discoveryStepMs": _ms(discovery.STEP_S),
-        "waitMs": _ms(reader.WAIT_S),
-        "tailMs": _ms(reader.TAIL_S),
-        "tails": reader.TAILS,
+        "waitMs": _ms(polling.WAIT_S),
+        "tailMs": _ms(idle.TAIL_S),
+        "tails": idle.TAILS,
         "synchronous": acks.SYNCHRONOUS,
         "shortTtlS": attach.SHORT_TTL_S,
-        "packOver": plan.PACK_OVER,
-        "packRows": plan.PACK_ROWS,
+        "packOver": tasks.PACK_OVER,
+        "packRows": tasks.PACK_ROWS,
         "offsetVersion": offsets.VERSION,
         "spanShown": span.SHOWN,
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.spark import lease, reader, stores
+from busmq_spark.spark import lease, polling, stores
 from busmq_spark.store import source_caller
 from tests.bus.conftest import where
 from tests.federation.far import quick
@@ -68,7 +68,7 @@ def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Querie
     monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
     monkeypatch.setattr(source_caller, "PROBE_S", (0.02, 0.1))
     monkeypatch.setattr(lease, "GRACE_S", 0.5)
-    monkeypatch.setattr(reader, "LINK_POLL_S", 0.02)
+    monkeypatch.setattr(polling, "LINK_POLL_S", 0.02)
     monkeypatch.setattr(stores, "_SHARED", {})
     quick(monkeypatch)
     made = Queries(npm_server)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.position import Position, Range
 from busmq_spark.errors import (
     BusError,
     IdsReissued,
@@ -19,7 +20,6 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.plain import queue_object
 from busmq_spark.federation.plain.queue_object import PlainQueueObject
 from busmq_spark.federation.plain.store import PlainStore
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation
 from tests.conftest import Fresh
 from tests.peers.queries import SECRET, Queries, gather, settle, upto

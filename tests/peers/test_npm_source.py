@@ -20,7 +20,7 @@ from busmq_spark.errors import (
 from busmq_spark.federation.plain import queue_object
 from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.options import WriteOptions, parse
-from busmq_spark.spark import lease, reader
+from busmq_spark.spark import lease, polling
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter
 from busmq_spark.topology.place import new_token
@@ -80,7 +80,7 @@ def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_oth
     query = queries.query(queue)
     assert query.step() == []
     assert query.step() is None
-    monkeypatch.setattr(reader, "LINK_POLL_S", 1000.0)
+    monkeypatch.setattr(polling, "LINK_POLL_S", 1000.0)
     assert [query.step() for _ in range(3)] == [None] * 3
     asked: list[object] = []
     monkeypatch.setattr(PlainStore, "states", lambda *args: asked.append(args))

@@ -13,18 +13,19 @@ from typing import Any, Literal
 
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from busmq_spark.core import idle
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.sources import by_source
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark import reader, stores
+from busmq_spark.spark import stores
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
 from busmq_spark.spark.tracebacks import RefusedReader
 from busmq_spark.store.redis_store import open_store
-from busmq_spark.store.sources import by_source
 from tests.support import PATIENCE_S, wait_until
 
-reader.TAIL_S = 0.0  # idle at once: tests do not wait
+idle.TAIL_S = 0.0  # idle at once: tests do not wait
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.core.sources import spell
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import ReadOptions, WriteOptions, parse
 from busmq_spark.spark import lease, stores
 from busmq_spark.store import linked, source_caller
 from busmq_spark.store.source_caller import DirectCaller
-from busmq_spark.store.sources import spell
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter

@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
+from busmq_spark.core.sources import spell, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.schema import BATCH_ROWS, SHARED_BYTES, SHORT_ROWS, ArrowRows
 from busmq_spark.store.protocol import Rows
-from busmq_spark.store.sources import spell, split
 
 BINARY = StructType().add("queue", "string").add("id", "long").add("value", "binary")
 TEXT = StructType().add("value", "string").add("source", "string").add("id", "long").add("queue", "string")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import Frame, wrong
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.store.redis_store import RedisStore
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.staging import Run
@@ -22,7 +23,6 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
 from busmq_spark.federation.grants import VERBS
 from busmq_spark.federation.rights import Right, Verbs
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, LossEvidence
 
 MAX_TEXT = 4096

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
@@ -18,7 +19,6 @@ from busmq_spark.federation.bulk.bodies import Expected
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.socket import BulkSocket
-from busmq_spark.store.position import Range
 from busmq_spark.store.protocol import Rows
 from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, pause
 

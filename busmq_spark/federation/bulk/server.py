@@ -19,6 +19,7 @@ from typing import Any, Self
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk import frames
@@ -34,7 +35,6 @@ from busmq_spark.federation.rights import Identity
 from busmq_spark.federation.shares import Shares
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.position import Range
 from busmq_spark.topology.address import Address, address
 from busmq_spark.topology.endpoint import AnyOf
 from busmq_spark.topology.pubsub_connection import PubSubConnection

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, by_queue, digest, encode_runs, total
 from busmq_spark.core.staging import Run
@@ -26,7 +27,6 @@ from busmq_spark.errors import BusError, FederationLost, FederationRefused, Link
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.bodies import MOST_RANGES
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, FullPolicy, LossEvidence, Rows
 from busmq_spark.topology.place import at_once
 

@@ -14,11 +14,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.rights import Identity
 from busmq_spark.federation.shares import Share
-from busmq_spark.store.position import Range
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 from busmq_spark.topology.address import Address
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from busmq_spark.core.keys import is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
+from busmq_spark.core.position import Position
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import ATTEMPT, Full, Staged
 from busmq_spark.core.staging import Run
@@ -24,7 +25,6 @@ from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.calls import Operation
 from busmq_spark.federation.bulk.frames import unpack_values, wrong
 from busmq_spark.federation.rights import Identity
-from busmq_spark.store.position import Position
 from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import RedisStore
 

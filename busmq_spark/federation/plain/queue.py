@@ -15,12 +15,13 @@ import time
 from collections.abc import Awaitable, Callable
 from hashlib import sha1
 
+from busmq_spark.core.loss import Loss
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.plain.queue_object import PlainQueueObject
-from busmq_spark.store.loss import Loss, check_life, loss_error
-from busmq_spark.store.position import Position, Range
+from busmq_spark.store.loss import check_life, loss_error
 from busmq_spark.store.protocol import Creation, LossEvidence
 from busmq_spark.topology.holder import LEASE_MS
 from busmq_spark.topology.place import new_token

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
@@ -32,7 +33,6 @@ from busmq_spark.federation.client.target import Target
 from busmq_spark.federation.plain.append import AtLeastOnce
 from busmq_spark.federation.plain.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.plain.queue_object import PlainQueueObject
-from busmq_spark.store.position import Position, Range
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows
 from busmq_spark.topology.endpoint import pause
 from busmq_spark.topology.place import at_once

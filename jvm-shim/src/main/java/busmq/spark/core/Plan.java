@@ -55,10 +55,10 @@ public final class Plan {
         return runs;
     }
 
-    /** What each task reads. One range a task, cut further for the two options (null: not set); many small ranges share tasks. */
+    /** What each task reads. One range a task, cut further for the two options (null: not set); many small ranges share tasks, within maxRows. */
     public static List<List<Range>> tasks(List<Range> ranges, Long minPartitions, Long maxRows) {
         long total = ranges.stream().mapToLong(Range::rows).sum();
-        List<Range> cut = new ArrayList<>();
+        List<List<Range>> cut = new ArrayList<>();
         for (Range range : ranges) {
             long parts = 1;
             if (minPartitions != null && minPartitions > ranges.size()) {
@@ -67,28 +67,32 @@ public final class Plan {
             if (maxRows != null) {
                 parts = Math.max(parts, (range.rows() + maxRows - 1) / maxRows);
             }
-            cut.addAll(parts == 1 ? List.of(range) : split(range, parts));
+            cut.add(parts == 1 ? List.of(range) : split(range, parts));
         }
-        long most = Math.max(PACK_OVER, minPartitions == null ? 0 : minPartitions);
-        return cut.size() > most ? pack(cut) : cut.stream().map(List::of).toList();
+        if (cut.stream().mapToInt(List::size).sum() <= Math.max(PACK_OVER, minPartitions == null ? 0 : minPartitions)) {
+            return cut.stream().flatMap(List::stream).map(List::of).toList();
+        }
+        return pack(cut, maxRows == null ? PACK_ROWS : Math.min(PACK_ROWS, maxRows));
     }
 
-    private static List<List<Range>> pack(List<Range> ranges) {
+    /** Small ranges share tasks of at most {@code most} rows. A queue that was cut shares none: its parts stay in their order. */
+    private static List<List<Range>> pack(List<List<Range>> cut, long most) {
         List<List<Range>> packed = new ArrayList<>();
         List<Range> shared = new ArrayList<>();
         long rows = 0;
-        for (Range range : ranges) {
-            if (range.rows() >= PACK_ROWS) {
-                packed.add(List.of(range));
+        for (List<Range> parts : cut) {
+            Range range = parts.get(0);
+            if (parts.size() > 1 || range.rows() >= most) {
+                parts.forEach(part -> packed.add(List.of(part)));
                 continue;
             }
-            shared.add(range);
-            rows += range.rows();
-            if (rows >= PACK_ROWS) {
+            if (rows + range.rows() > most) {
                 packed.add(List.copyOf(shared));
                 shared.clear();
                 rows = 0;
             }
+            shared.add(range);
+            rows += range.rows();
         }
         if (!shared.isEmpty()) {
             packed.add(List.copyOf(shared));

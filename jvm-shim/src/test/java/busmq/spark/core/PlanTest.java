@@ -14,7 +14,7 @@ import org.junit.jupiter.api.RepeatedTest;
 import org.junit.jupiter.api.RepetitionInfo;
 import org.junit.jupiter.api.Test;
 
-/** The cases of tests/spark/test_plan.py. */
+/** The cases of tests/core/test_tasks.py. */
 class PlanTest {
     @RepeatedTest(200)
     void aCapIsUsedUpAndNobodyGetsLessThanAnotherUnlessItWantsNoMore(RepetitionInfo round) {
@@ -62,7 +62,18 @@ class PlanTest {
         List<List<Range>> found = Plan.tasks(parts, random.nextBoolean() ? null : (long) (1 + random.nextInt(80)), most);
         assertTrue(ids(parts).equals(ids(found.stream().flatMap(List::stream).toList())), "the ids of each queue, once and in order");
         assertTrue(found.stream().noneMatch(List::isEmpty));
-        assertTrue(most == null || found.stream().flatMap(List::stream).allMatch(range -> range.rows() <= most));
+        assertTrue(most == null || sizes(found).stream().allMatch(rows -> rows <= most));
+    }
+
+    /** Parts of 999 rows were packed behind parts of 1,000. */
+    @Test
+    void thePartsOfAQueueThatWasCutStayInTheirOrderAmongManySmallOnes() {
+        List<Range> small = IntStream.range(0, 40).mapToObj(i -> of(1, "q" + i)).toList();
+        List<Range> all = new ArrayList<>(small);
+        all.add(of(2999, "cut"));
+        all.addAll(small);
+        List<Long> firsts = Plan.tasks(all, null, 1000L).stream().flatMap(List::stream).filter(range -> range.queue().equals("cut")).map(Range::first).toList();
+        assertEquals(List.of(1L, 1000L, 2000L), firsts);
     }
 
     @Test

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busmq_spark.core.caps import share
+from busmq_spark.core.loss import lost
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.state import QueueState
-from busmq_spark.spark.plan import PACK_OVER, PACK_ROWS, lost, share, split, tasks
-from busmq_spark.store.position import Position, Range
+from busmq_spark.core.tasks import PACK_OVER, PACK_ROWS, split, tasks
 
 queues = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(0, 1000), max_size=12)
 
@@ -54,10 +56,12 @@ ranges = st.lists(st.integers(1, 2500), max_size=60).map(lambda sizes: [Range(f"
 def test_tasks_hold_every_id_once_and_keep_the_order_of_each_queue(parts: list[Range], minimum: int | None, most: int | None) -> None:
     found = tasks(parts, minimum, most)
     flat = [r for task in found for r in task]
-    assert [(r.queue, i) for r in flat for i in range(r.first, r.last + 1)] == [(r.queue, i) for r in parts for i in range(r.first, r.last + 1)]
+    for part in parts:
+        assert [i for r in flat if r.queue == part.queue for i in range(r.first, r.last + 1)] == list(range(part.first, part.last + 1))
+    assert sum(r.rows for r in flat) == sum(r.rows for r in parts)
     assert all(task for task in found)
     if most:
-        assert all(r.rows <= most for r in flat)
+        assert max(sizes(found), default=0) <= most
 
 
 def sizes(found: list[tuple[Range, ...]]) -> list[int]:
@@ -96,6 +100,13 @@ def test_many_small_queues_share_tasks_so_that_each_is_worth_starting() -> None:
 
 def test_up_to_a_few_dozen_queues_each_has_a_task_of_its_own() -> None:
     assert len(tasks([queue_of(1, f"q{i}") for i in range(PACK_OVER)], None, None)) == PACK_OVER
+
+
+def test_the_parts_of_a_queue_that_was_cut_stay_in_their_order_among_many_small_ones() -> None:
+    """Parts of 999 rows were packed behind parts of 1,000."""
+    small = [queue_of(1, f"q{i}") for i in range(40)]
+    found = tasks([*small, queue_of(3 * PACK_ROWS - 1, "cut"), *small], None, PACK_ROWS)
+    assert [(r.first, r.last) for task in found for r in task if r.queue == "cut"] == [(1, 999), (1000, 1999), (2000, 2999)]
 
 
 def test_a_large_queue_among_many_small_ones_keeps_its_own_task() -> None:

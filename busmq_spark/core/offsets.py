@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from busmq_spark.core.position import Position
+from busmq_spark.core.sources import spell, split
 from busmq_spark.errors import ConfigError
-from busmq_spark.store.position import Position
-from busmq_spark.store.sources import spell, split
 
 VERSION = 1
 INITIAL = {"v": VERSION}
@@ -51,6 +51,11 @@ def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def links_of(offset: Mapping[str, Any]) -> frozenset[str]:
     """The links in an offset."""
     return frozenset(offset.get("sources", ()))
+
+
+def sources_of(offset: Mapping[str, Any]) -> frozenset[str]:
+    """The sources that an offset knows, Redis itself ('') among them: none yet at the beginning of a query."""
+    return frozenset() if offset == INITIAL else links_of(offset) | {""}
 
 
 def decode(offset: Mapping[str, Any]) -> dict[str, Position]:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busmq_spark.core.offsets import INITIAL, Memory, begin, decode, encode, links_of
+from busmq_spark.core.position import Position
+from busmq_spark.core.sources import spell
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.offsets import INITIAL, Memory, begin, decode, encode, links_of
-from busmq_spark.store.position import Position
-from busmq_spark.store.sources import spell
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))
 GOLDEN, LINKED = VECTORS["vectors"], VECTORS["linked"]

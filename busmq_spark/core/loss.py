@@ -1,0 +1,48 @@
+"""What a reader loses: between a position of its checkpoint and the queue as it is now, and by an ack. Decisions without a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from busmq_spark.core.position import Position
+from busmq_spark.core.state import QueueState
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages that were planned and are gone. ``kind`` as in errors.DataLoss, or ``removed`` when the state alone does not show by which client."""
+
+    kind: str
+    expected: str
+    found: str
+    ids: int = 0
+    """How many ids are known to be missing; 0 when the number is unknown."""
+
+
+def dropped(state: QueueState, last: int, own: int | None, others: Collection[int]) -> int:
+    """How many stored messages that this reader has not read are deleted once it has acked ``last``: at most so many where ids have holes.
+
+    ``own`` is the acked id of its subscription, None when it has none yet; ``others`` are those of the other subscriptions.
+    """
+    if own is None and others:
+        return 0  # what is stored waits for the others, and what none of them waits for they have read
+    return max(0, min(state.count, min(last, state.newest, *others) - max(state.floor, own or 0)))
+
+
+def lost(at: Position, now: QueueState) -> Loss | None:
+    """What is lost between a position and the queue as it is now; None when everything after the position is still there."""
+    following = f"ids from {at.last + 1} on"
+    if not now.exists:
+        return Loss("expired", f"{following} of incarnation {at.born}", "no such queue")
+    if now.born != at.born:
+        found = f"incarnation {now.born or 'unnamed'} with ids up to {now.last_id}"
+        return Loss("recreated", f"incarnation {at.born} read up to id {at.last}", found)
+    if now.last_id < at.last:
+        return Loss("rolled-back", f"a last id of at least {at.last}", f"last id {now.last_id}")
+    if at.mark and now.mark and at.mark != now.mark:
+        return Loss("reissued", f"message {at.last} with fingerprint {at.mark}", f"one with fingerprint {now.mark}")
+    if now.floor > at.last:
+        oldest = f"oldest stored id {now.oldest}" if now.count else f"nothing stored after id {now.last_id}"
+        return Loss("removed", following, oldest, now.floor - at.last)
+    return None

@@ -1,0 +1,229 @@
+"""Where the next batch of the source ends: decided from the positions before it, the options, and what the queues hold now.
+
+A planning is a generator: it yields a question, is sent the answer, and returns the positions at the end of the batch. It has no connection and no
+clock, so tests/golden/plans-v1.json tests it and the planner of the Java module alike. An answer about many queues leaves out those that cannot be
+asked now; such queues keep their positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from busmq_spark.core.caps import BytesUntil, share, within_bytes
+from busmq_spark.core.loss import Loss, lost
+from busmq_spark.core.position import Position, Range
+from busmq_spark.core.sources import shown, split
+from busmq_spark.core.state import UNKNOWN_ID, QueueState
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import ReadOptions
+
+PREFETCHED_ROWS = 20_000
+"""Rows of a queue of a link up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
+
+Positions: TypeAlias = Mapping[str, Position]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """How many ids each queue has given out. The answer is only compared with the next one."""
+
+    queues: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The state of each queue, as a mapping of QueueState. ``ids`` names the message whose fingerprint is compared, -1 for none."""
+
+    ids: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The fingerprints of messages, by queue."""
+
+    ids: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Rows that shall travel with the batch. The answer has the queues whose rows were fetched."""
+
+    ranges: Sequence[Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Messages are gone: after ``at``, or (None) from where startingOffsets begins. The answer is where reading goes on, None for not yet."""
+
+    queue: str
+    at: Position | None
+    loss: Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A queue that was new has expired. It is not held any more; no answer."""
+
+    queue: str
+
+
+Question: TypeAlias = Counters | States | Marks | BytesUntil | Fetch | Lost | Gone
+Planning: TypeAlias = Generator[Question, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The queues that a reader holds, and what is decided of those that it does not read yet."""
+
+    queues: Sequence[str]
+    paused: Collection[str] = ()
+    """Queues of the checkpoint whose source could not be reached when they were to be acquired."""
+    entering: Positions = field(default_factory=dict)
+    """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
+    known: Collection[str] = ()
+    """The sources of the checkpoint; startingOffsets counts for queues of the others."""
+
+
+class Planner:
+    """Plans batch after batch. What it remembers in between makes a batch faster to plan and shares fairer; a new planner loses nothing by it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.states: Mapping[str, QueueState] = {}
+        """The queues at the last planning; one that could not be asked then as it was before."""
+        self.unknown_last_ids: frozenset[str] = frozenset()
+        """Empty queues whose last id only the next message shows: they enter with it."""
+        self._options = options
+        self._counters: object = ()
+        self._ceiling: dict[str, int] | None = None
+        self._passed_over: frozenset[str] = frozenset()
+
+    def seal(self) -> None:
+        """Trigger.AvailableNow: what is stored at the first planning is what is available now."""
+        self._ceiling = {}
+
+    @property
+    def sealed(self) -> bool:
+        """Whether ``seal`` was called."""
+        return self._ceiling is not None
+
+    def behind(self, begin: Positions, held: Held, away: Collection[str]) -> bool:
+        """Whether planning finds something beyond ``begin`` by what is known already. ``away``: sources that cannot be reached."""
+        if {*held.queues} - self.unknown_last_ids != {*begin} - {*held.paused}:
+            return True
+        reachable = (queue for queue in held.queues if queue in begin and split(queue)[0] not in away)
+        return any(self._ceiled(queue, self.states[queue].last_id if queue in self.states else 0) > begin[queue].last for queue in reachable)
+
+    def pushed(self, held: Held) -> Planning[bool]:
+        """Whether ids were given out since the last planning."""
+        counters: object = yield Counters(held.queues)
+        return bool(counters != self._counters)
+
+    def plan(self, begin: Positions, held: Held, *, unlimited: bool) -> Planning[dict[str, Position]]:
+        """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps of the options."""
+        counters = yield Counters(held.queues)  # before the states: a push in between is seen by the next poll
+        states = yield States({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
+        paused = {queue for queue in begin if queue in held.paused or (queue in held.queues and queue not in states)}
+        self._remember(counters, states, paused)
+        entries = yield from self._entries(begin, held, states)
+        goals = {queue: max(entry.last, self._ceiled(queue, states[queue].newest)) for queue, entry in entries.items()}
+        if not unlimited:
+            goals = yield from self._capped(entries, goals)
+        moved = yield from self._fetched({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
+        marks = yield from _marks(moved, states)
+        ends = {queue: _advanced(entry, begin.get(queue), moved.get(queue), marks.get(queue)) for queue, entry in entries.items()}
+        return {**ends, **{queue: begin[queue] for queue in paused}}
+
+    def _remember(self, counters: object, states: Mapping[str, QueueState], paused: Collection[str]) -> None:
+        self.states, self._counters = {**{queue: self.states[queue] for queue in paused if queue in self.states}, **states}, counters
+        self.unknown_last_ids = frozenset(queue for queue, state in states.items() if state.last_id == UNKNOWN_ID)
+        if self._ceiling is not None and not self._ceiling:
+            self._ceiling = {queue: state.last_id for queue, state in states.items()}
+
+    def _ceiled(self, queue: str, id: int) -> int:
+        return id if self._ceiling is None else min(id, self._ceiling.get(queue, 0))
+
+    def _entries(self, begin: Positions, held: Held, states: Mapping[str, QueueState]) -> Planning[dict[str, Position]]:
+        """Where the batch begins in each queue: at its position, or where it enters the query."""
+        found: dict[str, Position] = {}
+        for queue, state in states.items():
+            at = begin.get(queue)
+            entry = (yield from self._enter(queue, state, held)) if at is None else at
+            if at is not None and (loss := lost(at, state)):
+                entry = yield Lost(queue, at, loss)
+            if entry is not None:
+                found[queue] = entry
+        return found
+
+    def _enter(self, queue: str, state: QueueState, held: Held) -> Planning[Position | None]:
+        if not state.exists or not state.born:
+            yield Gone(queue)  # it went away after it was acquired; it is acquired anew when it is found again
+            return None
+        decided = held.entering.get(queue)
+        start = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.known)
+        last = starts_after(queue, start, state)
+        if state.last_id == UNKNOWN_ID:  # the next message is new, and shows the last id
+            return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
+        if (skipped := state.floor - last) > 0 and self._options.fail_on_data_loss:
+            oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
+            yield Lost(queue, None, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
+        last = max(last, state.floor)
+        return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
+
+    def _capped(self, entries: Positions, goals: Mapping[str, int]) -> Planning[dict[str, int]]:
+        """Goals within the caps of the options."""
+        done = {queue: entries[queue].last for queue in goals}
+        available = {queue: goals[queue] - done[queue] for queue in goals}
+        if (most := self._options.max_messages) is not None and sum(available.values()) > most:
+            available = share(available, most)
+        if (budget := self._options.max_bytes) is not None:
+            fitting = yield from within_bytes(available, done, budget, self._passed_over)
+            self._passed_over = frozenset(queue for queue, rows in available.items() if rows and not fitting[queue])
+            available = fitting
+        return {queue: done[queue] + rows for queue, rows in available.items()}
+
+    def _fetched(self, moved: dict[str, int], entries: Positions) -> Planning[dict[str, int]]:
+        """The same, without queues of links that are away just now. What is planned must be read, and a batch waits for its slowest task: so the
+        rows of links are fetched before they are planned, while they are few, and travel with the batch."""
+        if self._options.on_unavailable != "wait":
+            return moved
+        few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
+        if not few:
+            return moved
+        found = yield Fetch([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
+        return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
+
+
+def first_start(options: ReadOptions, queue: str, known: Collection[str]) -> str | int:
+    """Where a queue begins that is not in the checkpoint: at its oldest message, or as startingOffsets says where its source is none of ``known``."""
+    source, name = split(queue)
+    return "earliest" if source in known else options.start_of(source, name)
+
+
+def starts_after(queue: str, start: str | int, state: QueueState) -> int:
+    """The last id that counts as read where a queue enters the query. Raises ConfigError for one that was not given out yet."""
+    last = {"earliest": state.floor, "latest": state.last_id}.get(str(start), start)
+    assert isinstance(last, int)
+    if last > state.last_id != UNKNOWN_ID:
+        remedy = "Name that id or a smaller one, or startingOffsets=latest to begin with the next message"
+        raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.last_id}. {remedy}")
+    return last
+
+
+def _marks(goals: Mapping[str, int], states: Mapping[str, QueueState]) -> Planning[dict[str, str]]:
+    """Fingerprints of the last messages of a batch: known for the newest, else one more question."""
+    inner = {queue: goal for queue, goal in goals.items() if goal != states[queue].newest}
+    asked = (yield Marks(inner)) if inner else {}
+    return {**{queue: states[queue].newest_mark for queue in goals if queue not in inner}, **asked}
+
+
+def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str | None) -> Position:
+    """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, from which the batch begins.
+
+    Without a fingerprint, since its source has just become unreachable, the position stays.
+    """
+    if goal is None or mark is None:
+        return entry
+    return Position(entry.born, goal, mark, None if entry is before else entry.start, entry.lost)

@@ -1,0 +1,57 @@
+"""Which task reads what: the ranges of a batch, cut and packed. Ranges are first..last, inclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from busmq_spark.core.position import Position, Range
+
+PACK_OVER = 32
+"""With more ranges than this, small ones share a task: a Python task costs milliseconds, however little it reads."""
+PACK_ROWS = 1000
+"""A shared task is full when it reads so many messages."""
+
+
+def split(first: int, last: int, parts: int) -> list[tuple[int, int]]:
+    """Cut ids first..last into at most ``parts`` runs of nearly the same length; keeps order, loses none."""
+    size = last - first + 1
+    parts = max(0, min(parts, size))
+    return [(first + size * i // parts, first + size * (i + 1) // parts - 1) for i in range(parts)]
+
+
+def ranges(done: Mapping[str, int], goals: Mapping[str, Position], servers: Mapping[str, int]) -> list[Range]:
+    """What a batch reads that ends at ``goals``: of each queue the ids after the one that was ``done`` before."""
+    return [Range(q, end.born, done[q] + 1, end.last, servers[q]) for q, end in goals.items() if done[q] < end.last]
+
+
+def tasks(ranges: Sequence[Range], min_partitions: int | None, max_rows: int | None) -> list[tuple[Range, ...]]:
+    """What each task reads. One range a task, cut further for the two options; many small ranges share tasks, within ``max_rows``."""
+    total = sum(r.rows for r in ranges)
+    cut: list[list[Range]] = []
+    for r in ranges:
+        parts = 1
+        if min_partitions and min_partitions > len(ranges):
+            parts = max(1, round(min_partitions * r.rows / total))
+        if max_rows:
+            parts = max(parts, -(-r.rows // max_rows))
+        cut.append([r] if parts == 1 else [Range(r.queue, r.born, first, last, r.server) for first, last in split(r.first, r.last, parts)])
+    if sum(map(len, cut)) <= max(PACK_OVER, min_partitions or 0):
+        return [(r,) for parts_of_one in cut for r in parts_of_one]
+    return _pack(cut, min(PACK_ROWS, max_rows or PACK_ROWS))
+
+
+def _pack(cut: Sequence[Sequence[Range]], most: int) -> list[tuple[Range, ...]]:
+    """Small ranges share tasks of at most ``most`` rows. A queue that was cut shares none: its parts stay in their order."""
+    packed: list[tuple[Range, ...]] = []
+    shared: list[Range] = []
+    rows = 0
+    for parts in cut:
+        if len(parts) > 1 or parts[0].rows >= most:
+            packed += [(r,) for r in parts]
+            continue
+        if rows + parts[0].rows > most:
+            packed.append(tuple(shared))
+            shared, rows = [], 0
+        shared.append(parts[0])
+        rows += parts[0].rows
+    return [*packed, tuple(shared)] if shared else packed

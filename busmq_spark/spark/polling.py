@@ -1,0 +1,35 @@
+"""When an idle query asks Redis whether anything was pushed: at once after a notification, else every ``idlePollMs``."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from busmq_spark.options import ReadOptions
+
+WAIT_S = 0.01
+"""How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
+LEAST_POLL_S = 0.045
+"""The least interval: with this 25 commands a second, however small the option is."""
+LINK_POLL_S = 1.0
+"""How often an idle query asks federation servers at most. Their pushes wake it, too; over a far link asking all the time is not cheap."""
+
+
+class Polling:
+    """The pace of one query. ``notified`` is set by the push notifiers."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.notified = threading.Event()
+        self._options = options
+        self._next = 0.0
+
+    def due(self) -> bool:
+        """Whether to ask now; waits ``WAIT_S`` for a push at most."""
+        if not self.notified.wait(max(0.0, min(WAIT_S, self._next - time.monotonic()))) and time.monotonic() < self._next:
+            return False
+        self.notified.clear()
+        return True
+
+    def asked(self) -> None:
+        """The answer has come; the next question is due an interval from now."""
+        self._next = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else LEAST_POLL_S)
