@@ -68,12 +68,12 @@ def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
         named = {str(queue): p for queue, p in offset["queues"].items()}
         for source, found in offset.get("sources", {}).items():
             named.update((spell(source, queue), p) for queue, p in found["queues"].items())
-        return {name: _position(p) for name, p in named.items()}
+        return {name: position_of(p) for name, p in named.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(reason=f"the checkpoint does not hold busmq offsets ({error!r} in {str(offset)[:200]}); use a new checkpoint") from None
 
 
-def _position(p: Mapping[str, Any]) -> Position:
+def position_of(p: Mapping[str, Any]) -> Position:
     ids = [p["last"], p.get("lost", 0), *([] if p.get("from") is None else [p["from"]])]
     if any(type(id) is not int or not 0 <= id < 2**53 for id in ids) or not isinstance(p["born"], str) or not isinstance(p["mark"], str):
         raise ValueError(f"no position: {str(p)[:100]}")

@@ -6,6 +6,8 @@ import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.Loss;
 import busmq.spark.core.OffsetJson;
+import busmq.spark.core.PlanAnswers;
+import busmq.spark.core.Planner;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
@@ -27,7 +29,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/attach.py does. */
-final class Attachment implements AutoCloseable {
+final class Attachment implements PlanAnswers, AutoCloseable {
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
     private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
@@ -130,19 +132,42 @@ final class Attachment implements AutoCloseable {
         }
     }
 
-    /** Where the next batch begins in a queue: at its position, or where it enters the query. Null leaves the queue out for now. */
-    Position entry(String queue, Position at, QueueState state, boolean fresh) {
-        if (at == null) {
-            return enter(queue, state, fresh);
-        }
-        Loss loss = Loss.between(at, state);
-        if (loss == null) {
-            return at;
-        }
-        if (options.failOnDataLoss()) {
+    /** What the planner has to know of it. */
+    Planner.Held held(boolean fresh) {
+        return new Planner.Held(queues, entering, fresh);
+    }
+
+    @Override
+    public Map<String, Long> counters(Collection<String> names) {
+        return store.counters(names);
+    }
+
+    @Override
+    public Map<String, QueueState> states(Map<String, Long> ids) {
+        return store.states(ids);
+    }
+
+    @Override
+    public Map<String, String> marks(Map<String, Long> ids) {
+        return store.marks(ids);
+    }
+
+    @Override
+    public long[] bytesUntil(String queue, long first, long last, long budget) {
+        return store.bytesUntil(queue, first, last, budget);
+    }
+
+    @Override
+    public Position afterLoss(String queue, Position at, Loss loss) {
+        if (at == null || options.failOnDataLoss()) {
             throw error(queue, loss, at);
         }
         return goOn(queue, at, loss);
+    }
+
+    @Override
+    public void forget(String queue) {
+        queues.remove(queue);
     }
 
     /** An ack was refused since Redis holds another history than the checkpoint. */
@@ -243,18 +268,18 @@ final class Attachment implements AutoCloseable {
     /** Decide where queues begin that do not begin at their oldest message. */
     private void enterAt(Collection<String> names, boolean fresh) {
         Map<String, Long> later = new HashMap<>();
-        names.stream().filter(queue -> firstStart(queue, fresh) != Starting.EARLIEST).forEach(queue -> later.put(queue, -1L));
+        names.stream().filter(queue -> Planner.firstStart(options, queue, fresh) != Starting.EARLIEST).forEach(queue -> later.put(queue, -1L));
         if (later.isEmpty()) {
             return;
         }
         Map<String, Map<String, Long>> subscriptions = store.subscriptions(later.keySet());
         store.states(later).forEach((queue, state) -> {
-            Position end = new Position(state.born(), lastOf(queue, firstStart(queue, fresh), state), "");
+            Position end = new Position(state.born(), Planner.startsAfter(queue, Planner.firstStart(options, queue, fresh), state), "");
             Map<String, Long> others = new HashMap<>(subscriptions.get(queue));
             long count = Loss.dropped(state, end.last(), others.remove(options.subscription()), others.values());
             if (count > 0 && !options.discard()) {
                 throw BusException.of(ErrorKind.UNREAD_BACKLOG, "queue", queue, "count", count, "last", end.last(),
-                        "start", "startingOffsets=" + Starting.shown(firstStart(queue, fresh)));
+                        "start", "startingOffsets=" + Starting.shown(Planner.firstStart(options, queue, fresh)));
             }
             if (count > 0) {
                 LOG.warn("queue {}: {} unread messages up to id {} will be deleted, as discardBacklog=true says", PyText.repr(queue), count, end.last());
@@ -266,35 +291,6 @@ final class Attachment implements AutoCloseable {
     /** Where a new subscription begins: no later than its query, or messages would go that it has still to read. */
     private long subscribeAt(String queue) {
         return entering.containsKey(queue) ? entering.get(queue).last() : Starting.EARLIEST;
-    }
-
-    private static long lastOf(String queue, long start, QueueState state) {
-        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.lastId() : start;
-        if (last > state.lastId()) {
-            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
-                    + ". Name that id or a smaller one, or startingOffsets=latest to begin with the next message");
-        }
-        return last;
-    }
-
-    private long firstStart(String queue, boolean fresh) {
-        return fresh ? options.startOf(queue) : Starting.EARLIEST;
-    }
-
-    private Position enter(String queue, QueueState state, boolean fresh) {
-        if (!state.exists() || state.born().isEmpty()) {
-            queues.remove(queue); // it went away between attach and here: it is taken hold of anew when it is found again
-            return null;
-        }
-        Position entered = entering.get(queue);
-        boolean decided = entered != null && entered.born().equals(state.born());
-        long last = lastOf(queue, decided ? entered.last() : firstStart(queue, fresh), state);
-        long skipped = Math.max(0, state.floor() - last);
-        if (skipped > 0 && options.failOnDataLoss()) {
-            throw error(queue, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped), null);
-        }
-        last = Math.max(last, state.floor());
-        return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
     }
 
     /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */

@@ -5,6 +5,7 @@ import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.Plan;
+import busmq.spark.core.Planner;
 import busmq.spark.core.Position;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
@@ -144,7 +145,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return idle(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.sealed();
-        String next = OffsetJson.encode(planner.plan(begin, fresh, unlimited));
+        String next = OffsetJson.encode(planner.plan(begin, attachment.held(fresh), unlimited));
         if (!fresh && next.equals(OffsetJson.encode(begin))) {
             return idle(start, begin);
         }
@@ -216,7 +217,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         boolean fresh = start.json().equals(OffsetJson.INITIAL);
         attach(begin, Map.of(), fresh);
         acks.raise();
-        return live.partitions(planner.entries(begin, fresh), begin, attachment.store.locate(attachment.queues()), fresh);
+        return live.partitions(planner.entries(begin, attachment.held(fresh)), begin, attachment.store.locate(attachment.queues()), fresh);
     }
 
     @Override
@@ -352,7 +353,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
     private boolean news(Map<String, Position> begin) {
-        if (planner.behind(begin)) {
+        if (planner.behind(begin, attachment.held(false))) {
             return true;
         }
         long now = System.nanoTime();
@@ -360,7 +361,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return false;
         }
         nextPoll = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
-        return planner.pushed();
+        return planner.pushed(attachment.held(false));
     }
 
     private boolean awaitPush(long nanos) {

@@ -1,0 +1,209 @@
+package busmq.spark.core;
+
+import busmq.spark.BusException;
+import busmq.spark.PyText;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.options.Starting;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+
+/**
+ * Where the next batch of the source ends: decided from the positions before it, the options, and what the queues hold now, as
+ * busmq_spark/core/planner.py does. It has no connection and no clock: tests/golden/plans-v1.json tests both.
+ */
+public final class Planner {
+    private final ReadOptions options;
+    private final PlanAnswers answers;
+    private Map<String, QueueState> states = Map.of();
+    private Map<String, Long> counters = Map.of();
+    private Map<String, Long> ceiling;
+    private Set<String> passedOver = Set.of();
+
+    /**
+     * The queues that a stream holds.
+     *
+     * @param entering where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over
+     * @param fresh whether startingOffsets counts for queues that are new
+     */
+    public record Held(Set<String> queues, Map<String, Position> entering, boolean fresh) {}
+
+    public Planner(ReadOptions options, PlanAnswers answers) {
+        this.options = options;
+        this.answers = answers;
+    }
+
+    /** Trigger.AvailableNow: what is stored at the first planning is what is available now. */
+    public void seal() {
+        ceiling = new HashMap<>();
+    }
+
+    public boolean sealed() {
+        return ceiling != null;
+    }
+
+    /** The newest ids, from the last planning. */
+    public Map<String, Long> lastIds() {
+        Map<String, Long> found = new HashMap<>();
+        states.forEach((queue, state) -> found.put(queue, state.lastId()));
+        return found;
+    }
+
+    /** Whether planning finds something beyond {@code begin} by what is known already. */
+    public boolean behind(Map<String, Position> begin, Held held) {
+        return !held.queues().equals(begin.keySet()) || begin.entrySet().stream().anyMatch(at -> reachable(at.getKey()) > at.getValue().last());
+    }
+
+    /** Whether ids were given out since the last planning: one small command per server. */
+    public boolean pushed(Held held) {
+        return !answers.counters(held.queues()).equals(counters);
+    }
+
+    private long reachable(String queue) {
+        return ceiled(queue, states.containsKey(queue) ? states.get(queue).lastId() : 0);
+    }
+
+    private long ceiled(String queue, long id) {
+        return ceiling == null ? id : Math.min(id, ceiling.getOrDefault(queue, 0L));
+    }
+
+    /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
+    public Map<String, Position> entries(Map<String, Position> begin, Held held) {
+        counters = answers.counters(held.queues()); // before the states: a push in between is seen by the next poll
+        Map<String, Long> wanted = new HashMap<>();
+        held.queues().forEach(queue -> wanted.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
+        states = answers.states(wanted);
+        if (ceiling != null && ceiling.isEmpty()) {
+            states.forEach((queue, state) -> ceiling.put(queue, state.lastId()));
+        }
+        Map<String, Position> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        states.forEach((queue, state) -> {
+            Position entry = entry(queue, begin.get(queue), state, held);
+            if (entry != null) {
+                found.put(queue, entry);
+            }
+        });
+        return found;
+    }
+
+    /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps of the options. */
+    public Map<String, Position> plan(Map<String, Position> begin, Held held, boolean unlimited) {
+        Map<String, Position> entries = entries(begin, held);
+        Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), ceiled(queue, states.get(queue).newest()))));
+        if (!unlimited) {
+            cap(entries, goals);
+        }
+        goals.keySet().removeIf(queue -> goals.get(queue) <= entries.get(queue).last());
+        Map<String, String> marks = marks(goals);
+        Map<String, Position> ends = new HashMap<>(entries);
+        goals.forEach((queue, goal) -> {
+            Position entry = entries.get(queue);
+            Long start = entry == begin.get(queue) ? null : entry.start(); // one that enters, or goes on after a loss, says where the batch begins
+            ends.put(queue, new Position(entry.born(), goal, marks.get(queue), start, entry.lost()));
+        });
+        return ends;
+    }
+
+    private Position entry(String queue, Position at, QueueState state, Held held) {
+        if (at == null) {
+            return enter(queue, state, held);
+        }
+        Loss loss = Loss.between(at, state);
+        return loss == null ? at : answers.afterLoss(queue, at, loss);
+    }
+
+    private Position enter(String queue, QueueState state, Held held) {
+        if (!state.exists() || state.born().isEmpty()) {
+            answers.forget(queue);
+            return null;
+        }
+        Position decided = held.entering().get(queue);
+        boolean counts = decided != null && decided.born().equals(state.born());
+        long last = startsAfter(queue, counts ? decided.last() : firstStart(options, queue, held.fresh()), state);
+        long skipped = state.floor() - last;
+        if (skipped > 0 && options.failOnDataLoss()) {
+            answers.afterLoss(queue, null, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
+        }
+        last = Math.max(last, state.floor());
+        return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
+    }
+
+    /** Where a queue begins that is not in the checkpoint: at its oldest message, or as startingOffsets says where that counts. */
+    public static long firstStart(ReadOptions options, String queue, boolean fresh) {
+        return fresh ? options.startOf(queue) : Starting.EARLIEST;
+    }
+
+    /** The last id that counts as read where a queue enters the query. Throws for one that was not given out yet. */
+    public static long startsAfter(String queue, long start, QueueState state) {
+        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.lastId() : start;
+        if (last > state.lastId()) {
+            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
+                    + ". Name that id or a smaller one, or startingOffsets=latest to begin with the next message");
+        }
+        return last;
+    }
+
+    private Map<String, String> marks(Map<String, Long> goals) {
+        Map<String, String> found = new HashMap<>();
+        Map<String, Long> inner = new HashMap<>();
+        goals.forEach((queue, goal) -> {
+            if (goal == states.get(queue).newest()) {
+                found.put(queue, states.get(queue).newestMark());
+            } else {
+                inner.put(queue, goal);
+            }
+        });
+        if (!inner.isEmpty()) {
+            found.putAll(answers.marks(inner));
+        }
+        return found;
+    }
+
+    private void cap(Map<String, Position> entries, Map<String, Long> goals) {
+        Map<String, Long> available = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        goals.forEach((queue, goal) -> available.put(queue, goal - entries.get(queue).last()));
+        Long most = options.maxMessages();
+        if (most != null && available.values().stream().mapToLong(Long::longValue).sum() > most) {
+            available.putAll(Plan.share(available, most));
+        }
+        if (options.maxBytes() != null) {
+            available.putAll(withinBytes(entries, available, options.maxBytes()));
+        }
+        available.forEach((queue, rows) -> goals.put(queue, entries.get(queue).last() + rows));
+    }
+
+    /**
+     * Rows such that their values fit the budget: every queue gets the same part, what one leaves goes to the next; at least one row in all. A
+     * queue whose next message was larger than its part is first in line for the next batch, and may use all of it.
+     */
+    private Map<String, Long> withinBytes(Map<String, Position> entries, Map<String, Long> available, long budget) {
+        List<String> line = available.keySet().stream().filter(queue -> available.get(queue) > 0)
+                .sorted(Comparator.comparing((String queue) -> !passedOver.contains(queue)).thenComparing(available::get)
+                        .thenComparing(OffsetJson.BY_CODE_POINT)).toList();
+        Map<String, Long> fitting = new HashMap<>();
+        available.keySet().forEach(queue -> fitting.put(queue, 0L));
+        long left = budget;
+        for (int place = 0; place < line.size() && left > 0; place++) {
+            String queue = line.get(place);
+            long first = entries.get(queue).last() + 1;
+            long part = passedOver.contains(queue) ? left : left / (line.size() - place);
+            long[] reached = answers.bytesUntil(queue, first, first + available.get(queue) - 1, part);
+            if (reached[0] < first && place == 0 && part == budget) {
+                reached = new long[] {first, budget}; // one message over the whole budget: it must pass alone, or the queue stands still for ever
+            }
+            fitting.put(queue, reached[0] - first + 1);
+            left -= reached[1];
+        }
+        if (!line.isEmpty() && fitting.values().stream().allMatch(rows -> rows == 0)) {
+            fitting.put(line.get(0), 1L);
+        }
+        passedOver = new HashSet<>(line);
+        passedOver.removeIf(queue -> fitting.get(queue) > 0);
+        return fitting;
+    }
+}

@@ -1,0 +1,97 @@
+"""The world of a planning as a table says it: queues with states, sizes and answers to a loss; writes down what the planner asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from busmq_spark.core.caps import BytesUntil
+from busmq_spark.core.offsets import position_of
+from busmq_spark.core.planner import Counters, Fetch, Gone, Lost, Marks, Question, States
+from busmq_spark.core.position import Position
+from busmq_spark.core.sources import spell
+from busmq_spark.core.state import QueueState
+
+
+class LostInTest(Exception):
+    """The table has no answer to a loss: it is an error."""
+
+
+def name_of(text: str) -> str:
+    """``eu/q`` is queue q of link eu."""
+    source, slash, queue = text.partition("/")
+    return spell(source, queue) if slash else text
+
+
+def positions(table: Mapping[str, Any]) -> dict[str, Position]:
+    """Positions of a table."""
+    return {name_of(queue): position_of(found) for queue, found in table.items()}
+
+
+class World:
+    """Answers for one planning. A queue is ``{"born": …, "oldest": 4, "newest": 9, "last_id": 9}``, the fingerprint of message 7 is m7."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self.asked: list[str] = []
+        self._queues = {name_of(queue): found for queue, found in table["queues"].items()}
+        self._sizes = {name_of(queue): size for queue, size in table.get("sizes", {}).items()}
+        self._after_loss = {name_of(queue): found for queue, found in table.get("after_loss", {}).items()}
+        self._fetched = [name_of(queue) for queue in table.get("fetched", ())]
+
+    def __call__(self, question: Question) -> Any:
+        self.asked.append(_text(question).replace("\ufdd0", "/"))
+        match question:
+            case Counters(queues):
+                return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
+            case States(ids):
+                return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
+            case Marks(ids):
+                return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
+            case BytesUntil(queue, first, last, budget):
+                fitting = min(last - first + 1, budget // self._sizes[queue])
+                return first - 1 + fitting, fitting * self._sizes[queue]
+            case Fetch(ranges):
+                return {part.queue for part in ranges} & {*self._fetched}
+            case Lost(queue, _, _):
+                if queue not in self._after_loss:
+                    raise LostInTest
+                found = self._after_loss[queue]
+                return found and position_of(found)
+            case Gone():
+                return None
+
+    def _state(self, queue: str, asked: int) -> QueueState:
+        found = self._queues[queue]
+        oldest, newest = found.get("oldest", 0), found.get("newest", 0)
+        mark = f"m{asked}" if oldest <= asked <= newest and asked > 0 else ""
+        count = newest - oldest + 1 if newest else 0
+        newest_mark = f"m{newest}" if newest else ""
+        return QueueState(
+            found.get("ttl_s", 60),
+            found.get("born", ""),
+            0,
+            found.get("last_id", newest),
+            oldest,
+            newest,
+            count,
+            found.get("mark", mark),
+            newest_mark,
+        )
+
+
+def _text(question: Question) -> str:
+    match question:
+        case Counters(queues):
+            return " ".join(["counters", *sorted(queues)])
+        case States(ids):
+            return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
+        case Marks(ids):
+            return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
+        case BytesUntil(queue, first, last, budget):
+            return f"bytes {queue} {first}..{last} {budget}"
+        case Fetch(ranges):
+            return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
+        case Lost(queue, _, loss):
+            return f"lost {queue} {loss.kind} {loss.ids}"
+        case Gone(queue):
+            return f"gone {queue}"

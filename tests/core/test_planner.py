@@ -1,0 +1,87 @@
+"""Where a batch ends: tables that the planner of the Java module reads, too (PlannerTest.java), and what holds for any queues."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busmq_spark.core.flow import run_sync
+from busmq_spark.core.planner import Held, Planner, Planning
+from busmq_spark.core.position import Position
+from busmq_spark.errors import BusError
+from busmq_spark.options import ReadOptions, parse
+from tests.core.plan_world import LostInTest, World, name_of, positions
+
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read_text("utf-8"))["cases"]
+
+
+def planner(options: dict[str, str], *, available_now: bool = False) -> Planner:
+    made = Planner(parse(ReadOptions, {"redis.url": "redis://host", **options}))
+    if available_now:
+        made.seal()
+    return made
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["says"] for case in CASES])
+def test_a_batch_ends_where_the_table_says_and_asks_what_it_says(case: dict[str, Any]) -> None:
+    plans = planner(case["options"], available_now=case.get("available_now", False))
+    for table in case["plannings"]:
+        world = World(table)
+        known = () if table.get("fresh") else ("", "eu")
+        held = Held([name_of(q) for q in table["held"]], [name_of(q) for q in table.get("paused", ())], positions(table.get("entering", {})), known)
+        ends = outcome(plans.plan(positions(table["begin"]), held, unlimited=table.get("unlimited", False)), world)
+        assert ends == (table["raises"] if "raises" in table else positions(table["end"]))
+        assert world.asked == table["asks"]
+
+
+def outcome(planning: Planning[dict[str, Position]], world: World) -> dict[str, Position] | str:
+    """Its ends, or what it raises."""
+    try:
+        return run_sync(planning, world)
+    except LostInTest:
+        return "lost"
+    except BusError as error:
+        return error.code
+
+
+queues = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 50), st.integers(0, 60), st.integers(1, 40)), min_size=1)
+"""By queue: messages acknowledged, messages stored, bytes of each."""
+
+
+@given(queues, st.none() | st.integers(1, 200), st.none() | st.integers(1, 2000), st.booleans())
+def test_batch_after_batch_reads_every_message_once_within_the_caps(
+    found: dict[str, tuple[int, int, int]], most: int | None, budget: int | None, sealed: bool
+) -> None:
+    options = {"subscribe": ",".join(sorted(found)), **({"maxMessagesPerTrigger": str(most)} if most else {})}
+    plans = planner({**options, **({"maxBytesPerTrigger": str(budget)} if budget else {})}, available_now=sealed)
+    states = {q: {"born": "x", "oldest": n and done + 1, "newest": n and done + n, "last_id": done + n} for q, (done, n, _) in found.items()}
+    sizes = {q: size for q, (_, _, size) in found.items()}
+    world, at = World({"queues": states, "sizes": sizes}), dict[str, Position]()
+    left = sum(n for _, n, _ in found.values())
+    while left:
+        ends = run_sync(plans.plan(at, Held(sorted(found), known=[""] if at else []), unlimited=False), world)
+        rows = {q: ends[q].last - (at[q].last if q in at else found[q][0]) for q in ends}
+        assert min(rows.values()) >= 0
+        assert 0 < sum(rows.values()) <= (most or left)
+        assert sum(rows.values()) == 1 or sum(sizes[q] * n for q, n in rows.items()) <= (budget or 10**9)
+        left, at = left - sum(rows.values()), ends
+    assert {q: end.last for q, end in at.items()} == ({q: done + n for q, (done, n, _) in found.items()} if at else {})
+
+
+def test_what_is_known_already_is_planned_without_a_question() -> None:
+    plans = planner({"subscribe": "a", "maxMessagesPerTrigger": "2"})
+    world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": 4, "last_id": 4}}})
+    held = Held(["a"])
+    first = run_sync(plans.plan({}, held, unlimited=False), world)
+    assert plans.behind(first, held, ())
+    assert not plans.behind(first, held, ("",)), "its source cannot be reached"
+    second = run_sync(plans.plan(first, held, unlimited=False), world)
+    assert not plans.behind(second, held, ())
+    assert plans.behind(second, Held(["a", "b"]), ()), "a queue that is new"
+    assert not run_sync(plans.pushed(held), world)
+    assert run_sync(plans.pushed(held), World({"queues": {"a": {"last_id": 5}}}))
