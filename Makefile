@@ -77,7 +77,7 @@ test-spark41 test-spark42: test-spark%: .venv-spark%/.installed
 # else the bus does, it does by the same scripts and links.
 .PHONY: test-redis
 test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the tests of Redis on the redis-server of PATH, or another that BUSMQ_REDIS_SERVER names
-	@tests/topology/install.sh
+	@tests/redis_io/install.sh
 	@tests/jvm/install.sh
 	@export BUSMQ_REDIS_SERVER=$$(command -v "$${BUSMQ_REDIS_SERVER:-redis-server}"); "$$BUSMQ_REDIS_SERVER" --version; \
 		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/topology tests/bus/test_queue.py tests/bus/test_consume.py \

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, settings
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 from tests import java
 from tests.share import keep_ports_apart, share, starts_sparks, turn
 
 TESTS = Path(__file__).parent
-MARKERS = {"contract": "redis", "topology": "redis", "bus": "redis", "peers": "peer"}  # by folder; tests of others have the marks themselves
+MARKERS = {"contract": "redis", "redis_io": "redis", "bus": "redis", "peers": "peer"}  # by folder; tests of others have the marks themselves
 
 # No deadline: the machine that runs this is shared. Fixtures of a function may serve many examples, since names are fresh in each.
 settings.register_profile("busmq", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -13,11 +13,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "busmq_spark"
 
 # A room (module or package) may import from rooms to its left. __init__ (lazy names) and __main__ (the command) belong to no room.
-ORDER = ["errors", "metrics", "parsers", "options", "embedded", "core", "topology", "store", "bus", "federation", "spark", "cli"]
+ORDER = ["errors", "metrics", "parsers", "options", "embedded", "core", "redis_io", "store", "bus", "federation", "spark", "cli", "demo", "app"]
 NO_ROOM = {"__init__", "__main__"}
 # Left of it, but not for it: the store is synchronous and for batches; Spark's own processes are synchronous, the bus is asyncio.
 SKIPS = {("spark", "bus"), ("bus", "store")}
-HOME = {"redis": "topology", "websockets": "federation", "pyspark": "spark", "typer": "cli", "rich": "cli"}
+SCREEN = {"cli", "demo", "app"}
+HOME = {"redis": {"redis_io"}, "websockets": {"federation"}, "pyspark": {"spark", "demo"}, "typer": SCREEN, "rich": SCREEN}
 # Decisions and formats: they run without a server, a clock or a loop, so their tests do too.
 PURE = {
     ("core",),
@@ -58,8 +59,8 @@ def wrong_imports(package: Path) -> Iterator[str]:
             problem = None
             if root == package.name and room not in NO_ROOM:
                 problem = wrong_room(room, inner)
-            elif HOME.get(root, room) != room:
-                problem = f"{root} is for {HOME[root]} only"
+            elif room not in HOME.get(root, {room}):
+                problem = f"{root} is for {', '.join(sorted(HOME[root]))} only"
             elif root in IMPURE and any(parts[: len(pure)] == pure for pure in PURE):
                 problem = "a pure module touches no clock, loop, socket or client"
             if problem:
@@ -95,15 +96,15 @@ def test_what_is_listed_as_pure_exists() -> None:
     ("file", "line", "found"),
     [
         ("errors.py", "from busmq_spark.core import keys", "right of errors"),
-        ("core/queue.py", "from ..topology import link", "right of core"),
+        ("core/queue.py", "from ..redis_io import link", "right of core"),
         ("core/queue.py", "def f():\n    import time", "pure module"),
-        ("core/queue.py", "import redis.asyncio", "topology only"),
-        ("core/tasks.py", "from pyspark.sql import Row", "pure module"),
+        ("core/queue.py", "import redis.asyncio", "redis_io only"),
+        ("core/tasks.py", "from threading import Lock", "pure module"),
         ("spark/reader.py", "from busmq_spark.bus import queue", "does without bus"),
-        ("cli/serve.py", "from pyspark.sql import SparkSession", "spark only"),
+        ("cli/serve.py", "from pyspark.sql import SparkSession", "demo, spark only"),
         ("bus/__init__.py", "from .queue import Queue\nfrom busmq_spark.cli import app", "right of bus"),
         ("bus/queue.py", "from busmq_spark import BusError", "lazy public name"),
-        ("bus/queue.py", "from rich import print", "cli only"),
+        ("bus/queue.py", "from rich import print", "cli, demo only"),
     ],
 )
 def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, found: str) -> None:
@@ -120,7 +121,7 @@ def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, fo
         ("cli.py", "import typer\nfrom busmq_spark.spark import source"),
         ("cli/__init__.py", "import rich.console\nfrom .serve import serve"),
         ("__main__.py", "from busmq_spark.cli import main"),
-        ("topology/link.py", "import socket, time, redis\nfrom ..core import keys\nfrom busmq_spark import errors, __version__"),
+        ("redis_io/link.py", "import socket, time, redis\nfrom ..core import keys\nfrom busmq_spark import errors, __version__"),
         ("spark/federated.py", "import time, pyspark\nfrom busmq_spark.federation import portal"),
     ],
 )

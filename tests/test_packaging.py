@@ -66,7 +66,7 @@ def test_the_wheel_holds_the_lua_scripts_the_type_marker_and_the_licence(wheel: 
 
 def test_the_command_is_called_busmq(wheel: ZipFile) -> None:
     [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert wheel.read(name).decode().split() == ["[console_scripts]", "busmq", "=", "busmq_spark.cli:main"]
+    assert wheel.read(name).decode().split() == ["[console_scripts]", "busmq", "=", "busmq_spark.__main__:main"]
 
 
 def test_the_wheel_has_the_version_the_package_says(metadata: Message) -> None:

@@ -29,8 +29,8 @@ from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized, without_extra
 from busmq_spark.options import BusOptions, from_keywords
-from busmq_spark.topology.address import address
-from busmq_spark.topology.holder import my_token
+from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.holder import my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus

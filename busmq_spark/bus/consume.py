@@ -23,9 +23,9 @@ from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
-from busmq_spark.topology.endpoint import patience, pause
-from busmq_spark.topology.holder import LEASE_MS, is_dead
-from busmq_spark.topology.place import new_token
+from busmq_spark.redis_io.endpoint import patience, pause
+from busmq_spark.redis_io.holder import LEASE_MS, is_dead
+from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

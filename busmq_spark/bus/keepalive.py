@@ -12,13 +12,13 @@ from busmq_spark.core.keys import NOTIFICATIONS, pubsub_channel
 from busmq_spark.core.persisted import touch
 from busmq_spark.core.state import keep_alive
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.topology.holder import LEASE_MS
+from busmq_spark.redis_io.holder import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.persistable import Persistable
     from busmq_spark.bus.queue import Queue
-    from busmq_spark.topology.links import AnyAsyncLink
+    from busmq_spark.redis_io.links import AnyAsyncLink
 
 TRY_S = 1.0
 """Shortest time given to a server that should touch queues."""

@@ -17,9 +17,9 @@ from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode
 from busmq_spark.errors import BusError, QueueMissing, StateError
-from busmq_spark.topology.holder import is_dead
-from busmq_spark.topology.place import new_token
-from busmq_spark.topology.translate import translate
+from busmq_spark.redis_io.holder import is_dead
+from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.translate import translate
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

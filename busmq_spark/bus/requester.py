@@ -16,7 +16,7 @@ from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, decode_reply, error_text
 from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
-from busmq_spark.topology.place import new_token
+from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.consume import Consumption

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import hash_index
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.topology import eviction
-from busmq_spark.topology.address import Address
-from busmq_spark.topology.endpoint import AnyOf
-from busmq_spark.topology.links import async_links
-from busmq_spark.topology.pubsub_connection import PubSubConnection
+from busmq_spark.redis_io import eviction
+from busmq_spark.redis_io.address import Address
+from busmq_spark.redis_io.endpoint import AnyOf
+from busmq_spark.redis_io.links import async_links
+from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 if TYPE_CHECKING:
-    from busmq_spark.topology.links import AnyAsyncLink
+    from busmq_spark.redis_io.links import AnyAsyncLink
 
 KNOWN_S = 600.0
 KNOWN_MOST = 100_000
@@ -62,7 +62,7 @@ class Servers:
         self.ready = [not isinstance(outcome, BaseException) for outcome in outcomes]
 
     async def check_eviction(self, *, required: bool) -> None:
-        """Warns of servers that evict, or refuses them (see topology/eviction.py). Of a cluster one node is asked, whichever."""
+        """Warns of servers that evict, or refuses them (see redis_io/eviction.py). Of a cluster one node is asked, whichever."""
         for link, ready in zip(self.commands, self.ready, strict=True):
             if ready:
                 with suppress(LinkLost):

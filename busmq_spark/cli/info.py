@@ -17,8 +17,8 @@ from busmq_spark.cli.subscriptions import warn_if_abandoned
 from busmq_spark.cli.target import opened, place_of
 from busmq_spark.core.subscription import listed
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.cluster_link import ClusterLink
-from busmq_spark.topology.links import Link
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.links import Link
 
 
 def info(

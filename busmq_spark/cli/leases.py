@@ -28,7 +28,7 @@ def living(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[
 def is_dead(token: str) -> bool:
     """Whether the holder of a lease is known to be gone."""
     # Only here, since it loads pyarrow: most queues have no lease.
-    from busmq_spark.topology.holder import is_dead as known_dead
+    from busmq_spark.redis_io.holder import is_dead as known_dead
 
     return known_dead(token)
 

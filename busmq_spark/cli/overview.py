@@ -12,7 +12,7 @@ from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states, subscriptions
 from busmq_spark.errors import QueueDamaged, ServerRefused
-from busmq_spark.topology.links import Link
+from busmq_spark.redis_io.links import Link
 
 QUEUES_PER_STEP = 500
 

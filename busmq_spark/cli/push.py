@@ -19,7 +19,7 @@ from busmq_spark.cli.target import Place, opened, place_of
 from busmq_spark.core.queue import LONG_TTL_S, Attached, attach, push_many
 from busmq_spark.errors import ConfigError, LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.place import new_token
+from busmq_spark.redis_io.place import new_token
 
 
 def push(  # noqa: PLR0913  the options of a command

@@ -13,8 +13,8 @@ from busmq_spark.cli.safe import duration, number, shown
 from busmq_spark.cli.target import keys_of, opened
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.links import Link
-from busmq_spark.topology.place import discover
+from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.place import discover
 
 
 def queues(

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from busmq_spark.core.flow import command
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.place import queues_of
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.place import queues_of
 
 OLDEST = (6, 2)
 

@@ -15,7 +15,7 @@ from busmq_spark.core.subscription import Subscription, check_name, listed, regi
 from busmq_spark.core.subscription import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.place import new_token
+from busmq_spark.redis_io.place import new_token
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", show_default=False)]
 

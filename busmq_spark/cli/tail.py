@@ -16,7 +16,7 @@ from busmq_spark.cli.target import Place, existing, opened
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.state import QueueState
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.push_notifier import PushNotifier
+from busmq_spark.redis_io.push_notifier import PushNotifier
 
 POLL_S = 1.0
 """Looked at this often even when no notification came; a notification wakes sooner."""

@@ -11,10 +11,10 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.address import address
-from busmq_spark.topology.cluster_link import ClusterLink
-from busmq_spark.topology.links import Link, sync_links
-from busmq_spark.topology.place import locate
+from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.links import Link, sync_links
+from busmq_spark.redis_io.place import locate
 
 PATIENCE_S = 1.5
 """A person waits; a query has the longer patience of the link itself."""

@@ -1,6 +1,6 @@
 """The few bytes of RESP that the embedded servers need to be set up and asked for their health.
 
-Not a client library: one connection per command, blocking. The package's Redis client lives in ``topology/``.
+Not a client library: one connection per command, blocking. The package's Redis client lives in ``redis_io/``.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from busmq_spark.core.sources import shown, split
 from busmq_spark.core.state import UNKNOWN_ID, AckResult
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
+from busmq_spark.redis_io import eviction
+from busmq_spark.redis_io.holder import is_dead, my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.spark.sibling_readers import SiblingReaders
@@ -23,8 +25,6 @@ from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.loss import loss_error
 from busmq_spark.store.protocol import Creation, LossEvidence, PushNotifiers, SourceStore
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.topology import eviction
-from busmq_spark.topology.holder import is_dead, my_token
 
 SHORT_TTL_S = 3600
 """An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it."""

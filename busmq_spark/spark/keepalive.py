@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from busmq_spark.errors import BusError
+from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.store.protocol import Site, SourceStore
-from busmq_spark.topology.holder import LEASE_MS
 
 IDLE_S = 60.0
 """How often a thread looks whether its driver is still there, at least."""

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 from busmq_spark.core.sources import shown
 from busmq_spark.errors import QueueBusy
+from busmq_spark.redis_io.holder import LEASE_MS, described, is_dead, machine
 from busmq_spark.store.protocol import ReadStore
-from busmq_spark.topology.holder import LEASE_MS, described, is_dead, machine
 
 GRACE_S = 3.0
 """A reader of this machine that is just being stopped may take so long to end."""

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
+from busmq_spark.redis_io.address import address
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
@@ -21,7 +22,6 @@ from busmq_spark.spark.stores import check_links
 from busmq_spark.spark.tracebacks import RefusedReader, without_traceback
 from busmq_spark.spark.unready import WithoutJar
 from busmq_spark.spark.writer import BatchWriter, stream_writer
-from busmq_spark.topology.address import address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,14 +14,14 @@ from busmq_spark.core.once import PerProcess
 from busmq_spark.core.sources import by_source
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
+from busmq_spark.redis_io import eviction
+from busmq_spark.redis_io.endpoint import PATIENCE_S
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, SourceStore, WriteStore
 from busmq_spark.store.redis_store import RedisPushNotifiers, RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
 from busmq_spark.store.source_caller import DirectCaller, SourceCaller, ThreadedCaller
-from busmq_spark.topology import eviction
-from busmq_spark.topology.endpoint import PATIENCE_S
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress

@@ -17,6 +17,7 @@ from busmq_spark.core.sink import attempt as attempt_of
 from busmq_spark.core.staging import Run
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
+from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import compat
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.renewal import Renewal
@@ -25,7 +26,6 @@ from busmq_spark.spark.span import span
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.store.protocol import Creation, FullPolicy, WriteStore
-from busmq_spark.topology.place import new_token
 
 ROWS_AT_ONCE = 10_000
 RUN = "spark.jobGroup.id"

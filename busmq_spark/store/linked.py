@@ -17,10 +17,10 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.sources import by_source, spell, split
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
+from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.protocol import Creation, LossEvidence, ReadStore, Rows, Site
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
-from busmq_spark.topology.place import at_once
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -9,8 +9,8 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import Loss
 from busmq_spark.core.position import Range
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
+from busmq_spark.redis_io.links import Link
 from busmq_spark.store.protocol import LossEvidence
-from busmq_spark.topology.links import Link
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, CheckpointOlder, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
 _BY_KIND = {error.kind: error for error in _ERRORS}

@@ -18,7 +18,7 @@ from busmq_spark.core.sink import Full, Staged
 from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull, QueueMissing
-from busmq_spark.topology.place import at_once
+from busmq_spark.redis_io.place import at_once
 
 Site: TypeAlias = tuple[str, int, str]
 """Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one site are unavailable together."""

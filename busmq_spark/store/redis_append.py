@@ -17,9 +17,9 @@ from busmq_spark.core.message import chunks
 from busmq_spark.core.sink import STAGE_AGAIN, Staged, digest, discard, encode_runs, next_segment, stage, stage_more, total
 from busmq_spark.core.staging import Run
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
+from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.protocol import FullPolicy
-from busmq_spark.topology.links import Link
-from busmq_spark.topology.place import new_token
 
 DEPTH = 3
 """Chunks under way at once: Redis stores one while the next is packed."""

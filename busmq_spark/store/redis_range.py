@@ -18,13 +18,13 @@ from busmq_spark.core.pairs import Pairs
 from busmq_spark.core.position import Range
 from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, Slice, probe, seek
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.cluster_range import ClusterRangeLink
+from busmq_spark.redis_io.endpoint import patience
+from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.range_link import RangeLink
 from busmq_spark.store.loss import check_life, raise_removed
 from busmq_spark.store.protocol import Rows
-from busmq_spark.topology.cluster_link import ClusterLink
-from busmq_spark.topology.cluster_range import ClusterRangeLink
-from busmq_spark.topology.endpoint import patience
-from busmq_spark.topology.links import Link
-from busmq_spark.topology.range_link import RangeLink
 
 _MOST_NARROW = 2**31 - 1
 MISSES = 2

@@ -23,18 +23,18 @@ from busmq_spark.core.staging import Run
 from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
 from busmq_spark.options import RedisOptions, redis_options
+from busmq_spark.redis_io import eviction
+from busmq_spark.redis_io.address import Address, address
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.holder import LEASE_MS
+from busmq_spark.redis_io.links import Link, sync_links
+from busmq_spark.redis_io.place import at_once, discover, locate, new_token
+from busmq_spark.redis_io.push_notifier import PushNotifier
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
 from busmq_spark.store.redis_short import read_ranges
-from busmq_spark.topology import eviction
-from busmq_spark.topology.address import Address, address
-from busmq_spark.topology.cluster_link import ClusterLink
-from busmq_spark.topology.endpoint import Endpoint
-from busmq_spark.topology.holder import LEASE_MS
-from busmq_spark.topology.links import Link, sync_links
-from busmq_spark.topology.place import at_once, discover, locate, new_token
-from busmq_spark.topology.push_notifier import PushNotifier
 
 T = TypeVar("T")
 MOST_PLACES = 100_000
@@ -50,7 +50,7 @@ class RedisStore:
     listed: Collection[str] = ()
 
     def __init__(self, where: Address, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
-        """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (topology/endpoint.py).
+        """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """
         self._reply_bytes = reply_bytes

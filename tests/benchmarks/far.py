@@ -20,10 +20,10 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import CREDIT
 from busmq_spark.federation.bulk.store import DEPTH, PIECE_BYTES, FederatedStore, open_federated
 from busmq_spark.options import RedisOptions, WriteOptions, parse
+from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import Committer, TaskWriter
 from busmq_spark.store.redis_store import open_store
-from busmq_spark.topology.place import new_token
 from tests.benchmarks.bulk import HOUR
 from tests.benchmarks.federation import SECRET, our_server, serving
 from tests.benchmarks.harness import Row, Spread, alternating, drain, fill, ratios, redis, session

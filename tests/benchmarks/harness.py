@@ -16,8 +16,8 @@ from busmq_spark.core.flow import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.embedded import RedisServer
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 
 RUNS = 5
 

@@ -12,8 +12,8 @@ import time
 
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 
 
 def push(url: str, queue: str, rate: int, seconds: float, size: int) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 import busmq_spark
-from busmq_spark.cli.stopwatch import POINTS, Load, points, traffic
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.demo.stopwatch import POINTS, Load, points, traffic
 from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor

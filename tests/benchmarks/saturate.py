@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from busmq_spark.core import queue as q
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 
 
 def main(url: str, name: str) -> None:

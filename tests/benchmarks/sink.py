@@ -20,8 +20,8 @@ import sys
 from busmq_spark.core.flow import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 url, rows, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 link, keys = SyncLink(parse(url)[0]), QueueKeys("bench")
 values = [b"x" * size] * 10_000

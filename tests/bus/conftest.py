@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.redis_io.link import SyncLink
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
 from tests.peers.node import Peer, missing, need
 from tests.support import wait_until

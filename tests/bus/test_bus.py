@@ -14,7 +14,7 @@ from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError, Unau
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import stored, until
 from tests.conftest import Fresh
-from tests.topology.conftest import absent
+from tests.redis_io.conftest import absent
 
 
 def connections(server: RedisServer) -> int:

@@ -11,7 +11,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
 from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
-from busmq_spark.topology.pubsub_connection import PubSubConnection
+from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.tools import until
 from tests.bus.traffic import Traffic
 from tests.conftest import Fresh

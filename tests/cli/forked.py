@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from busmq_spark.cli import main
+from busmq_spark.__main__ import main
 
 TIMEOUT_S = 120
 _FORKS = multiprocessing.get_context("forkserver")
@@ -16,7 +16,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 
 def run(arguments: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[int, bytes, bytes]:
     """Run ``busmq`` with these arguments to its end: exit code, stdout and stderr."""
-    _FORKS.set_forkserver_preload([__name__, "busmq_spark.cli.app"])
+    _FORKS.set_forkserver_preload([__name__, "busmq_spark.app"])
     with TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("in", "out", "err")]
         streams[0].write_bytes(stdin)

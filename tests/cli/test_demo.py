@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from busmq_spark.cli.demo_report import next_lines
-from busmq_spark.cli.flights import FIELDS, load
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.demo.flights import FIELDS, load
+from busmq_spark.demo.report import next_lines
 from busmq_spark.embedded import RedisServer
 from tests.cli.conftest import COMMAND, Busmq, environment
 from tests.conftest import link_to

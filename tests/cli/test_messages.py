@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.core.queue import ack, attach, close, pop, push_many
 from busmq_spark.core.state import lease
-from busmq_spark.topology.holder import machine
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.redis_io.holder import machine
+from busmq_spark.redis_io.link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
 from tests.support import PATIENCE_S, wait_until

@@ -9,7 +9,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import push_many
 from busmq_spark.core.state import Ack, ack_to, states
 from busmq_spark.core.subscription import ABANDONED_S
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.redis_io.link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
 

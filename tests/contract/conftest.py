@@ -12,9 +12,9 @@ from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import Attached, attach
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.address import Address, address
-from busmq_spark.topology.links import Link, async_links, sync_links
-from busmq_spark.topology.place import new_token
+from busmq_spark.redis_io.address import Address, address
+from busmq_spark.redis_io.links import Link, async_links, sync_links
+from busmq_spark.redis_io.place import new_token
 from tests.conftest import Fresh, FreshKeys
 
 T = TypeVar("T")

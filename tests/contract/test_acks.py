@@ -13,8 +13,8 @@ from busmq_spark.core.flow import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.core.state import Ack, AckResult
-from busmq_spark.topology.links import Link
-from busmq_spark.topology.wire import calls_of
+from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.wire import calls_of
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.support import Life

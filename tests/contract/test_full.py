@@ -12,8 +12,8 @@ from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import Ack, AckResult
 from busmq_spark.errors import ServerFull
-from busmq_spark.topology.cluster_link import ClusterLink
-from busmq_spark.topology.links import Link
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.links import Link
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Run
 

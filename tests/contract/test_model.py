@@ -14,7 +14,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
 from busmq_spark.core.state import Ack
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys, link_to
 from tests.contract.conftest import Run
 

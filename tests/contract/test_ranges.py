@@ -14,7 +14,7 @@ from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.ranges import Sizes
 from busmq_spark.core.sink import Staged, encode_runs
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 

@@ -11,7 +11,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import LONG_TTL_S
-from busmq_spark.topology.link import SyncLink
+from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.support import Life

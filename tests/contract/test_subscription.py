@@ -10,8 +10,8 @@ from busmq_spark.core.state import Ack
 from busmq_spark.core.subscription import ABANDONED_S, Subscription, listed, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.contract.conftest import Born, Redis, Run
 

@@ -14,10 +14,10 @@ from busmq_spark.core.scripts import load
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.embedded import RedisServer
 from busmq_spark.options import RedisOptions, parse
-from busmq_spark.topology.address import address
-from busmq_spark.topology.cluster_link import ClusterLink
-from busmq_spark.topology.links import sync_links
-from busmq_spark.topology.place import new_token
+from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.links import sync_links
+from busmq_spark.redis_io.place import new_token
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import SCRIPTS, Gate, Held
 from tests.support import wait_until

@@ -25,9 +25,9 @@ from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.limits import Limits
 from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
-from busmq_spark.topology.link import SyncLink
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import SECRET, Site, site

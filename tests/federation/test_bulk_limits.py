@@ -30,9 +30,9 @@ from busmq_spark.federation.limits import Limits
 from busmq_spark.federation.rights import ANYONE
 from busmq_spark.federation.shares import Share
 from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.address import address
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
-from busmq_spark.topology.address import address
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER
 from tests.federation.bulk_site import Site, site

@@ -17,8 +17,8 @@ from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.grants import Grants
 from busmq_spark.federation.keyring import Keyring
 from busmq_spark.federation.limits import Limits
+from busmq_spark.redis_io.holder import my_token
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.topology.holder import my_token
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import Site, site

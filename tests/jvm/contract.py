@@ -15,9 +15,9 @@ from typing import Any
 from busmq_spark import errors, options, parsers
 from busmq_spark.core import idle, keys, message, offsets, queue, ranges, sink, staging, state, tasks
 from busmq_spark.errors import BusError, DataLoss
+from busmq_spark.redis_io import cluster, cluster_step, connect, endpoint, eviction, holder, sentinel, slots, translate, urls
 from busmq_spark.spark import acks, attach, discovery, lease, polling, span
 from busmq_spark.store import redis_range
-from busmq_spark.topology import cluster, cluster_step, connect, endpoint, eviction, holder, sentinel, slots, translate, urls
 from tests.jvm.module import MODULE
 
 FILE = MODULE / "src" / "main" / "resources" / "busmq" / "spark" / "contract.json"

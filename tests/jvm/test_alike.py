@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.core import scripts
 from busmq_spark.errors import ConfigError, UnreadBacklog
 from busmq_spark.options import ReadOptions, RedisOptions, parse
-from busmq_spark.topology.address import address
+from busmq_spark.redis_io.address import address
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.spark.conftest import ROOT

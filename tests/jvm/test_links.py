@@ -9,14 +9,14 @@ import pytest
 from busmq_spark.core import scripts
 from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
-from busmq_spark.topology.urls import Server
+from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh
 from tests.faults.test_acl import rights
 from tests.jvm.probe import Links, Probe, Refused, call
 from tests.moves import Move
+from tests.redis_io.conftest import absent
+from tests.redis_io.fakes import CLOSE, FakeRedis, says
 from tests.support import wait_until
-from tests.topology.conftest import absent
-from tests.topology.fakes import CLOSE, FakeRedis, says
 
 pytestmark = [pytest.mark.jvm, pytest.mark.redis]
 

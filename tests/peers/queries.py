@@ -8,8 +8,8 @@ from typing import Any
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.federation.plain.queue import READER
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 from tests.peers.npm import Npm
 from tests.spark.engine import Engine
 from tests.spark.links import LINKED

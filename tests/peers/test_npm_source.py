@@ -20,10 +20,10 @@ from busmq_spark.errors import (
 from busmq_spark.federation.plain import queue_object
 from busmq_spark.federation.plain.store import PlainStore
 from busmq_spark.options import WriteOptions, parse
+from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import lease, polling
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter
-from busmq_spark.topology.place import new_token
 from tests.conftest import Fresh
 from tests.federation.cutting import cutter
 from tests.peers.npm import Npm

@@ -13,9 +13,9 @@ from busmq_spark.core.message import Message
 from busmq_spark.core.ranges import RangeCursor
 from busmq_spark.core.sink import Staged
 from busmq_spark.core.state import Ack
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.push_notifier import PushNotifier
-from busmq_spark.topology.urls import parse
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.push_notifier import PushNotifier
+from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 from tests.support import PATIENCE_S, Life, wait_until

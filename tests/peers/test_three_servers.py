@@ -10,8 +10,8 @@ from busmq_spark.core import queue
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import DirectGroup
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.place import discover, locate
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.place import discover, locate
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 

@@ -16,13 +16,13 @@ from busmq_spark.core import queue as core
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.urls import parse
 from busmq_spark.spark import discovery, lease, stores
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
 from busmq_spark.store import source_caller
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.place import new_token
-from busmq_spark.topology.urls import parse
 from tests.conftest import Fresh
 from tests.jvm import module
 from tests.peers.node import need

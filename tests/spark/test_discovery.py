@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from busmq_spark.embedded import RedisServer
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.place import queues_of
+from busmq_spark.redis_io.urls import parse
 from busmq_spark.spark import discovery
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.place import queues_of
-from busmq_spark.topology.urls import parse
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import Engine, Row
 from tests.spark.monitor import Monitor

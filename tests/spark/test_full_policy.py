@@ -10,10 +10,10 @@ import pytest
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueFull
 from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.address import address
 from busmq_spark.store import protocol
 from busmq_spark.store.protocol import Creation, FullPolicy
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.topology.address import address
 
 
 class Clock:

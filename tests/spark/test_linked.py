@@ -14,10 +14,10 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sources import spell, split
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
 from busmq_spark.options import ReadOptions, parse
+from busmq_spark.redis_io.holder import my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.store import source_caller
-from busmq_spark.topology.holder import my_token
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, rows_of

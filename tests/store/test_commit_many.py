@@ -12,10 +12,10 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.sink import Full, Staged
 from busmq_spark.errors import QueueMissing, StagingLost
 from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import RedisStore, open_store
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.place import new_token
 from tests.conftest import Fresh
 
 pytestmark = pytest.mark.redis

@@ -13,11 +13,11 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, QueueExpired
 from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.range_link import RangeLink
 from busmq_spark.store import redis_short
 from busmq_spark.store.protocol import Creation, FullPolicy, Rows
 from busmq_spark.store.redis_store import RedisStore, open_store
-from busmq_spark.topology.link import SyncLink
-from busmq_spark.topology.range_link import RangeLink
 from tests.conftest import Fresh
 
 pytestmark = pytest.mark.redis

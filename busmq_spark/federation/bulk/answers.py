@@ -13,8 +13,8 @@ from busmq_spark.federation.bulk.calls import OPERATIONS, encode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.progress import unsent
 from busmq_spark.metrics import Metrics
-from busmq_spark.topology.address import Address
-from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, patience
+from busmq_spark.redis_io.address import Address
+from busmq_spark.redis_io.endpoint import FAILOVER_PATIENCE_S, patience
 
 log = logging.getLogger("busmq_spark")
 

@@ -19,8 +19,8 @@ from busmq_spark.federation.bulk.bodies import Expected
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.redis_io.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, pause
 from busmq_spark.store.protocol import Rows
-from busmq_spark.topology.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, pause
 
 CREDIT = 16 * 1024 * 1024
 """Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds the rate: credit by round trip."""

@@ -10,7 +10,7 @@ from busmq_spark.federation.bulk.frames import wrong
 
 if TYPE_CHECKING:
     from busmq_spark.federation.bulk.store_executor import StoreExecutor
-    from busmq_spark.topology.pubsub_connection import PubSubConnection
+    from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 CONFIRM_S = 5.0
 """How long an answer to ``listen`` waits for Redis to confirm."""

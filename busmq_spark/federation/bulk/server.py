@@ -35,9 +35,9 @@ from busmq_spark.federation.rights import Identity
 from busmq_spark.federation.shares import Shares
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.topology.address import Address, address
-from busmq_spark.topology.endpoint import AnyOf
-from busmq_spark.topology.pubsub_connection import PubSubConnection
+from busmq_spark.redis_io.address import Address, address
+from busmq_spark.redis_io.endpoint import AnyOf
+from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 READS = 4
 """Range reads of one connection at once."""

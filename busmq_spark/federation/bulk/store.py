@@ -27,8 +27,8 @@ from busmq_spark.errors import BusError, FederationLost, FederationRefused, Link
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.bodies import MOST_RANGES
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
+from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.protocol import Creation, FullPolicy, LossEvidence, Rows
-from busmq_spark.topology.place import at_once
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""

@@ -19,8 +19,8 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.rights import Identity
 from busmq_spark.federation.shares import Share
+from busmq_spark.redis_io.address import Address
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
-from busmq_spark.topology.address import Address
 
 T = TypeVar("T")
 THREADS, DOUBTFUL = 128, 32

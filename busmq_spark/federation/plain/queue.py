@@ -21,10 +21,10 @@ from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.plain.queue_object import PlainQueueObject
+from busmq_spark.redis_io.holder import LEASE_MS
+from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.loss import check_life, loss_error
 from busmq_spark.store.protocol import Creation, LossEvidence
-from busmq_spark.topology.holder import LEASE_MS
-from busmq_spark.topology.place import new_token
 
 LAST, READER = "busmq_spark:last", "busmq_spark:reader"
 """Fields in a queue's metadata: the highest id acked, and who reads."""

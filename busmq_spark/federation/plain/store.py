@@ -33,9 +33,9 @@ from busmq_spark.federation.client.target import Target
 from busmq_spark.federation.plain.append import AtLeastOnce
 from busmq_spark.federation.plain.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.plain.queue_object import PlainQueueObject
+from busmq_spark.redis_io.endpoint import pause
+from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows
-from busmq_spark.topology.endpoint import pause
-from busmq_spark.topology.place import at_once
 
 FIRST_ROWS, MOST_ROWS, PIECE_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""

@@ -19,7 +19,7 @@ import redis.clients.jedis.exceptions.JedisNoScriptException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /**
- * One step on its way through a cluster: which calls go to which node next, and what the replies mean (as {@code topology/cluster_step.py}).
+ * One step on its way through a cluster: which calls go to which node next, and what the replies mean (as {@code redis_io/cluster_step.py}).
  *
  * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
  *

@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * Text to servers, as {@code topology/urls.py}: {@code redis://[user:password@]host[:port]}, {@code rediss://} for TLS, several separated by
+ * Text to servers, as {@code redis_io/urls.py}: {@code redis://[user:password@]host[:port]}, {@code rediss://} for TLS, several separated by
  * commas. The database number is ignored, and a user part without a colon is the password. Errors repeat nothing of a URL: a password that
  * breaks it may stand anywhere in it.
  */

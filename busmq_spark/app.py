@@ -1,0 +1,145 @@
+"""The list of commands, and the one place where an error becomes an exit code."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn, TextIO
+
+import typer
+
+from busmq_spark import __version__
+from busmq_spark.cli import embedded, info, jar, peek, push, queues, serve, subscriptions, tail, token
+from busmq_spark.cli.output import LogNotes, Output
+from busmq_spark.cli.where import reaching
+from busmq_spark.demo.command import demo
+from busmq_spark.errors import BusError, ConfigError
+
+OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+
+class _ReaderGone(Exception):
+    """The reader of stdout has closed it. Not an OSError: typer would turn that into a failure."""
+
+
+def _piped(command: Callable[..., None]) -> Callable[..., None]:
+    @wraps(command)
+    def run_command(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except BrokenPipeError:
+            raise _ReaderGone from None
+
+    return run_command
+
+
+app = typer.Typer(
+    name="busmq",
+    no_args_is_help=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 an error at run time, 2 a wrong option or argument, 130 Ctrl-C, 143 SIGTERM.",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"busmq {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def busmq(
+    context: typer.Context,
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """An ordered message bus on Redis: look into queues, push and follow messages, see it feed Spark.
+
+    New here?  'busmq demo' shows everything at work; 'busmq embedded' starts a Redis to try the other commands on.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for title, commands in (
+    ("Start here", (demo, embedded.embedded)),
+    ("Messages", (push.push, tail.tail, peek.peek)),
+    ("State", (queues.queues, info.info)),
+    ("Subscriptions", (subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
+    ("Other data centres", (serve.serve, token.token)),
+    ("Spark", (jar.jar,)),
+):
+    for command in commands:
+        app.command(rich_help_panel=title)(_piped(reaching(command)))
+
+
+def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
+    """Run one command line; the result is its exit code. With ``interrupts``, Ctrl-C is an exception from here on."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.stdout, sys.stderr = _usable(sys.stdout), _usable(sys.stderr)
+    out = Output(as_json="--json" in arguments)
+    logging.basicConfig(handlers=[LogNotes(out)])
+    try:
+        if interrupts:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = _invoke(out, list(arguments))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (BrokenPipeError, _ReaderGone):
+        _close_stdout()
+        return OK
+    return code
+
+
+def _invoke(out: Output, arguments: list[str]) -> int:
+    try:
+        result: Any = app(arguments, prog_name="busmq", standalone_mode=False)
+    except _ReaderGone:
+        raise
+    except ConfigError as error:
+        out.fail_with(error)
+        return USAGE
+    except BusError as error:
+        out.fail_with(error)
+        return FAILED
+    except typer.Abort:
+        return INTERRUPTED
+    except OSError as error:
+        out.fail("BUSMQ_SYSTEM", f"{error.filename or 'the system'}: {error.strerror or error}")
+        return FAILED
+    except Exception as error:
+        # typer's own usage errors; their class moved between its versions, their shape did not.
+        if not hasattr(error, "format_message"):
+            raise
+        out.fail("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_path(error)} --help")
+        return USAGE
+    return result if isinstance(result, int) else OK
+
+
+def _usable(stream: TextIO | None) -> TextIO:
+    """A stream that takes any text: a terminal may know only ASCII, and a script may have closed it (``>&-``)."""
+    if stream is None:
+        return Path(os.devnull).open("w")
+    stream.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # of TextIOWrapper, which it is
+    return stream
+
+
+def _path(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context is not None else "busmq"
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(TERMINATED)
+
+
+def _close_stdout() -> None:
+    """The reader is gone: what Python flushes at its exit is discarded."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

@@ -1,0 +1,103 @@
+"""A data centre for the demo: a Redis, ``busmq serve`` in front of it in a process of its own, and a thread that pushes all the time."""
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from busmq_spark.cli.target import opened, place_of
+from busmq_spark.core.queue import LONG_TTL_S, attach, push_many
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import LinkLost
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.place import new_token
+
+EACH_S = 0.025
+AT_ONCE = 50
+"""Messages pushed every EACH_S: 2,000 a second."""
+GOODBYE_S = 10.0
+
+
+class Centre:
+    """Open while the block runs. Its Redis stays; ``leave`` and ``enter`` take its federation server away and bring it back."""
+
+    def __init__(self, name: str, queue: str, folder: Path) -> None:
+        self.name, self.url = name, ""
+        self.secret = secrets.token_urlsafe(24)
+        self.pushed = 0
+        self._queue, self._log = queue, folder / f"{name}.log"
+        self._keyring = folder / f"{name}.toml"
+        self._listen = "127.0.0.1:0"
+        self._process: subprocess.Popen[str] | None = None
+        self._ended = threading.Event()
+        self._producer = threading.Thread(target=self._produce, name=f"busmq-demo-{name}", daemon=True)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._redis = stack.enter_context(RedisServer())
+            self._keyring.touch(0o600)
+            self._keyring.write_text(f'[demo]\nsecret = "{self.secret}"\nread = ["{self._queue}"]\nwrite = ["{self._queue}"]\n')
+            stack.callback(self.leave)
+            self.enter()
+            stack.callback(self._ended.set)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def enter(self) -> None:
+        """Serve; returns when it does."""
+        command = [sys.executable, "-m", "busmq_spark", "serve", "--listen", self._listen, "--secrets", str(self._keyring), "--json"]
+        environ = {**os.environ, "BUSMQ_REDIS_URL": self._redis.url}
+        with self._log.open("ab") as log:
+            # A session of its own: a Ctrl-C reaches the demo only, which ends it in its turn.
+            self._process = subprocess.Popen(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._log.read_text("utf-8", "replace").strip().splitlines()
+            raise LinkLost(url=self._listen, reason=f"the federation server did not start ({said[-1] if said else 'it said nothing'})")
+        self.url = line.partition('"url": "')[2].partition('"')[0]
+        self._listen = self.url.partition("//")[2].partition("/")[0]
+
+    def leave(self) -> None:
+        """End the federation server, unless it is gone."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+
+    def produce(self) -> None:
+        """Begin to push."""
+        self._producer.start()
+
+    def enough(self) -> int:
+        """End the producer; the number of messages it has pushed in all."""
+        self._ended.set()
+        self._producer.join()
+        return self.pushed
+
+    def _produce(self) -> None:
+        with opened(RedisOptions(url=self._redis.url)) as links:
+            place = place_of(self._queue, links)
+            place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+            while not self._ended.wait(EACH_S):
+                messages = [b'{"n": %d}' % n for n in range(self.pushed + 1, self.pushed + AT_ONCE + 1)]
+                place.link.run(push_many(place.keys, messages))
+                self.pushed += AT_ONCE

@@ -1,0 +1,227 @@
+"""``busmq demo``: real flights through the bus and Spark, from nothing to a plot in about half a minute."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.output import Output
+from busmq_spark.cli.progress import Meter
+from busmq_spark.cli.safe import count
+from busmq_spark.cli.target import Place, opened, place_of
+from busmq_spark.cli.where import RedisOption
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import sink_queues, sink_record
+from busmq_spark.core.queue import LONG_TTL_S, attach, close, push_many
+from busmq_spark.demo.flight_delays import Delay
+from busmq_spark.demo.report import Report, Stage
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.demo.spark_job import Job
+
+QUEUES = ("flights", "delays")
+FILE = "flight-delays.png"
+SPARK_LOG = "busmq-demo-spark.log"
+STEP = 5000
+FIRST_BATCH = "the first batch starts Spark's Python workers"
+
+
+class Scene(StrEnum):
+    """What there is to see."""
+
+    FLIGHTS = "flights"
+    FEDERATION = "federation"
+    REALTIME = "realtime"
+
+
+TAKES = {Scene.FLIGHTS: {"rows", "redis", "output", "keep", "replace"}, Scene.FEDERATION: set[str](), Scene.REALTIME: {"output", "seconds"}}
+"""The options of each scene, beside --json."""
+
+
+def demo(  # noqa: PLR0913  the options of a command
+    context: typer.Context,
+    scene: Annotated[Scene, typer.Argument(help="flights; federation: two data centres, one goes away; realtime: milliseconds.")] = Scene.FLIGHTS,
+    *,
+    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
+    redis: RedisOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="Save the plot in this folder, or as this .png file.")] = Path(),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the queues 'flights' and 'delays' there; an embedded Redis then runs on until Ctrl-C.")
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove queues of these names that exist already.")] = False,
+    seconds: Annotated[int | None, typer.Option(min=1, metavar="S", help="How long realtime measures.  [default: 20]")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """See everything at work: real flights, a live stream, a plot; or two data centres in one query; or real-time mode, timed.
+
+    Replays the flights that left New York City in 2013 as JSON messages into a queue, lets Spark compute the delays of each airline and hour as a
+    stream, which writes its results into a second queue, and reads those back. Without --redis (or BUSMQ_REDIS_URL) it starts a Redis of its own.
+
+    ```
+    busmq demo
+    busmq demo --rows 50000 --keep
+    busmq demo federation
+    busmq demo realtime
+    ```
+    """
+    out = Output(as_json)
+    _refuse_those_of_others(context, scene)
+    if scene is Scene.FEDERATION:
+        _need("pyspark", "websockets")
+        from busmq_spark.demo.federation import federation
+
+        federation(out)
+    elif scene is Scene.REALTIME:
+        from busmq_spark.demo.realtime import FILE as REALTIME_FILE
+        from busmq_spark.demo.realtime import SECONDS, realtime
+
+        picture = _picture(output, REALTIME_FILE)
+        _need("pyspark", "matplotlib")
+        realtime(out, seconds or SECONDS, picture)
+    else:
+        picture = _picture(output, FILE)
+        _need("pyspark", "matplotlib")
+        _flights(out, Replay(rows, redis, keep, replace), picture)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What was asked for."""
+
+    rows: int | None
+    redis: str | None
+    keep: bool
+    replace: bool
+
+
+def _flights(out: Output, asked: Replay, picture: Path) -> None:
+    from busmq_spark.demo.spark_job import Job
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
+        report = Report(out)
+        report.title(asked.rows)
+        url = asked.redis or _own_redis(out, stack)
+        report.where(url, own=not asked.redis)
+        sink = f"busmq-demo-{new_token()}"
+        with _queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
+            airlines = _replay(report, flights, asked.rows)
+            job = Job(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
+            _stream(report, job, airlines, picture)
+        report.next_steps(url, own=not asked.redis, keep=asked.keep)
+        if asked.keep and not asked.redis:
+            _stay(out)
+
+
+def _refuse_those_of_others(context: typer.Context, scene: Scene) -> None:
+    others = set[str]().union(*TAKES.values()) - TAKES[scene]
+    sources = {name: context.get_parameter_source(name) for name in context.params if name in others}
+    # What is only in the environment was not said to this command.
+    given = [f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if given:
+        raise ConfigError(reason=f"busmq demo {scene} does not take {' and '.join(given)}, which another scene does; leave it out")
+
+
+def _picture(output: Path, file: str) -> Path:
+    """The file to write; refused now rather than after the work is done."""
+    path = output if output.suffix.lower() == ".png" else output / file
+    if not path.parent.is_dir():
+        raise ConfigError(reason=f"--output {output} is in a folder that does not exist. Create it first, or name another")
+    return path
+
+
+def _need(*packages: str) -> None:
+    from importlib.util import find_spec
+
+    for package in packages:
+        if find_spec(package) is None:
+            raise LocalToolMissing(tool=package, reason="the demo needs it", remedy="pip install 'busmq_spark[demo]'")
+
+
+def _own_redis(out: Output, stack: ExitStack) -> str:
+    with out.working("starting Redis"):
+        return stack.enter_context(RedisServer()).url
+
+
+@contextmanager
+def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[Place, Place]]:
+    """The two queues, new and empty; removed at the end unless they are to be kept."""
+    with opened(RedisOptions(url=url)) as links:
+        places = place_of(QUEUES[0], links), place_of(QUEUES[1], links)
+        for place in places:
+            if replace:
+                place.link.run(close(place.keys))
+            elif place.state().exists:
+                raise ConfigError(
+                    reason=f"queue {place.keys.name!r} exists already on {place.server}, and the demo would mix its messages with it. "
+                    "Use another Redis, or --replace to remove it"
+                )
+        try:
+            for place in places:
+                place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+            yield places
+        finally:
+            if not keep:
+                for place in places:
+                    place.link.run(close(place.keys))
+                    # A query leaves these to their ttl, so that its next run finds them; this one has no next run.
+                    place.link.execute(command("DEL", place.keys.lease("")))
+                    place.link.execute(command("DEL", place.keys.sinks))
+                    place.link.execute([command("DEL", key) for key in (place.keys.stages(sink), sink_record(sink), sink_queues(sink))])
+
+
+def _replay(report: Report, flights: Place, rows: int | None) -> dict[str, str]:
+    """Push every flight; the result is the names of the airlines."""
+    from busmq_spark.demo.flights import load
+
+    with report.out.working("reading the flights"):
+        data = load(rows)
+    with Meter(report.out, f"replaying into queue {QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
+        for start in range(0, len(data.messages), STEP):
+            part = data.messages[start : start + STEP]
+            flights.link.run(push_many(flights.keys, part))
+            meter.add(len(part))
+    report.stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {QUEUES[0]}", meter.items, "messages", meter.seconds))
+    return data.airlines
+
+
+def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path) -> None:
+    from busmq_spark.demo.plot import draw
+    from busmq_spark.demo.spark_job import LocalSpark, Progress, read_back, run_query
+
+    with ExitStack() as stack:
+        with report.out.working("starting Spark"):
+            spark = stack.enter_context(LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG))
+        started = time.monotonic()
+        with Meter(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
+
+            def seen(progress: Progress) -> None:
+                meter.add(progress.rows_in - meter.items)
+
+            done = run_query(spark, job, seen)
+        report.streamed(done, time.monotonic() - started)
+        started = time.monotonic()
+        with report.out.working(f"reading queue {QUEUES[1]} back"):
+            totals, messages = read_back(spark, job)
+        report.stage(Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, "rows", time.monotonic() - started))
+        with report.out.working("drawing"):
+            draw(delays := [Delay(**row) for row in totals], airlines, report.rows, picture)
+        report.results(delays, airlines, picture)
+
+
+def _stay(out: Output) -> None:
+    out.note("Redis and both queues stay until Ctrl-C.")
+    out.flush()
+    while True:
+        time.sleep(3600)

@@ -1,0 +1,159 @@
+"""``busmq demo federation``: two data centres in one query, one of which goes away in the middle and comes back."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.progress import Meter
+from busmq_spark.cli.safe import count, number, rate
+from busmq_spark.demo.centre import Centre
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import StateError
+
+if TYPE_CHECKING:
+    from busmq_spark.demo.spark_federation import Arrived, Flow
+
+QUEUE = "orders"
+SPARK_LOG = "busmq-demo-spark.log"
+BOTH_S, AWAY_S, AFTER_S = 4.0, 5.0, 2.0
+PATIENCE_S = 180.0
+"""A laptop that does other things, too, needs a minute until the first batch of two data centres has flowed."""
+POLL_S = 0.1
+
+
+def federation(out: Output) -> None:
+    """The whole scene."""
+    from busmq_spark.demo.spark_federation import Flow, Route, arrived
+    from busmq_spark.demo.spark_job import LocalSpark
+
+    began = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
+        show = _Show(out)
+        with out.working("starting two data centres"):
+            here = stack.enter_context(RedisServer())
+            eu, us = (stack.enter_context(Centre(name, QUEUE, folder)) for name in ("eu", "us"))
+        show.start(eu, us, here.url)
+        with out.working("starting Spark"):
+            spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
+        links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
+        route = Route(links, secrets, QUEUE, here.url, folder / "checkpoint")
+        with Flow(spark, route) as flow:
+            pushed = _play(show, flow, eu, us)
+        with out.working("reading everything back"):
+            found = arrived(spark, route)
+        show.proof(pushed, found)
+        show.line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
+
+
+def _play(show: "_Show", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]:
+    """Both, one, both again; the result is how many messages were pushed in each data centre."""
+    with Meter(show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers") as meter:
+        watch = _Watch(flow, meter)
+        for centre in (eu, us):
+            centre.produce()
+        watch.until(lambda done: all(done.values()), "both data centres flow")
+        begun = {centre.name: centre.pushed for centre in (eu, us)}
+        watch.until(lambda done: all(done[name] >= begun[name] for name in begun), "what came during the first batch is through")
+        rows, seconds = watch.during(BOTH_S)
+        show.flowing(rows, seconds)
+        eu.leave()
+        rows, seconds = watch.during(AWAY_S)
+        show.away(eu.name, us.name, rows, seconds, watch.last[eu.name])
+        eu.enter()
+        backlog, back = eu.pushed, time.monotonic()
+        behind = backlog - watch.last[eu.name]
+        watch.until(lambda done: done[eu.name] >= backlog, f"{eu.name} catches up")
+        show.back(eu.name, behind, time.monotonic() - back)
+        watch.during(AFTER_S)
+        pushed = {centre.name: centre.enough() for centre in (eu, us)}
+        watch.until(lambda done: done == pushed, "everything arrives")
+    return pushed
+
+
+class _Watch:
+    """Looks how far the query is, ten times a second."""
+
+    def __init__(self, flow: "Flow", meter: Meter) -> None:
+        self._flow, self._meter = flow, meter
+        self.last: dict[str, int] = {}
+
+    def until(self, reached: Callable[[dict[str, int]], bool], what: str) -> dict[str, int]:
+        """How far it is once the condition holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            self.last = self._flow.done()
+            self._meter.add(sum(self.last.values()) - self._meter.items)
+            if reached(self.last):
+                return self.last
+            if time.monotonic() > deadline:
+                self._flow.keep_log()
+                remedy = f"This machine may be too busy; what Spark said is in {SPARK_LOG}"
+                raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PATIENCE_S:.0f} s", remedy=remedy)
+            time.sleep(POLL_S)
+
+    def during(self, seconds: float) -> tuple[dict[str, int], float]:
+        """What arrived meanwhile, and how long that was."""
+        before, began = dict(self.last), time.monotonic()
+        after = self.until(lambda _: time.monotonic() - began >= seconds, "")
+        return {name: after[name] - before[name] for name in after}, time.monotonic() - began
+
+
+class _Show:
+    """What is said, to people or as JSON lines."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+
+    def start(self, eu: Centre, us: Centre, redis: str) -> None:
+        """What is about to happen."""
+        if not self.out.as_json:
+            self.out.say(Text("Orders of two data centres through one query into one queue, while one of them goes away and comes back", "bold"), "")
+        self.line("centres", f"{eu.name} at {eu.url}, {us.name} at {us.url}; into {redis}", eu=eu.url, us=us.url)
+
+    def flowing(self, rows: dict[str, int], seconds: float) -> None:
+        """Both are there."""
+        text = " and ".join(f"{number(many)} of {name}" for name, many in rows.items())
+        self.line("both", f"{text} in {seconds:.1f} s", rate(sum(rows.values()), seconds), rows=rows, seconds=round(seconds, 2))
+
+    def away(self, gone: str, there: str, rows: dict[str, int], seconds: float, waits: int) -> None:
+        """The row of the part in which one centre is unreachable."""
+        text = f"{there} goes on: {count(rows[there], 'order')} in {seconds:.1f} s; {gone} waits behind order {number(waits)}"
+        self.line(f"{gone} away", text, rate(rows[there], seconds), rows=rows, seconds=round(seconds, 2))
+
+    def back(self, name: str, behind: int, seconds: float) -> None:
+        """It has caught up."""
+        text = f"{count(behind, 'order')} that had waited arrived within {seconds:.1f} s of its return"
+        self.line(f"{name} back", text, rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
+
+    def proof(self, pushed: dict[str, int], found: "dict[str, Arrived]") -> None:
+        """What was pushed against what is there. Raises StateError when they differ."""
+        rows: list[list[str | Text]] = []
+        for name, many in pushed.items():
+            there = found[name]
+            missing = many - there.different
+            wrong = (missing, there.twice, there.misplaced)
+            rows.append([Text(name, "cyan"), number(many), number(there.rows), *(Text(number(n), "red" if n else "green") for n in wrong)])
+            if self.out.as_json:
+                shown = {"missing": missing, "twice": there.twice, "out_of_order": there.misplaced}
+                self.out.record(centre=name, pushed=many, arrived=there.rows, **shown)
+        if not self.out.as_json:
+            head = [("data centre", "left"), *((title, "right") for title in ("pushed", "arrived", "missing", "twice", "out of order"))]
+            self.out.say("")
+            self.out.show(table(head, rows, "Every order, compared"))
+        if any(many != found[name].different or found[name].twice or found[name].misplaced for name, many in pushed.items()):
+            raise StateError(event="end", what="the demo", state="short of its proof: the table tells what is wrong", remedy="Please report this")
+
+    def line(self, name: str, text: str, figure: str = "", **record: object) -> None:
+        """One line; for programs its figures."""
+        if self.out.as_json:
+            self.out.record(stage=name, **record)
+        else:
+            self.out.say(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
+        self.out.flush()

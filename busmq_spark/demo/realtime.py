@@ -1,0 +1,202 @@
+"""``busmq demo realtime``: orders from queue to queue in real-time mode, timed from outside while they flow, beside the same query without it."""
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.safe import count, number
+from busmq_spark.cli.target import opened, place_of
+from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.demo.stopwatch import Load, points, traffic
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import StateError
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.demo.spark_realtime import Stream
+
+FILE = "real-time-latency.png"
+SPARK_LOG = "busmq-demo-spark.log"
+RATE, SECONDS = 1000, 20
+WARM_S, FLOOR_S = 2.0, 3.0
+EVERY_S = 0.5
+SHOWN = ("p50", "p95", "p99", "max")
+BARS, TENTH_MS, DECADES, WIDE = " ▁▂▃▄▅▆▇█", 0.1, 4, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What the clients saw of one way."""
+
+    name: str
+    pushed: int
+    arrived: int
+    twice: int
+    misplaced: int
+    took_us: list[int]
+
+    @property
+    def missing(self) -> int:
+        """Pushed and never seen."""
+        return self.pushed - (self.arrived - self.twice)
+
+
+def realtime(out: Output, seconds: int, picture: Path) -> None:
+    """The whole scene."""
+    from busmq_spark.demo.plot_latency import draw
+    from busmq_spark.demo.spark_job import LocalSpark
+    from busmq_spark.demo.spark_realtime import Stream, needed
+
+    began = time.monotonic()
+    settings = needed()  # first: raises at once when there is nothing to run
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
+        with out.working("starting Redis"):
+            redis = stack.enter_context(RedisServer())
+        show = _Show(out)
+        show.start(redis.url)
+        found = [_time(show, redis.url, "without Spark", min(FLOOR_S, seconds))]
+        with out.working("starting Spark"):
+            spark = stack.enter_context(LocalSpark(folder, picture.parent / SPARK_LOG, settings=settings))
+        for name, ordinary, during in (("real-time mode", False, seconds), ("ordinary trigger", True, seconds / 2)):
+            with Stream(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
+                found.append(_time(show, redis.url, name, during, stream))
+    with out.working("drawing"):
+        draw([(timed.name, timed.took_us) for timed in found], picture)
+    show.proof(found, picture, time.monotonic() - began)
+
+
+def _time(show: "_Show", url: str, name: str, seconds: float, stream: "Stream | None" = None) -> Timed:
+    """Traffic to warm up with a stream, then traffic that counts."""
+    source, target = (stream.source, stream.target) if stream else ("floor", "floor")
+    for queue in {source, target}:
+        with opened(RedisOptions(url=url)) as links:
+            place = place_of(queue, links)
+            place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+    if stream:
+        _warm(show, url, name, stream)
+    took: list[int] = []
+    record: dict[str, Any] = {}
+    load = Load(source, target, RATE, seconds)
+    with traffic(url, load, EVERY_S) as said, show.watching(name) as live:
+        for record in said:
+            took += record["took_us"]
+            live.see(took, record["took_us"])
+            if stream:
+                stream.check()
+    timed = Timed(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
+    show.timed(timed)
+    return timed
+
+
+def _warm(show: "_Show", url: str, name: str, stream: "Stream") -> None:
+    """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
+    with show.out.working(f"{name}: warming up"):
+        while not stream.warm():
+            with traffic(url, Load(stream.source, stream.target, RATE, WARM_S)) as said:
+                for _ in said:
+                    pass
+
+
+class _Watched:
+    """The percentiles while they come in, on stderr, when a person is there to see it."""
+
+    def __init__(self, out: Output, name: str) -> None:
+        self._name = name
+        self._live = Live(console=out.errors, transient=True, auto_refresh=False) if out.watched else None
+
+    def __enter__(self) -> "_Watched":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def see(self, took_us: Sequence[int], latest_us: Sequence[int]) -> None:
+        """Everything up to now, and what came since the last call."""
+        if not self._live or not took_us:
+            return
+        rows: list[list[str | Text]] = []
+        for what, some in (("now", latest_us), ("all", took_us)):
+            if at := points(some):
+                rows.append([what, number(len(some)).rjust(8), *(_ms(at[point], wide=9) for point in SHOWN)])
+        head = [("", "left"), *((title, "right") for title in ("messages", *SHOWN))]
+        self._live.update(Group(table(head, rows, self._name), *_histogram(took_us)), refresh=True)
+
+
+def _histogram(took_us: Sequence[int]) -> list[Text]:
+    """Two lines: how many took how long, from 0.1 ms to 1 s, and a scale. Heights are logarithms, or the tail would not show."""
+    bins = [0] * (DECADES * WIDE)
+    for took in took_us:
+        place = int(math.log10(max(took / 1000, TENTH_MS) / TENTH_MS) * WIDE)
+        bins[min(place, len(bins) - 1)] += 1
+    top = math.log1p(max(bins))
+    bars = "".join(BARS[math.ceil(math.log1p(many) / top * (len(BARS) - 1))] for many in bins)
+    scale = "".join(mark.ljust(WIDE) for mark in ("0.1 ms", "1 ms", "10 ms", "100 ms"))
+    return [Text(bars, "cyan"), Text(scale + "1 s", "dim")]
+
+
+class _Show:
+    """What is said, to people or as JSON lines."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+
+    def watching(self, name: str) -> _Watched:
+        """For a ``with`` block."""
+        return _Watched(self.out, name)
+
+    def start(self, redis: str) -> None:
+        """What is about to happen."""
+        if not self.out.as_json:
+            title = f"{number(RATE)} orders a second from queue to queue through Spark, timed by clients outside it"
+            self.out.say(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
+            self.out.flush()
+
+    def timed(self, timed: Timed) -> None:
+        """One way is done."""
+        at = points(timed.took_us)
+        if self.out.as_json:
+            shown = {"missing": timed.missing, "twice": timed.twice, "out_of_order": timed.misplaced}
+            self.out.record(stage=timed.name, pushed=timed.pushed, arrived=timed.arrived, **shown, ms=at)
+        else:
+            text = f"{count(timed.arrived, 'order')}, half of them within "
+            self.out.say(Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-"))
+        self.out.flush()
+
+    def proof(self, found: Sequence[Timed], picture: Path, seconds: float) -> None:
+        """All side by side. Raises StateError when an order is missing or out of order; at least once is what real-time mode promises."""
+        if self.out.as_json:
+            self.out.record(plot=str(picture), seconds=round(seconds, 1))
+        else:
+            titles = (*SHOWN, "pushed", "arrived", "missing", "twice", "out of order")
+            self.out.say("")
+            self.out.show(table([("", "left"), *((title, "right") for title in titles)], map(_row, found), "From push to arrival"))
+            self.out.say(Text.assemble(("plot      ", "cyan"), str(picture)), Text.assemble(("total     ", "cyan"), f"{seconds:.0f} s"))
+        if any(timed.missing or timed.misplaced for timed in found):
+            raise StateError(event="end", what="the demo", state="short of its proof: the table tells what is wrong", remedy="Please report this")
+
+
+def _row(timed: Timed) -> list[str | Text]:
+    at = points(timed.took_us)
+    counts = [number(timed.pushed), number(timed.arrived)]
+    wrong = [Text(number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]
+    return [Text(timed.name, "cyan"), *(_ms(at[point]) if at else "-" for point in SHOWN), *counts, *wrong]
+
+
+def _ms(value: float, wide: int = 0) -> Text:
+    text = f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms"
+    return Text(text.rjust(wide), "green" if value < 10 else "yellow" if value < 100 else "red")

@@ -1,0 +1,153 @@
+"""What ``busmq demo`` shows: stages with their rates, tables, the plot's place, and what to type next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.safe import count, number, rate
+from busmq_spark.demo.flight_delays import Delay, by_carrier, worst_hours
+from busmq_spark.redis_io.urls import parse
+
+if TYPE_CHECKING:
+    from busmq_spark.demo.spark_job import Progress
+
+WORST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step that is done."""
+
+    name: str
+    text: str
+    items: int
+    noun: str
+    seconds: float
+    warm: tuple[int, float] = (0, 0.0)
+    """Items and seconds without the first batch of a stream."""
+
+
+class Report:
+    """Collects what happened and shows it as it happens."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+        self.rows = 0
+        self._started = time.monotonic()
+
+    def title(self, rows: int | None) -> None:
+        """What is about to happen."""
+        if not self.out.as_json:
+            flights = "All flights" if rows is None else f"The first {count(rows, 'flight')}"
+            self.out.say(Text(f"{flights} that left New York City in 2013, through an ordered bus and Spark", "bold"), "")
+
+    def where(self, url: str, *, own: bool) -> None:
+        """Which Redis."""
+        masked = ", ".join(server.masked for server in parse(url))
+        if not self.out.as_json:
+            self._line("redis", f"{'embedded, ' if own else ''}{masked}")
+
+    def stage(self, stage: Stage) -> None:
+        """A step with its rate."""
+        if stage.name == "replay":
+            self.rows = stage.items
+        if self.out.as_json:
+            warm = {"warm_rate": round(stage.warm[0] / stage.warm[1])} if stage.warm[0] else {}
+            seconds = round(stage.seconds, 3)
+            self.out.record(stage=stage.name, items=stage.items, seconds=seconds, rate=round(stage.items / stage.seconds), **warm)
+            self.out.flush()
+            return
+        warm_text = f"; {rate(*stage.warm)} after the first batch" if stage.warm[0] else ""
+        self._line(stage.name, f"{stage.text}, {stage.seconds:.1f} s", f"{rate(stage.items, stage.seconds)}{warm_text}")
+
+    def streamed(self, done: Progress, seconds: float) -> None:
+        """The two ends of the streaming query. Its first batch has to start Spark's Python workers."""
+        batches = count(done.batches, "batch").replace("batchs", "batches")
+        self.stage(
+            Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, "rows", seconds, (done.warm_rows_in, done.warm_seconds))
+        )
+        sunk = f"{count(done.rows_out, 'result')} in {count(done.batches, 'commit')} to queue delays"
+        self.stage(Stage("sink", sunk, done.rows_out, "rows", seconds, (done.warm_rows_out, done.warm_seconds)))
+
+    def results(self, delays: Sequence[Delay], airlines: dict[str, str], picture: Path) -> None:
+        """The tables, and where the plot is."""
+        carriers, hours = by_carrier(delays), worst_hours(delays, WORST)
+        seconds = time.monotonic() - self._started
+        if self.out.as_json:
+            for delay in carriers:
+                self.out.record(carrier=delay.carrier, airline=airlines.get(delay.carrier), **delay.record())
+            for delay in hours:
+                self.out.record(worst_hour=delay.hour, **delay.record())
+            self.out.record(plot=str(picture), seconds=round(seconds, 1))
+            return
+        self.out.say("")
+        self.out.show(_carriers(carriers, airlines))
+        self.out.show(_hours(hours))
+        self._line("plot", str(picture))
+        self._line("total", f"{seconds:.0f} s")
+
+    def next_steps(self, url: str, *, own: bool, keep: bool) -> None:
+        """Three lines that work as they are with what is running now."""
+        if self.out.as_json:
+            return
+        head, lines = next_lines(url, own=own, keep=keep)
+        self.out.say("", Text(head, "bold"), *(Text(f"  {line}", "green") for line in lines), "")
+
+    def _line(self, name: str, text: str, figure: str = "") -> None:
+        self.out.say(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
+        self.out.flush()
+
+
+def next_lines(url: str, *, own: bool, keep: bool) -> tuple[str, list[str]]:
+    """A heading, and three lines of Python for a shell that has ``spark``."""
+    secret = any(server.password for server in parse(url))
+    named = 'os.environ["BUSMQ_REDIS_URL"]' if secret else f'"{url}"'
+    if keep:
+        head = "Next, in a pyspark shell (the flights are still in their queue):"
+        read = f'flights = spark.readStream.format("busmq").option("redis.url", {named}).option("subscribe", "flights").load()'
+        rows = 'rows = flights.selectExpr("id", "CAST(value AS STRING) AS flight")'
+        return head, [read, rows, 'rows.writeStream.format("console").start().awaitTermination()']
+    if own:
+        head = "Next, in a pyspark shell (this Redis is gone now; with --keep it stays):"
+        first = "from busmq_spark.embedded import RedisServer; redis = RedisServer().start()"
+        named = "redis.url"
+    else:
+        head = "Next, in a pyspark shell (the demo's queues are removed; with --keep they stay):"
+        first = f"redis_url = {named}"
+        named = "redis_url"
+    read = f'orders = spark.readStream.format("busmq").option("redis.url", {named}).option("subscribe", "orders").load()'
+    return head, [first, read, 'orders.selectExpr("id", "CAST(value AS STRING)").writeStream.format("console").start().awaitTermination()']
+
+
+def _carriers(carriers: Sequence[Delay], airlines: dict[str, str]) -> Any:
+    columns = [("airline", "left"), ("flights", "right"), ("cancelled", "right"), ("left late by", "right"), ("arrived late by", "right")]
+    rows: list[list[str | Text]] = [
+        [
+            Text.assemble((f"{d.carrier}  ", "cyan"), airlines.get(d.carrier, "")),
+            number(d.flights),
+            f"{100 * (1 - d.departed / d.flights):.1f} %",
+            _minutes(d.departure),
+            _minutes(d.arrival),
+        ]
+        for d in carriers
+    ]
+    return table(columns, rows, "Airlines by mean delay of departure")
+
+
+def _hours(hours: Sequence[Delay]) -> Any:
+    columns = [("scheduled", "left"), ("flights", "right"), ("left late by", "right"), ("arrived late by", "right")]
+    rows: list[list[str | Text]] = [[f"{d.hour:02}:00-{d.hour:02}:59", number(d.flights), _minutes(d.departure), _minutes(d.arrival)] for d in hours]
+    return table(columns, rows, "The worst hours to leave")
+
+
+def _minutes(value: float | None) -> Text:
+    if value is None:
+        return Text("-", "dim")
+    return Text(f"{value:.1f} min", "red" if value >= 15 else "yellow" if value >= 10 else "green")

@@ -1,0 +1,175 @@
+"""Two clients outside Spark, two processes: one pushes orders that carry the time, the other takes what arrives and says how long that took.
+
+python -m busmq_spark.demo.stopwatch push URL QUEUE RATE SECONDS SIZE
+python -m busmq_spark.demo.stopwatch take URL QUEUE COUNT EVERY_S
+
+For ``busmq demo realtime`` and the benchmarks. Processes, since two threads of one Python take turns of 5 ms; and little work for each, since they
+share the machine with what they measure.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from busmq_spark.core import queue as q
+from busmq_spark.core.flow import command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
+
+TICK_S = 0.001
+"""Faster than one message in this time, those of a tick go in one round trip, each a push of its own."""
+WAIT_S = 1
+"""How long Redis holds an answer back when nothing is there."""
+PATIENCE = 60
+"""After so many waits without a message the taker ends."""
+AT_ONCE = 999
+POINTS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+_ORDER = re.compile(rb'"n": ?(\d+), ?"at": ?(\d+)')
+
+
+def order(n: int, at_ns: int, size: int) -> bytes:
+    """Message ``n`` of about ``size`` bytes, pushed at ``at_ns`` of the clock that all processes of a machine share."""
+    return (b'{"n":%d,"at":%d,"total":%d.50,"of":"' % (n, at_ns, n % 900 + 10)).ljust(size - 2, b".") + b'"}'
+
+
+def read(value: bytes) -> tuple[int, int]:
+    """Number and time of an order, as it was pushed or in base64."""
+    found = _ORDER.search(value) or _ORDER.search(base64.b64decode(value))
+    assert found, f"no order: {value!r}"
+    return int(found[1]), int(found[2])
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What has arrived of the orders 1, 2, 3 …"""
+
+    rows: int = 0
+    twice: int = 0
+    misplaced: int = 0
+    """Behind one with a higher number, and not for the second time."""
+    took_us: list[int] = field(default_factory=list)
+    _seen: bytearray = field(default_factory=bytearray)
+    _last: int = 0
+
+    def add(self, n: int, took_us: int) -> None:
+        """Order ``n`` is there."""
+        self.rows += 1
+        self.took_us.append(took_us)
+        if n >= len(self._seen):
+            self._seen.extend(bytes(n + 10_000 - len(self._seen)))
+        if self._seen[n]:
+            self.twice += 1
+        elif n < self._last:
+            self.misplaced += 1
+        self._seen[n] = 1
+        self._last = max(self._last, n)
+
+    def record(self) -> dict[str, Any]:
+        """Everything up to now; the times only since the last call."""
+        took, self.took_us = self.took_us, []
+        return {"arrived": self.rows, "twice": self.twice, "misplaced": self.misplaced, "took_us": took}
+
+
+def points(took_us: Sequence[int]) -> dict[str, float]:
+    """Milliseconds within which such a share arrived; nothing of nothing."""
+    ranked = sorted(took_us)
+    return {name: round(ranked[min(len(ranked) - 1, int(len(ranked) * share))] / 1000, 2) for name, share in POINTS.items()} if ranked else {}
+
+
+def push(url: str, queue: str, rate: float, seconds: float, size: int) -> None:
+    """So many a second, at even distances."""
+    link, keys = SyncLink(parse(url)[0]), QueueKeys(queue)
+    count, bunch = int(rate * seconds), max(1, int(rate * TICK_S))
+    began = time.monotonic()
+    for first in range(1, count + 1, bunch):
+        if (pause := began + first / rate - time.monotonic()) > 0:
+            time.sleep(pause)
+        if bunch == 1:
+            link.run(q.push(keys, order(first, time.monotonic_ns(), size)))
+        else:
+            values = [order(n, time.monotonic_ns(), size) for n in range(first, min(first + bunch, count + 1))]
+            link.execute([script("push", keys.shared, (keys.available, value), idempotent=False) for value in values])
+    say({"pushed": count, "seconds": round(time.monotonic() - began, 3)})
+
+
+def take(url: str, queue: str, count: int, every_s: float) -> None:
+    """One line every so many seconds (0: only at the end), until ``count`` messages have arrived."""
+    link, keys, arrived, vain = SyncLink(parse(url)[0]), QueueKeys(queue), Arrived(), 0
+    said = time.monotonic()
+    while arrived.rows < count and vain < PATIENCE:
+        # The list itself wakes us, so that nothing but Redis is between its arrival and its being seen.
+        if (head := link.execute(command("BLPOP", keys.messages, WAIT_S, idempotent=False))) is None:
+            vain += 1
+        else:
+            rest = link.execute(command("LPOP", keys.messages, 2 * AT_ONCE + 1, idempotent=False))
+            now, vain = time.monotonic_ns(), 0
+            assert head[1].isdigit(), head
+            for value in rest[::2]:
+                n, at_ns = read(value)
+                arrived.add(n, (now - at_ns) // 1000)
+        if every_s and time.monotonic() - said >= every_s:
+            said = time.monotonic()
+            say(arrived.record())
+    say(arrived.record())
+
+
+def say(record: dict[str, Any]) -> None:
+    """One line of JSON for the parent process."""
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is pushed into ``source`` and awaited in ``target``."""
+
+    source: str
+    target: str
+    rate: float
+    seconds: float
+    size: int = 100
+
+    @property
+    def count(self) -> int:
+        """Messages in all."""
+        return int(self.rate * self.seconds)
+
+
+@contextmanager
+def traffic(url: str, load: Load, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
+    """Both clients at work; what the taker says, line by line. They end with the block, whatever happens."""
+    with ExitStack() as stack:
+        taker = _begin(stack, "take", url, load.target, load.count, every_s)
+        _begin(stack, "push", url, load.source, load.rate, load.seconds, load.size)
+        yield map(json.loads, taker)
+
+
+def _begin(stack: ExitStack, *words: object) -> IO[str]:
+    command = [sys.executable, "-m", "busmq_spark.demo.stopwatch", *map(str, words)]
+    # A session of its own: a Ctrl-C in the terminal reaches the parent only, which ends it in its turn.
+    client = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True))
+    stack.callback(client.kill)
+    assert client.stdout is not None
+    return client.stdout
+
+
+def main(words: list[str]) -> None:
+    """The command."""
+    if words[0] == "push":
+        push(words[1], words[2], float(words[3]), float(words[4]), int(words[5]))
+    else:
+        take(words[1], words[2], int(words[3]), float(words[4]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

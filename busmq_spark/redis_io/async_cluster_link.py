@@ -1,0 +1,144 @@
+"""The asyncio twin of ``cluster_link.py``, shared by many tasks: one connection per node, steps go out in the order they were asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import redis.exceptions as rx
+
+from busmq_spark.core.flow import Call, Flow, Step, T, run_async
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.async_link import AsyncLink
+from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
+from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, pause
+from busmq_spark.redis_io.slots import Node, SlotMap, key_of, slot
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.wire import calls_of, result
+
+_WIRE_ERRORS = (rx.RedisError, OSError)
+
+
+class AsyncClusterLink:
+    """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py)."""
+
+    def __init__(self, cluster: Cluster, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
+        """See AsyncLink."""
+        self.endpoint = cluster
+        self._patience_s, self._reply_s = patience_s, reply_s
+        self._map: SlotMap | None = None
+        self._nodes: dict[Node, AsyncLink] = {}
+        self._asking = asyncio.Lock()
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end."""
+        return await run_async(flow, self.execute)
+
+    def begin(self, call: Call) -> asyncio.Future[list[Any]] | None:
+        """See AsyncLink; a redirection is an error reply like any other."""
+        key = key_of(call)
+        node = None if self._map is None or key is None else self._map.owner(slot(key))
+        link = None if node is None else self._nodes.get(node)
+        return None if link is None else link.begin(call)
+
+    async def execute(self, step: Step) -> Any:
+        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        calls = calls_of(step)
+        if not calls:
+            return []
+        cluster_step = ClusterStep(calls, self.endpoint)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        for attempt in count():
+            try:
+                await self._round(cluster_step, self._map or await self.refresh())
+                cluster_step.check()
+                if cluster_step.stale:
+                    await self.refresh(cluster_step.dead)
+                problem = cluster_step.retry_reason
+            except ServerUnreachable as error:
+                problem = error
+            if not cluster_step.pending:
+                await self._tidy(cluster_step)
+                return result(step, cluster_step.replies)
+            if problem is not None:
+                given = patience(self.endpoint, problem) if self._patience_s is None else self._patience_s
+                await asyncio.sleep(pause(problem, attempt, clock() - began, given))
+        raise AssertionError("unreachable")
+
+    async def refresh(self, dead: Iterable[Node] = ()) -> SlotMap:
+        """Ask anew which slots are where; tasks that ask at once share one answer. Raises ServerUnreachable when no node does."""
+        before = self._map
+        async with self._asking:
+            if self._map is before or self._map is None:
+                self._map = await self.endpoint.slots_async(self._map.masters if self._map else (), dead)
+                for gone in self._nodes.keys() - set(self._map.masters):
+                    if self._nodes[gone].wire is None:  # an open one may still get replies for other tasks
+                        del self._nodes[gone]
+            return self._map
+
+    async def masters(self) -> list[AsyncLink]:
+        """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
+        return [self.node(node) for node in (await self.refresh()).masters]
+
+    async def ping(self) -> None:
+        """Returns when some master answers; connects if need be. Raises at once, without patience."""
+        for node in (self._map or await self.refresh()).masters:
+            with suppress(LinkLost):
+                await self.node(node).ping()
+                return
+        await self.refresh()
+
+    def node(self, node: Node) -> AsyncLink:
+        """The link to one node."""
+        if node not in self._nodes:
+            self._nodes[node] = AsyncLink(self.endpoint.server(node), 0.0, self._reply_s)
+        return self._nodes[node]
+
+    def drop(self) -> None:
+        """Break every connection now: steps in flight fail as if the links had broken. A later step opens new ones."""
+        for link in self._nodes.values():
+            link.drop()
+
+    async def close(self) -> None:
+        """Close every connection. A later step opens new ones."""
+        self.drop()
+
+    async def _round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+        under_way: list[tuple[NodeBatch, asyncio.Future[list[Any]]]] = []
+        try:
+            for batch in cluster_step.batches(slot_map):
+                link = self.node(batch.node)
+                try:
+                    wire = link.wire or await link.connect()
+                except LinkLost as error:
+                    cluster_step.unsent(batch, error)
+                    continue
+                under_way.append((batch, wire.ask(batch.wire)))
+            for batch, replies in under_way:
+                try:
+                    cluster_step.add_replies(batch, await replies)
+                except _WIRE_ERRORS as error:
+                    cluster_step.lost(batch, _lost(error, self.endpoint.server(batch.node)))
+        finally:
+            for _, replies in under_way:
+                if not replies.cancel() and not replies.cancelled():
+                    replies.exception()  # retrieved: else asyncio logs it
+        if self._map is not None:
+            self._map = self._map.with_moved(cluster_step.moved)
+
+    async def _tidy(self, cluster_step: ClusterStep) -> None:
+        """Where one slot has moved, others have too."""
+        if cluster_step.moved:
+            with suppress(BusError):
+                await self.refresh()
+
+
+def _lost(error: Exception, server: Any) -> LinkLost:
+    found = translate(error, server)
+    return found if isinstance(found, LinkLost) else LinkLost(url=server.masked, reason=str(error))

@@ -1,0 +1,135 @@
+"""The asyncio twin of ``link.py``: same rules, but shared by many tasks. Their steps go out in the order they were asked for, without waiting
+for each other, in one write per turn of the loop; replies come back in that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import redis.exceptions as rx
+
+from busmq_spark.core.flow import Call, Flow, Step, T, command, run_async
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.dial import dial_async
+from busmq_spark.redis_io.endpoint import Endpoint, patience
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.wire import calls_of, first_error, repeatable, result, unknown_scripts
+from busmq_spark.redis_io.wire_protocol import WireProtocol
+
+_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
+_PING = command("PING")
+
+
+class AsyncLink:
+    """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still be executed; its reply is dropped."""
+
+    def __init__(self, endpoint: Endpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py).
+
+        ``reply_s``: a server that has not sent a due reply for so long counts as lost.
+        """
+        self.endpoint = endpoint
+        self._patience_s, self._reply_s = patience_s, reply_s
+        self._wire: WireProtocol | None = None
+        self._connecting = asyncio.Lock()
+
+    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
+        """Run a flow to its end."""
+        return run_async(flow, self.execute)
+
+    def begin(self, call: Call) -> asyncio.Future[list[Any]] | None:
+        """The quickest way to send one call: its reply in a list, be it an error, or redis-py's ConnectionError. None while the link is down."""
+        wire = self.wire
+        return None if wire is None else wire.ask((call,))
+
+    async def execute(self, step: Step) -> Any:
+        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        calls = calls_of(step)
+        if not calls:
+            return []
+        began, attempt = time.monotonic(), 0
+        while True:
+            wire = self._wire
+            try:
+                if wire is None or not wire.open:
+                    wire = await self.connect()
+            except _WIRE_ERRORS as error:
+                await self._pause_or_raise(translate(error, self.endpoint), attempt, began, wire)
+                attempt += 1
+                continue
+            try:
+                replies = await wire.ask(calls)
+                if (failed := first_error(replies)) is None:
+                    return result(step, replies)
+                failed = await _mended(wire, calls, replies)
+            except _WIRE_ERRORS as error:
+                lost = translate(error, self.endpoint)
+                if not repeatable(step):
+                    raise lost from error
+                began = began if attempt else time.monotonic()
+                await self._pause_or_raise(lost, attempt, began, wire)
+                attempt += 1
+                continue
+            if failed is None:
+                return result(step, replies)
+            refused = translate(failed, self.endpoint)
+            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
+                raise refused from None
+            await self._pause_or_raise(refused, attempt, began, wire)
+            attempt += 1
+
+    async def connect(self) -> WireProtocol:
+        """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other errors of connecting, without patience."""
+        async with self._connecting:
+            if self._wire is None or not self._wire.open:
+                try:
+                    self._wire = WireProtocol(await dial_async(self.endpoint, self._reply_s), self._reply_s)
+                except (rx.RedisError, OSError) as error:
+                    raise translate(error, self.endpoint) from error
+            return self._wire
+
+    async def ping(self) -> None:
+        """Returns when the server answers; connects if need be. Raises at once, without patience."""
+        try:
+            if (failed := first_error(await (await self.connect()).ask((_PING,)))) is not None:
+                raise failed
+        except _WIRE_ERRORS as error:
+            raise translate(error, self.endpoint) from error
+
+    @property
+    def wire(self) -> WireProtocol | None:
+        """The open connection, if there is one: what is asked on it now goes out before anything asked later."""
+        return self._wire if self._wire is not None and self._wire.open else None
+
+    def drop(self) -> None:
+        """Break the connection now: steps in flight fail as if the link had broken. A later step opens a new one."""
+        if self._wire is not None:
+            self._wire.abort()
+            self._wire = None
+
+    async def close(self) -> None:
+        """Close the connection. A later step opens a new one."""
+        self.drop()
+
+    async def _pause_or_raise(self, error: BusError, attempt: int, began: float, wire: WireProtocol | None) -> None:
+        pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
+        if not isinstance(error, LinkLost):
+            raise error from None
+        if self.endpoint.moves and wire is self._wire:
+            self.drop()  # who is master is asked anew
+        if time.monotonic() + pause_s > began + (patience(self.endpoint, error) if self._patience_s is None else self._patience_s):
+            raise error from None
+        await asyncio.sleep(pause_s)
+
+
+async def _mended(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
+    """Send scripts that Redis no longer has again, with their text, and put their replies in place. Result: the first error left."""
+    if missing := unknown_scripts(replies):
+        for i, reply in zip(missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True):
+            replies[i] = reply
+    return first_error(replies)

@@ -1,0 +1,109 @@
+"""A Redis Cluster as an endpoint: some nodes that are known beforehand, and how to ask one of all which slots are where."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import redis.exceptions as rx
+
+from busmq_spark.errors import BusError, ConfigError, LinkLost
+from busmq_spark.redis_io.connect import async_connection, cancellable, sync_connection
+from busmq_spark.redis_io.endpoint import ServerUnreachable
+from busmq_spark.redis_io.slots import Node, SlotMap
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.wire import pack_words
+
+_ASK_S = 2.0
+"""Longest wait for one node: the others may know better."""
+_QUESTION = pack_words(("CLUSTER", "SLOTS"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """``seeds`` are some of the nodes; the credentials of the first are those of every node that is found through them."""
+
+    seeds: tuple[Server, ...]
+
+    moves = True
+
+    @property
+    def masked(self) -> str:
+        """The seeds."""
+        return ",".join(seed.masked for seed in self.seeds)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of the seeds."""
+        return tuple(secret for seed in self.seeds for secret in seed.secrets)
+
+    def server(self, node: Node) -> Server:
+        """How to reach a node: as itself if it is a seed, else with the first seed's credentials."""
+        first = self.seeds[0]
+        known = next((seed for seed in self.seeds if (seed.host, seed.port) == node), first)
+        return Server(*node, first.tls, None, known.user, known.password, first.trust)
+
+    def find(self) -> Server:
+        """A master, whichever: notifications reach every node."""
+        return self.server(random.choice(self.slots().masters))  # noqa: S311  # any will do
+
+    async def find_async(self) -> Server:
+        """The same on the running loop."""
+        return self.server(random.choice((await self.slots_async()).masters))  # noqa: S311  # any will do
+
+    def slots(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
+        """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last. Raises ServerUnreachable."""
+        last: BusError | None = None
+        for server in self._to_ask(known, dead):
+            connection = sync_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
+            try:
+                connection.connect()
+                connection.send_packed_command([_QUESTION], check_health=False)
+                return self._parsed(connection.read_response(disable_decoding=True), server)
+            except (rx.RedisError, OSError, LinkLost) as error:
+                last = self._judged(error, server, last)
+            finally:
+                connection.disconnect()
+        raise self._unreachable(last)
+
+    async def slots_async(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
+        """The same on the running loop."""
+        last: BusError | None = None
+        for server in self._to_ask(known, dead):
+            connection = async_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
+            try:
+                with cancellable():
+                    await connection.connect()
+                    await connection.send_packed_command(_QUESTION, check_health=False)
+                    return self._parsed(await connection.read_response(disable_decoding=True), server)
+            except (rx.RedisError, OSError, LinkLost) as error:
+                last = self._judged(error, server, last)
+            finally:
+                await connection.disconnect(nowait=True)
+        raise self._unreachable(last)
+
+    def _to_ask(self, known: Iterable[Node], dead: Iterable[Node]) -> list[Server]:
+        nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
+        random.shuffle(nodes)  # so that a partitioned node with an old slot map is not the only one asked
+        ill = set(dead)
+        return [self.server(node) for node in sorted(nodes, key=lambda node: node in ill)]
+
+    def _parsed(self, reply: Any, server: Server) -> SlotMap:
+        if not reply:
+            raise LinkLost(url=server.masked, reason="this node knows of no slots; is the cluster formed?")
+        return SlotMap.parse(reply, server.host)
+
+    def _judged(self, error: Exception, server: Server, last: BusError | None) -> BusError:
+        """The worst so far: that a node refuses us weighs more than that another is down."""
+        if "cluster support disabled" in str(error):
+            raise ConfigError(reason=f"redis.layout is cluster, but {server.masked} is no node of a cluster; leave redis.layout at direct") from None
+        found = translate(error, server)
+        return found if last is None or last.retriable else last
+
+    def _unreachable(self, last: BusError | None) -> BusError:
+        if last is not None and not last.retriable:
+            return last
+        return ServerUnreachable(url=self.masked, reason=f"no node of the cluster answers: {last.details['reason'] if last else 'none is named'}")

@@ -1,0 +1,215 @@
+"""The blocking link to a Redis Cluster: one connection per node, every call at the node that owns its key."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from itertools import count
+from typing import Any, TypeVar
+
+from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
+from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, pause, stopped
+from busmq_spark.redis_io.link import SyncLink, streamed
+from busmq_spark.redis_io.slots import Node, SlotMap, key_of, slot
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.wire import as_eval, calls_of, result
+
+R = TypeVar("R")
+
+
+class ClusterLink:
+    """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py). Not for two threads at once."""
+
+    def __init__(self, cluster: Cluster, patience_s: float | None = None) -> None:
+        """``patience_s``: seconds a step is tried in all; None: what suits the error (see endpoint.py)."""
+        self.endpoint = cluster
+        self._patience_s = patience_s
+        self._map: SlotMap | None = None
+        self._nodes: dict[Node, SyncLink] = {}
+        self._posted: deque[Node] = deque()
+        self._stopped = threading.Event()
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end."""
+        return run_sync(flow, self.execute)
+
+    def execute(self, step: Step) -> Any:
+        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        assert not self._posted, "replies of posted calls are still to be fetched"
+        calls = calls_of(step)
+        if not calls:
+            return []
+        cluster_step = ClusterStep(calls, self.endpoint)
+        began = time.monotonic()
+        for attempt in count():
+            self._check()
+            try:
+                self._round(cluster_step, self._map or self.refresh())
+                cluster_step.check()
+                if cluster_step.stale:
+                    self.refresh(cluster_step.dead)
+                problem = cluster_step.retry_reason
+            except ServerUnreachable as error:
+                problem = error
+            if not cluster_step.pending:
+                self._tidy(cluster_step)
+                return result(step, cluster_step.replies)
+            if problem is not None:
+                given = patience(self.endpoint, problem) if self._patience_s is None else self._patience_s
+                self._stopped.wait(pause(problem, attempt, time.monotonic() - began, given))
+        raise AssertionError("unreachable")
+
+    def post(self, call: Call) -> None:
+        """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
+        self._check()
+        try:
+            key = key_of(call)
+            node = (self._map or self.refresh()).masters[0] if key is None else self.owner(key)
+            link = self.node(node)
+            if node not in self._posted:
+                link.open()
+            link.send([as_eval(call)])
+            self._posted.append(node)
+        except LinkLost:
+            self._forget()
+            raise
+
+    def fetch(self) -> Any:
+        """The reply to the oldest call posted and not fetched. LinkLost, also after MOVED, means that all posted calls are in doubt."""
+        node = self._posted[0]
+        try:
+            reply = self.node(node).receive(1)[0]
+            if isinstance(reply, Exception):
+                raise self._refusal(reply, node)
+        except LinkLost:
+            self._forget()
+            raise
+        except BusError:
+            self._posted.popleft()
+            raise
+        self._posted.popleft()
+        return reply
+
+    def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
+        """As :meth:`SyncLink.stream`."""
+        return streamed(self, calls, depth)
+
+    def abandon(self) -> None:
+        """Forget calls that were posted and not fetched."""
+        if self._posted:
+            self._drop_posted()
+
+    def close(self) -> None:
+        """Close every connection. A later step opens new ones."""
+        self._posted.clear()
+        for link in self._nodes.values():
+            link.close()
+
+    def stop(self) -> None:
+        """As :meth:`SyncLink.stop`."""
+        self._stopped.set()
+
+    @property
+    def masters(self) -> list[SyncLink]:
+        """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
+        return [self.node(node) for node in self.refresh().masters]
+
+    def owner(self, key: str | bytes) -> Node:
+        """The node of a key, as far as is known. Raises LinkLost."""
+        node = (self._map or self.refresh()).owner(slot(key))
+        if node is None:
+            raise LinkLost(url=self.endpoint.masked, reason=f"no node serves the slot of {key!r}")
+        return node
+
+    def node(self, node: Node) -> SyncLink:
+        """The link to one node."""
+        if node not in self._nodes:
+            self._nodes[node] = SyncLink(self.endpoint.server(node), 0.0)
+        return self._nodes[node]
+
+    def refresh(self, dead: Iterable[Node] = ()) -> SlotMap:
+        """Ask anew which slots are where. Raises ServerUnreachable when no node does."""
+        self._map = self.endpoint.slots(self._map.masters if self._map else (), dead)
+        for gone in self._nodes.keys() - set(self._map.masters):
+            self._nodes.pop(gone).close()
+        return self._map
+
+    def forget(self) -> None:
+        """Where slots are is asked anew by the next call."""
+        self._map = None
+
+    def serves(self, node: Node) -> bool:
+        """Whether the node owns slots, as far as is known."""
+        return self._map is not None and node in self._map.masters
+
+    def each(self, ask: Callable[[SyncLink], R]) -> list[R]:
+        """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
+        began = time.monotonic()
+        for attempt in count():
+            self._check()
+            try:
+                return [ask(link) for link in self.masters]
+            except LinkLost as error:
+                given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
+                self._stopped.wait(pause(error, attempt, time.monotonic() - began, given))
+        raise AssertionError("unreachable")
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise stopped()
+
+    def _round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+        under_way: list[tuple[SyncLink, NodeBatch]] = []
+        try:
+            for batch in cluster_step.batches(slot_map):
+                link = self.node(batch.node)
+                try:
+                    link.open()
+                except LinkLost as error:
+                    cluster_step.unsent(batch, error)
+                    continue
+                under_way.append((link, batch))
+                try:
+                    link.send(batch.wire)
+                except LinkLost as error:
+                    under_way.pop()
+                    cluster_step.lost(batch, error)
+            while under_way:
+                link, batch = under_way[0]
+                try:
+                    cluster_step.add_replies(batch, link.receive(len(batch.wire)))
+                except LinkLost as error:
+                    cluster_step.lost(batch, error)
+                del under_way[0]
+        except BaseException:
+            for link, _ in under_way:
+                link.close()  # its replies would be taken for others'
+            raise
+        self._map = slot_map.with_moved(cluster_step.moved)
+
+    def _tidy(self, cluster_step: ClusterStep) -> None:
+        """Where one slot has moved, others have too."""
+        if cluster_step.moved:
+            with suppress(BusError):
+                self.refresh()
+
+    def _refusal(self, reply: Exception, node: Node) -> BusError:
+        if (found := redirection(reply, node[0])) is not None:
+            return LinkLost(url=self.endpoint.server(node).masked, reason=f"the slot is at {found.node[0]}:{found.node[1]} now")
+        return translate(reply, self.endpoint)
+
+    def _forget(self) -> None:
+        """A posted call went wrong: where its slot is, is asked anew by the next call."""
+        self._drop_posted()
+        self._map = None
+
+    def _drop_posted(self) -> None:
+        for node in set(self._posted):
+            self.node(node).close()
+        self._posted.clear()

@@ -1,0 +1,156 @@
+"""One step on its way through a cluster: which calls go to which node next, and what the replies mean. Shared by the two cluster links.
+
+Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
+Rule 2. A call whose reply was lost may have been executed: it goes again only if it is idempotent, else the step is in doubt.
+Rule 3. Calls of one slot keep their order. Where a node refused one and executed a later one, the step is in doubt, not reordered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis.exceptions as rx
+
+from busmq_spark.core.flow import Call, command
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.slots import Node, Redirect, SlotMap, key_of, redirect, slot
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.wire import as_eval, first_error
+
+ASKING = command("ASKING")
+_MOST_HOPS = 5
+"""After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not."""
+
+
+@dataclass(slots=True)
+class NodeBatch:
+    """What goes to one node in one write. ``places`` are positions in the step, ``at`` those of their calls in ``wire``."""
+
+    node: Node
+    places: list[int] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+    wire: list[Call] = field(default_factory=list)
+
+
+class ClusterStep:
+    """The calls of one step and the replies so far. Ask for ``batches``, send them, report how each ended, until ``pending`` is empty."""
+
+    def __init__(self, calls: Sequence[Call], endpoint: Endpoint) -> None:
+        self.replies: list[Any] = [None] * len(calls)
+        self.pending = list(range(len(calls)))
+        self.stale = False
+        """Whether the map should be read anew before the next round."""
+        self.dead: set[Node] = set()
+        """Nodes that did not answer in the last round."""
+        self.retry_reason: BusError | None = None
+        """Why it is better to wait before the next round."""
+        self.moved: dict[int, Node] = {}
+        """Slots that have moved, and where to, from the MOVED replies to this step."""
+        self._calls, self._endpoint = calls, endpoint
+        keys = [key_of(call) for call in calls]
+        self._slots = [None if key is None else slot(key) for key in keys]
+        # Scripts by digest could be refused one by one; where order counts they travel whole.
+        ordered = len(calls) > 1 and not all(call.idempotent for call in calls)
+        self._as_eval = set(self.pending) if ordered else set()
+        self._asking: dict[int, Node] = {}
+        self._doubt: LinkLost | None = None
+        self._hops = 0
+
+    def batches(self, slot_map: SlotMap) -> list[NodeBatch]:
+        """What to deliver in this round. Calls whose slot no node serves stay behind, and the step waits."""
+        self.stale, self.retry_reason, self.dead = False, None, set()
+        found: dict[Node, NodeBatch] = {}
+        anywhere = self._anywhere(slot_map)
+        for place in self.pending:
+            of = self._slots[place]
+            asking = self._asking.pop(place, None)
+            node = asking or (anywhere if of is None else slot_map.owner(of))
+            if node is None:
+                self.stale = True
+                self.retry_reason = LinkLost(url=self._endpoint.masked, reason=f"no node serves slot {of}")
+                continue
+            batch = found.setdefault(node, NodeBatch(node))
+            if asking:
+                batch.wire.append(ASKING)
+            batch.places.append(place)
+            batch.at.append(len(batch.wire))
+            batch.wire.append(as_eval(self._calls[place]) if place in self._as_eval else self._calls[place])
+        return list(found.values())
+
+    def _anywhere(self, slot_map: SlotMap) -> Node | None:
+        """Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node."""
+        if not slot_map.nodes:
+            return None
+        of = next((self._slots[place] for place in self.pending if self._slots[place] is not None), None)
+        return (None if of is None else slot_map.owner(of)) or random.choice(slot_map.masters)  # noqa: S311  # any will do
+
+    def add_replies(self, batch: NodeBatch, replies: Sequence[Any]) -> None:
+        """The replies to a batch."""
+        refused: dict[int | None, bool] = {}
+        answered = set()
+        for place, at in zip(batch.places, batch.at, strict=True):
+            of, once = self._slots[place], not self._calls[place].idempotent
+            if self._to_retry(place, batch.node, replies[at]):
+                refused[of] = refused.get(of, False) or once
+                continue
+            answered.add(place)
+            self.replies[place] = replies[at]
+            if of is not None and of in refused and (once or refused[of]):
+                self._doubt = LinkLost(url=self._endpoint.masked, reason=f"slot {of} changed its node between two calls of one step")
+        self.pending = [place for place in self.pending if place not in answered]
+
+    def unsent(self, batch: NodeBatch, error: LinkLost) -> None:
+        """The node could not be reached: nothing was sent."""
+        self.dead.add(batch.node)
+        self.stale, self.retry_reason = True, error
+
+    def lost(self, batch: NodeBatch, error: LinkLost) -> None:
+        """The connection broke while the batch was under way."""
+        self.unsent(batch, error)
+        if not all(self._calls[place].idempotent for place in batch.places):
+            self._doubt = error
+
+    def check(self) -> None:
+        """After a round: raises LinkLost when the step is in doubt, or the error of the first call that failed once all are answered."""
+        if self._doubt is not None:
+            raise self._doubt from None
+        if not self.pending and (failed := first_error(self.replies)) is not None:
+            raise translate(failed, self._endpoint) from None
+
+    def _to_retry(self, place: int, node: Node, reply: Any) -> bool:
+        """Whether the reply says that the call was not executed and should go again."""
+        if not isinstance(reply, Exception):
+            return False
+        if (found := redirection(reply, node[0])) is not None:
+            self._redirected(place, found)
+            return True
+        if isinstance(reply, rx.NoScriptError) and place not in self._as_eval:
+            self._as_eval.add(place)
+            return True
+        error = translate(reply, self._endpoint)
+        if isinstance(error, LinkLost):
+            self.stale, self.retry_reason = True, error
+            return True
+        return False
+
+    def _redirected(self, place: int, found: Redirect) -> None:
+        of = self._slots[place]
+        self._hops += 1
+        if found.asking:
+            self._asking[place] = found.node
+        elif of is not None:
+            self.moved[of] = found.node
+        if self._hops > _MOST_HOPS * len(self._calls):
+            reason = f"slot {of} is redirected again and again, now to {found.node[0]}:{found.node[1]}"
+            self.stale, self.retry_reason = True, LinkLost(url=self._endpoint.masked, reason=reason)
+
+
+def redirection(error: Exception, asked: str) -> Redirect | None:
+    """Where an error reply says the key is, as redis-py or hiredis parse it; None when it says something else."""
+    if isinstance(error, rx.AskError):  # and MovedError, its subclass: redis-py has taken the code off the text
+        return redirect(f"{'MOVED' if isinstance(error, rx.MovedError) else 'ASK'} {error}", asked)
+    return redirect(str(error), asked)

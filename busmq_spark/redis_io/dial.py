@@ -1,0 +1,49 @@
+"""Endpoint to open connection. Behind an endpoint that moves, only a server that says it is master will do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio as aredis
+import redis.exceptions as rx
+
+from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S, async_connection, cancellable, sync_connection
+from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.wire import pack_words
+
+_ROLE = pack_words(("ROLE",))
+
+
+def dial(endpoint: Endpoint) -> redis.Connection:
+    """A blocking connection, open. Raises what redis-py raises, and ServerUnreachable."""
+    connection = sync_connection(endpoint.find())
+    try:
+        connection.connect()
+        if endpoint.moves:
+            connection.send_packed_command([_ROLE], check_health=False)
+            _check(connection.read_response(disable_decoding=True))
+    except BaseException:
+        connection.disconnect()
+        raise
+    return connection
+
+
+async def dial_async(endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> aredis.Connection:
+    """The same for asyncio. ``reply_s``: longest wait for a reply on the way to an open connection."""
+    connection = async_connection(await endpoint.find_async(), reply_s=reply_s)
+    try:
+        with cancellable():
+            await connection.connect()
+            if endpoint.moves:
+                await connection.send_packed_command(_ROLE, check_health=False)
+                _check(await connection.read_response(disable_decoding=True))
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+    return connection
+
+
+def _check(role: Any) -> None:
+    if role[0] != b"master":
+        raise rx.ConnectionError(f"this server is a {role[0].decode('utf-8', 'replace')} now, not a master")

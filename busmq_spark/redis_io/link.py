@@ -1,0 +1,219 @@
+"""One connection to one server for one thread: executes the steps of flows, reconnects, and gives up at a deadline."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Protocol
+
+import redis
+import redis.exceptions as rx
+
+from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.dial import dial
+from busmq_spark.redis_io.endpoint import Endpoint, patience, stopped
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.wire import calls_of, first_error, pack, repeatable, result, unknown_scripts
+
+_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
+
+
+class SyncLink:
+    """A blocking link. The constructor connects nothing; the first step does. Not for use by two threads at once.
+
+    A step whose calls are all idempotent is repeated after a broken link until its patience is over; any other is repeated only while it
+    is certain that Redis has not seen it.
+    """
+
+    def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py)."""
+        self.endpoint = endpoint
+        self._patience_s = patience_s
+        self._connection: redis.Connection | None = None
+        self._posted = 0
+        self._stopped = threading.Event()
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end."""
+        return run_sync(flow, self.execute)
+
+    def execute(self, step: Step) -> Any:
+        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        assert not self._posted, "replies of posted calls are still to be fetched"
+        calls = calls_of(step)
+        if not calls:
+            return []
+        began = time.monotonic()
+        for attempt in range(1_000_000):
+            try:
+                connection = self._ready()
+            except _WIRE_ERRORS as error:
+                self._pause_or_raise(translate(error, self.endpoint), attempt, began)
+                continue
+            try:
+                replies = _exchange(connection, calls)
+            except _WIRE_ERRORS as error:
+                self._drop()
+                lost = translate(error, self.endpoint)
+                if not repeatable(step):
+                    raise lost from error
+                began = began if attempt else time.monotonic()  # a reply is waited for longer than all patience
+                self._pause_or_raise(lost, attempt, began)
+                continue
+            if (failed := first_error(replies)) is None:
+                return result(step, replies)
+            refused = translate(failed, self.endpoint)
+            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
+                raise refused from None
+            self._pause_or_raise(refused, attempt, began)  # LOADING and its like: not executed
+        raise AssertionError("unreachable")
+
+    def post(self, call: Call) -> None:
+        """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
+        try:
+            posted = self._posted and not self._stopped.is_set()
+            connection = self._connection if posted and self._connection is not None else self._ready()
+            connection.send_packed_command([pack((call,), whole=True)], check_health=False)
+            self._posted += 1
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.endpoint) from error
+
+    def fetch(self) -> Any:
+        """The reply to the oldest call posted and not fetched. Raises its translated error; LinkLost means that all posted calls are in doubt."""
+        assert self._connection is not None, "nothing was posted"
+        try:
+            reply = _read(self._connection)
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.endpoint) from error
+        self._posted -= 1
+        if isinstance(reply, Exception):
+            raise translate(reply, self.endpoint)
+        return reply
+
+    def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
+        """Replies in order, with up to ``depth`` calls under way, so that Redis works while the caller does.
+
+        Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves it to the caller how far it came.
+        """
+        return streamed(self, calls, depth)
+
+    # Halves of a step, for ClusterLink: one step may go to many nodes at once.
+
+    def open(self) -> None:
+        """Connect, unless that is done. Raises the translated error; until then Redis has seen nothing."""
+        try:
+            self._ready()
+        except _WIRE_ERRORS as error:
+            raise translate(error, self.endpoint) from error
+
+    def send(self, calls: Sequence[Call]) -> None:
+        """Send calls on the open connection. Each needs its place in a :meth:`receive`."""
+        assert self._connection is not None, "not open"
+        try:
+            self._connection.send_packed_command([pack(calls)], check_health=False)
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.endpoint) from error
+
+    def receive(self, count: int) -> list[Any]:
+        """So many replies, errors among them as values. LinkLost leaves all of them in doubt."""
+        if self._connection is None:
+            raise LinkLost(url=self.endpoint.masked, reason="the connection broke while calls were under way")
+        try:
+            return [_read(self._connection) for _ in range(count)]
+        except _WIRE_ERRORS as error:
+            self._drop()
+            raise translate(error, self.endpoint) from error
+
+    def abandon(self) -> None:
+        """Forget calls that were posted and not fetched: the connection is dropped, since their replies would be taken for others'."""
+        if self._posted:
+            self._drop()
+
+    def close(self) -> None:
+        """Close the connection. A later step opens a new one."""
+        self._drop()
+
+    def stop(self) -> None:
+        """From any thread: nothing is sent from now on. A step under way takes a reply that comes, and is repeated no more (StateError)."""
+        self._stopped.set()
+
+    def _drop(self) -> None:
+        self._posted = 0
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._connection = None
+
+    def _ready(self) -> redis.Connection:
+        if self._stopped.is_set():
+            raise stopped()
+        if self._connection is not None and not self._alive(self._connection):
+            self._drop()
+        if self._connection is None:
+            self._connection = dial(self.endpoint)
+        return self._connection
+
+    @staticmethod
+    def _alive(connection: redis.Connection) -> bool:
+        """Whether the server has closed the connection meanwhile: better known before a push is sent."""
+        try:
+            return not connection.can_read(timeout=0)
+        except _WIRE_ERRORS:
+            return False
+
+    def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> None:
+        pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
+        if not isinstance(error, LinkLost):
+            raise error from None
+        if time.monotonic() + pause_s > began + (patience(self.endpoint, error) if self._patience_s is None else self._patience_s):
+            raise error from None
+        if self.endpoint.moves:
+            self._drop()  # who is master is asked anew
+        self._stopped.wait(pause_s)
+
+
+class Posting(Protocol):
+    """A link with calls under way."""
+
+    def post(self, call: Call) -> None: ...
+    def fetch(self) -> Any: ...
+    def abandon(self) -> None: ...
+
+
+def streamed(link: Posting, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
+    """See :meth:`SyncLink.stream`."""
+    source = iter(calls)
+    under_way = 0
+    try:
+        while True:
+            while under_way < depth and (call := next(source, None)) is not None:
+                link.post(call)
+                under_way += 1
+            if not under_way:
+                return
+            under_way -= 1
+            yield link.fetch()
+    finally:
+        link.abandon()
+
+
+def _exchange(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:
+    connection.send_packed_command([pack(calls)], check_health=False)
+    replies = [_read(connection) for _ in calls]
+    if missing := unknown_scripts(replies):
+        connection.send_packed_command([pack([calls[i] for i in missing], whole=True)], check_health=False)
+        for i in missing:
+            replies[i] = _read(connection)
+    return replies
+
+
+def _read(connection: redis.Connection) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except (rx.ResponseError, rx.BusyLoadingError) as error:
+        return error

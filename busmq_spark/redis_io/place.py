@@ -1,0 +1,69 @@
+"""Which server owns a queue: the one that has it, else the one its name hashes to (protocol chapter 2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import chain
+
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.links import Link
+
+SCANNED = 1000
+"""Keys that Redis looks at in one step of a walk over all of them: about half a millisecond."""
+
+
+def locate(queues: Sequence[QueueKeys], links: Sequence[Link]) -> list[int]:
+    """The index of the server of each queue, with one round trip per server.
+
+    Raises LinkLost when a server does not answer: to guess then would split a queue over two servers (protocol Q30).
+    """
+    if len(links) == 1 or not queues:
+        return [0] * len(queues)
+    found: list[list[int]] = [[] for _ in queues]
+    for index, link in enumerate(links):
+        for place, exists in zip(found, link.execute([command("EXISTS", keys.metadata) for keys in queues]), strict=True):
+            if exists:
+                place.append(index)
+    return [place[0] if place else hash_index(keys.metadata, len(links)) for place, keys in zip(found, queues, strict=True)]
+
+
+def at_once() -> None:
+    """No pause between two steps."""
+
+
+def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> list[tuple[str, int]]:
+    """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held.
+
+    ``pace`` is called between two steps of ``SCANNED`` keys each, and may wait.
+    """
+    names: dict[str, int] = {}
+    for index, link in enumerate(links):
+        found = link.each(lambda node: queues_of(node, pace, cluster=True)) if isinstance(link, ClusterLink) else [queues_of(link, pace)]
+        for name in chain.from_iterable(found):
+            names.setdefault(name, index)
+    return sorted(names.items())
+
+
+def queues_of(link: SyncLink, pace: Callable[[], object] = at_once, *, cluster: bool = False) -> list[str]:
+    """The queues of one server; those that come or go meanwhile may be missed."""
+    names: list[str] = []
+    cursor: bytes | int = 0
+    while True:
+        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(cluster=cluster), "COUNT", SCANNED))
+        for key in keys:
+            with suppress(UnicodeDecodeError):  # no name that we or npm clients could spell: not a queue of the bus
+                if (name := queue_name(key.decode(), cluster=cluster)) is not None:
+                    names.append(name)
+        if int(cursor) == 0:
+            return names
+        pace()
+
+
+def new_token(bits: int = 64) -> str:
+    """A random name, for incarnations, leases and attempts; unlike any other with certainty enough, not a secret."""
+    return f"{random.SystemRandom().getrandbits(bits):0{bits // 4}x}"

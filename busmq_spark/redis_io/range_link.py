@@ -1,0 +1,156 @@
+"""A connection for range reads: windows of a list, several under way, each reply taken apart in one buffer (core/pairs.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.exceptions as rx
+
+from busmq_spark.core.flow import Call
+from busmq_spark.core.pairs import NO_PAIRS, Pairs, PairScanner
+from busmq_spark.errors import LinkLost
+from busmq_spark.redis_io.dial import dial
+from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.wire import pack
+
+_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
+_START_BYTES = 4 * 1024 * 1024
+_READ_BYTES = 256 * 1024
+_LOOK_BYTES = 512 * 1024
+_KEEP_BYTES = 64 * 1024 * 1024
+"""A buffer that grew beyond this for a huge message is not kept."""
+
+
+class RangeLink:
+    """Sends calls and takes their replies in the same order. One thread; LinkLost leaves it to the caller how far it came.
+
+    Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._connection: redis.Connection | None = None
+        self._socket: Any = None
+        self._buffer = bytearray(_START_BYTES)
+        self._used = self._at = 0
+        self.waiting = 0
+        """Replies that are still to come."""
+
+    def post(self, *calls: Call) -> None:
+        """Send calls without waiting. Each needs its ``fetch``."""
+        try:
+            if self._socket is None:
+                self._connection = dial(self.endpoint)
+                self._socket = self._connection._sock
+                self._used = self._at = 0
+            self._socket.sendall(pack(calls, whole=True))  # a script that Redis no longer has cannot be sent again before what follows it
+        except _WIRE_ERRORS as error:
+            self.drop()
+            raise translate(error, self.endpoint) from error
+        self.waiting += len(calls)
+
+    def fetch_pairs(self) -> Pairs:
+        """The reply to a LRANGE over whole messages. It is valid until the next fetch."""
+        try:
+            return self._pairs()
+        except _WIRE_ERRORS as error:
+            self.drop()
+            raise translate(error, self.endpoint) from error
+
+    def fetch(self) -> Any:
+        """The reply to a command that answers with one string or nothing: bytes or None. Raises the translated error of an error reply."""
+        try:
+            reply = self._one()
+        except _WIRE_ERRORS as error:
+            self.drop()
+            raise translate(error, self.endpoint) from error
+        self.waiting -= 1
+        return reply
+
+    def drop(self) -> None:
+        """Close the connection; replies still under way are dropped."""
+        if self._connection is not None:
+            self._connection.disconnect()
+        self._connection = self._socket = None
+        self.waiting = 0
+        if len(self._buffer) > _KEEP_BYTES:
+            self._buffer = bytearray(_START_BYTES)
+
+    def _pairs(self) -> Pairs:
+        self._compact()
+        count, body = self._array_head()
+        if count == 0:
+            self.waiting -= 1
+            return NO_PAIRS
+        scanner = PairScanner(count, body)
+        try:
+            while (end := scanner.end(self._buffer, self._used)) is None:
+                self._receive_much()
+        except ValueError as error:
+            raise rx.ConnectionError(f"replies are out of step: {error}") from None
+        self._at = end
+        self.waiting -= 1
+        return scanner.pairs(self._buffer)
+
+    def _array_head(self) -> tuple[int, int]:
+        """Number of elements of the array that begins the buffer, and the offset of the first."""
+        line = self._line()
+        if line[:1] != b"*":
+            raise rx.ConnectionError(f"replies are out of step: {line[:80]!r}")
+        return int(line[1:]), self._at
+
+    def _line(self) -> bytes:
+        """The line at ``_at``; moves behind it. Raises what Redis says when it is an error reply."""
+        while (stop := self._buffer.find(b"\r\n", self._at, self._used)) < 0:
+            self._receive()
+        line = bytes(self._buffer[self._at : stop])
+        self._at = stop + 2
+        if line[:1] == b"-":
+            self.waiting -= 1
+            raise translate(rx.ResponseError(line[1:].decode("utf-8", "replace")), self.endpoint)
+        return line
+
+    def _one(self) -> bytes | None:
+        start, size = self._string()
+        return None if size < 0 else bytes(self._buffer[start : start + size])
+
+    def _string(self) -> tuple[int, int]:
+        """Start and length (-1: nil) of the bulk string at ``_at``, once it is all there; moves behind it."""
+        line = self._line()
+        if line[:1] != b"$":
+            raise rx.ConnectionError(f"replies are out of step: {line[:80]!r}")
+        start, size = self._at, int(line[1:])
+        if size >= 0:
+            self._at = start + size + 2
+            while self._used < self._at:
+                self._receive()
+        return start, size
+
+    def _receive_much(self) -> None:
+        """Receive until it is worth looking: Redis sends 16 KB at a time, and every look costs numpy a fixed price.
+
+        A reply ends with a line end, so while the buffer does not, more comes for sure and waiting for it cannot block for ever.
+        """
+        enough = self._used + _LOOK_BYTES
+        self._receive()
+        while self._used < enough and not self._buffer.endswith(b"\r\n", 0, self._used):
+            self._receive()
+
+    def _receive(self) -> None:
+        if len(self._buffer) - self._used < _READ_BYTES:
+            # A new one, not resized: numpy views of the old one may still be held.
+            self._buffer = self._buffer + bytearray(max(len(self._buffer), _READ_BYTES))
+        # No more than that at once: what belongs to the next reply must be moved, and what has just come is looked at while a core has it.
+        got = self._socket.recv_into(memoryview(self._buffer)[self._used : self._used + _READ_BYTES])
+        if not got:
+            raise rx.ConnectionError("Connection closed by server.")
+        self._used += got
+
+    def _compact(self) -> None:
+        """Move what is left of the last read to the front."""
+        if self._at:
+            view, left = memoryview(self._buffer), self._used - self._at
+            view[:left] = view[self._at : self._used]
+            self._used, self._at = left, 0

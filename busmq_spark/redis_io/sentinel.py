@@ -1,0 +1,103 @@
+"""The master that Redis Sentinel names. Asked at every connect, so a fail-over needs no notification (Redis' guidelines for Sentinel clients)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import redis.exceptions as rx
+
+from busmq_spark.errors import BusError, ConfigError
+from busmq_spark.redis_io.connect import async_connection, cancellable, sync_connection
+from busmq_spark.redis_io.endpoint import ServerUnreachable
+from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.urls import NO_LOGIN, Login, Server
+from busmq_spark.redis_io.wire import pack_words
+
+DEFAULT_MASTER = "mymaster"
+SENTINEL_PORT = 26379
+_ASK_S = 2.0
+"""Longest wait for one sentinel: the others may know better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The endpoint behind some sentinels. ``login`` is for the data servers; a sentinel's own credentials stand in its URL."""
+
+    sentinels: tuple[Server, ...]
+    name: str = DEFAULT_MASTER
+    login: Login = NO_LOGIN
+
+    moves = True
+
+    @property
+    def masked(self) -> str:
+        """``mymaster@`` and the sentinels."""
+        return f"{self.name}@{','.join(sentinel.masked for sentinel in self.sentinels)}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of the sentinels and of the data servers."""
+        own = tuple(secret for secret in (self.login.password, self.login.user) if secret)
+        return (*own, *(secret for sentinel in self.sentinels for secret in sentinel.secrets))
+
+    def find(self) -> Server:
+        """Ask one sentinel after the other who is master."""
+        problems: list[BusError | None] = []
+        for sentinel in self.sentinels:
+            connection = sync_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
+            try:
+                connection.connect()
+                connection.send_packed_command([self._question], check_health=False)
+                reply = connection.read_response(disable_decoding=True)
+            except (rx.RedisError, OSError) as error:
+                problems.append(translate(error, sentinel))
+                continue
+            finally:
+                connection.disconnect()
+            if (found := self._server(reply)) is not None:
+                return found
+            problems.append(None)
+        raise self._unreachable(problems)
+
+    async def find_async(self) -> Server:
+        """The same on the running loop."""
+        problems: list[BusError | None] = []
+        for sentinel in self.sentinels:
+            connection = async_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
+            try:
+                with cancellable():
+                    await connection.connect()
+                    await connection.send_packed_command(self._question, check_health=False)
+                    reply = await connection.read_response(disable_decoding=True)
+            except (rx.RedisError, OSError) as error:
+                problems.append(translate(error, sentinel))
+                continue
+            finally:
+                await connection.disconnect(nowait=True)
+            if (found := self._server(reply)) is not None:
+                return found
+            problems.append(None)
+        raise self._unreachable(problems)
+
+    @property
+    def _question(self) -> bytes:
+        return pack_words(("SENTINEL", "get-master-addr-by-name", self.name))
+
+    def _server(self, reply: Any) -> Server | None:
+        if not reply:
+            return None
+        host, port = (part.decode() for part in reply)
+        tls = self.sentinels[0].tls
+        return Server(host, int(port), tls, None, self.login.user, self.login.password, self.login.trust)
+
+    def _unreachable(self, problems: list[BusError | None]) -> BusError:
+        """Why no sentinel named a master: that it does not know the name weighs more than that others are down."""
+        if None in problems:
+            return ConfigError(
+                reason=f"the sentinels know no master {self.name!r} ({self.masked}); name the one they watch with redis.sentinelMaster"
+            )
+        last = problems[-1]
+        if last is not None and not last.retriable:
+            return last
+        return ServerUnreachable(url=self.masked, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")

@@ -1,0 +1,120 @@
+"""One open connection to Redis on the running loop: bytes out once per turn of the loop, replies in order, and a watch over silence.
+
+redis-py dials (address, TLS, AUTH); then this protocol takes its transport over, since a stream reader and a coroutine per reply cost about
+six times as much as the parsing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+import redis.asyncio as aredis
+import redis.exceptions as rx
+
+from busmq_spark.core.flow import Call
+from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.wire import pack
+
+_WATCH_S = 1.0
+"""How often silence is looked at, at most."""
+
+
+def _reply_error(text: str) -> Exception:
+    return rx.NoScriptError(text) if text.startswith("NOSCRIPT") else rx.ResponseError(text)
+
+
+class WireProtocol(asyncio.Protocol):
+    """Asks and answers on one connection. Once it is not ``open`` it stays so; everything in flight then fails with redis-py's error."""
+
+    def __init__(self, connection: aredis.Connection, reply_s: float = REPLY_TIMEOUT_S) -> None:
+        writer = connection._writer
+        assert writer is not None, "the connection must be open"
+        self._writer = writer  # held: a stream writer closes its transport when it is collected
+        connection._writer = connection._reader = None
+        self._transport: Any = writer.transport
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(protocolError=rx.InvalidResponse, replyError=_reply_error)
+        self._waiting: deque[tuple[asyncio.Future[list[Any]], list[Any], int]] = deque()
+        self._unsent: list[bytes] = []
+        self._reply_s = reply_s
+        self._last_data_at = self._loop.time()
+        self.lost = asyncio.Event()
+        """Set once the connection is gone."""
+        self._transport.set_protocol(self)
+        self._watch = self._loop.call_later(min(_WATCH_S, reply_s), self._look)
+
+    @property
+    def open(self) -> bool:
+        """Whether the other side has not closed the connection, as far as is known."""
+        return not self.lost.is_set() and not self._transport.is_closing()
+
+    def ask(self, calls: Sequence[Call], *, whole: bool = False) -> asyncio.Future[list[Any]]:
+        """Replies to the calls, errors among them as values; ``whole`` sends scripts with their text. Fails with redis-py's ConnectionError."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        if not self.open:
+            future.set_exception(rx.ConnectionError("Connection closed by server."))
+            return future
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        if not self._waiting:
+            self._last_data_at = self._loop.time()
+        self._unsent.append(pack(calls, whole=whole))
+        self._waiting.append((future, [], len(calls)))
+        return future
+
+    def abort(self) -> None:
+        """Break the connection."""
+        self._transport.abort()
+        self._fail(rx.ConnectionError("the link was closed"))
+
+    def _send(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if self.open:
+            self._transport.write(b"".join(unsent))
+
+    def data_received(self, data: bytes) -> None:
+        self._last_data_at = self._loop.time()
+        self._reader.feed(data)
+        waiting, gets = self._waiting, self._reader.gets
+        try:
+            while waiting:
+                future, replies, count = waiting[0]
+                while len(replies) < count:
+                    reply = gets()
+                    if reply is False:  # hiredis' word for: not all there yet
+                        return
+                    replies.append(reply)
+                waiting.popleft()
+                if not future.done():  # its task may have been cancelled
+                    future.set_result(replies)
+        except rx.InvalidResponse as error:
+            self._transport.abort()
+            self._fail(rx.ConnectionError(f"replies are out of step: {error}"))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(rx.ConnectionError(str(error) if error else "Connection closed by server."))
+
+    def _look(self) -> None:
+        """Fail when a reply is overdue and no data arrives: half-open connections never break by themselves."""
+        if not self.open:
+            return
+        if self._waiting and self._loop.time() - self._last_data_at > self._reply_s:
+            self._transport.abort()
+            self._fail(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
+            return
+        self._watch = self._loop.call_later(min(_WATCH_S, self._reply_s), self._look)
+
+    def _fail(self, error: Exception) -> None:
+        self.lost.set()
+        self._watch.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        for future, _, _ in waiting:
+            if not future.done():
+                future.set_exception(error)

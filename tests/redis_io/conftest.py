@@ -1,0 +1,73 @@
+"""Both drivers behind one face: a test that takes ``driver`` is run by the blocking link and by the asyncio link."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from busmq_spark.core.flow import Flow, Step
+from busmq_spark.redis_io import connect
+from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
+from busmq_spark.redis_io.async_link import AsyncLink
+from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import Server, parse
+from tests.tls import authority, mutual_tls, plain_tls, stranger  # noqa: F401  # fixtures
+
+MAX_PATIENCE_S = 30.0
+
+
+class Driver:
+    """A link, called from plain code."""
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+        self._runner = asyncio.Runner() if way == "async" else None
+        self._links: list[Any] = []
+
+    def __call__(self, server: Endpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
+        endpoint = parse(server)[0] if isinstance(server, str) else server
+        kinds: tuple[type[Any], type[Any]] = (ClusterLink, AsyncClusterLink) if isinstance(endpoint, Cluster) else (SyncLink, AsyncLink)
+        # Looked up now: a test may have made the timeout shorter.
+        timeout = (connect.REPLY_TIMEOUT_S,) if self._runner else ()
+        self._links.append(kinds[self._runner is not None](endpoint, patience_s, *timeout))
+        return self
+
+    def execute(self, step: Step) -> Any:
+        return self._wait(self._links[-1].execute(step))
+
+    def run(self, flow: Flow[Any]) -> Any:
+        return self._wait(self._links[-1].run(flow))
+
+    def close(self) -> None:
+        for each in self._links:
+            self._wait(each.close())
+        if self._runner:
+            self._runner.close()
+
+    def breathe(self) -> None:
+        """Let the loop see what came in meanwhile, as it would in a program that lives on it."""
+        if self._runner:
+            for _ in range(3):
+                self._runner.run(asyncio.sleep(0))
+
+    def _wait(self, made: Any) -> Any:
+        return self._runner.run(made) if self._runner else made
+
+
+@pytest.fixture(params=["sync", "async"])
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    made = Driver(request.param)
+    yield made
+    made.close()
+
+
+def absent() -> Server:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return Server("127.0.0.1", held.getsockname()[1], password="hidden-secret")

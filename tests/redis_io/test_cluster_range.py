@@ -1,0 +1,111 @@
+"""Range reads from a cluster: a list is found where it is, also while its slot moves and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from busmq_spark.core import queue
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import ClusterGroup
+from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.cluster_range import ClusterRangeLink
+from busmq_spark.redis_io.urls import parse
+from tests.conftest import Fresh
+from tests.moves import Move
+
+VALUES = [b"%d" % i for i in range(1, 8)]
+
+
+@pytest.fixture
+def single(cluster_group: ClusterGroup) -> Iterator[ClusterLink]:
+    link = ClusterLink(Cluster(parse(cluster_group.urls[0])))
+    yield link
+    link.close()
+
+
+@pytest.fixture
+def many(single: ClusterLink) -> Iterator[ClusterRangeLink]:
+    link = ClusterRangeLink(single)
+    yield link
+    link.drop()
+
+
+@pytest.fixture
+def keys(single: ClusterLink, fresh: Fresh) -> QueueKeys:
+    made = QueueKeys(fresh(), cluster=True)
+    single.run(queue.attach(made, "born-1", ttl_s=60))
+    single.run(queue.push_many(made, VALUES))
+    return made
+
+
+def read(many: ClusterRangeLink, keys: QueueKeys) -> tuple[list[bytes], int, int, bytes]:
+    many.post(command("LRANGE", keys.messages, 0, -1), command("HGET", keys.metadata, "born"))
+    pairs = many.fetch_pairs()
+    values = [bytes(pairs.data[at : at + size]) for at, size in zip(pairs.starts, pairs.lengths, strict=True)]
+    return values, pairs.first, pairs.last, many.fetch()
+
+
+WHOLE = (VALUES, 1, 7, b"born-1")
+
+
+def test_each_queue_is_read_from_its_node(single: ClusterLink, many: ClusterRangeLink, keys: QueueKeys, fresh: Fresh) -> None:
+    others = [QueueKeys(fresh(), cluster=True) for _ in range(12)]
+    for other in others:
+        single.run(queue.attach(other, "b", ttl_s=60))
+        single.run(queue.push(other, other.name.encode()))
+    assert read(many, keys) == WHOLE
+    assert [read(many, other)[0] for other in others] == [[other.name.encode()] for other in others]
+    assert many.waiting == 0
+
+
+def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
+    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeLink, keys: QueueKeys
+) -> None:
+    assert read(many, keys) == WHOLE
+    Move(cluster_group, keys.messages).whole()
+    with pytest.raises(LinkLost):
+        read(many, keys)
+    assert many.waiting == 0
+    assert read(many, keys) == WHOLE
+
+
+@pytest.mark.parametrize("ahead", ["messages", "metadata"])
+def test_while_the_slot_moves_each_key_is_read_where_it_is(
+    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeLink, keys: QueueKeys, ahead: str
+) -> None:
+    move = Move(cluster_group, keys.messages)
+    move.begin()
+    move.migrate(getattr(keys, ahead))
+    try:
+        for _ in range(2):
+            with pytest.raises(LinkLost):
+                read(many, keys)
+            assert read(many, keys) == WHOLE
+    finally:
+        move.migrate()
+        move.end()
+    with pytest.raises(LinkLost):
+        read(many, keys)
+    assert read(many, keys) == WHOLE
+
+
+def test_an_empty_list_is_empty_on_the_detour_too(many: ClusterRangeLink, cluster_group: ClusterGroup, keys: QueueKeys, single: ClusterLink) -> None:
+    single.run(queue.flush(keys))
+    move = Move(cluster_group, keys.messages)
+    move.begin()
+    with pytest.raises(LinkLost):
+        read(many, keys)
+    assert read(many, keys) == ([], 0, 0, b"born-1")
+    move.migrate()
+    move.end()
+
+
+def test_an_error_of_another_kind_stays_what_it_is(many: ClusterRangeLink, keys: QueueKeys) -> None:
+    many.post(command("LRANGE", keys.metadata, 0, -1))
+    with pytest.raises(ServerRefused, match="wrong kind of value"):
+        many.fetch_pairs()

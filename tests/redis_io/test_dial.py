@@ -1,0 +1,40 @@
+"""Opening connections on a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.options import BusOptions, from_keywords
+from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.dial import dial_async
+from tests.bus.conftest import where
+
+
+@pytest.fixture(params=["direct", "sentinel", "cluster"])
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return where(request.param, request.getfixturevalue)
+
+
+async def test_cancelling_a_connection_attempt_ends_it_wherever_it_is(place: dict[str, Any]) -> None:
+    endpoint = address(from_keywords(BusOptions, place)).endpoints[0]
+    for turns in range(1000):
+        attempt = asyncio.create_task(dial_async(endpoint))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not attempt.cancel():
+            break
+        await asyncio.wait([attempt])
+        assert attempt.cancelled(), f"forgotten in turn {turns}"
+    assert turns > 5
+    await (await attempt).disconnect(nowait=True)
+
+
+async def test_a_bus_can_be_left_at_any_moment(place: dict[str, Any]) -> None:
+    for turns in range(40):
+        async with asyncio.timeout(20), Bus(**place):
+            for _ in range(turns):
+                await asyncio.sleep(0)

@@ -1,0 +1,135 @@
+"""The push notifier: a push by any client wakes the waiting thread, and an unreachable server only delays that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from busmq_spark.core import queue
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import RedisServer
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.push_notifier import PushNotifier
+from busmq_spark.redis_io.urls import Server, parse
+from tests.conftest import FreshKeys, link_to
+from tests.support import PATIENCE_S, wait_until
+
+
+class Notified(threading.Event):
+    def again(self) -> None:
+        """Wait for a notification and forget it."""
+        assert self.wait(PATIENCE_S)
+        self.clear()
+
+
+Started = tuple[PushNotifier, Notified]
+
+
+@pytest.fixture
+def notifier(redis_url: str) -> Iterator[Started]:
+    notified = Notified()
+    made = PushNotifier(parse(redis_url)[0], notified)
+    yield made, notified
+    made.stop()
+
+
+def listeners(link: SyncLink, keys: QueueKeys) -> int:
+    return int(link.execute(command("PUBSUB", "NUMSUB", keys.available))[1])
+
+
+def born(link: SyncLink, keys: QueueKeys) -> QueueKeys:
+    link.run(queue.attach(keys, "b", ttl_s=600))
+    return keys
+
+
+def test_a_notifier_notifies_once_when_it_has_subscribed(notifier: Started, fresh_keys: FreshKeys) -> None:
+    made, notified = notifier
+    made.listen([fresh_keys().available])
+    notified.again()
+
+
+def test_a_push_notifies(notifier: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
+    made, notified = notifier
+    keys = born(link, fresh_keys())
+    made.listen([keys.available])
+    notified.again()
+    wait_until(lambda: listeners(link, keys) == 1)
+    wait_until(lambda: not notified_of_the_subscription(notified))
+    link.run(queue.push(keys, b"x"))
+    notified.again()
+
+
+def notified_of_the_subscription(notified: Notified) -> bool:
+    """The confirmation of SUBSCRIBE is heard like a message: forget what rang until nothing does for a while."""
+    heard = notified.wait(0.2)
+    notified.clear()
+    return heard
+
+
+def test_a_push_to_another_queue_does_not_notify(notifier: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
+    made, notified = notifier
+    mine, other = born(link, fresh_keys()), born(link, fresh_keys())
+    made.listen([mine.available])
+    wait_until(lambda: listeners(link, mine) == 1)
+    wait_until(lambda: not notified_of_the_subscription(notified))
+    link.run(queue.push(other, b"x"))
+    link.run(queue.push(mine, b"x"))  # what comes behind it was heard, so the one before was not
+    notified.again()
+    assert not notified_of_the_subscription(notified)
+
+
+def test_a_notifier_listens_to_queues_that_are_added_and_no_longer_to_others(notifier: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
+    made, _ = notifier
+    first, second = fresh_keys(), fresh_keys()
+    made.listen([first.available])
+    wait_until(lambda: listeners(link, first) == 1)
+    made.listen([second.available])
+    wait_until(lambda: (listeners(link, first), listeners(link, second)) == (0, 1))
+
+
+def test_a_notifier_listens_to_more_queues_than_one_call_names(notifier: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
+    made, _ = notifier
+    many = [fresh_keys() for _ in range(1201)]
+    made.listen([keys.available for keys in many])
+    wait_until(lambda: listeners(link, many[0]) == listeners(link, many[600]) == listeners(link, many[-1]) == 1)
+
+
+def test_a_push_notifier_survives_the_restart_of_its_server() -> None:
+    notified = Notified()
+    with RedisServer() as server:
+        notifier, keys, link = PushNotifier(parse(server.url)[0], notified), QueueKeys("q"), link_to(server.url)
+        notifier.listen([keys.available])
+        wait_until(lambda: listeners(link, keys) == 1)
+        server.kill()
+        notified.clear()
+        server.restart()
+        notified.again()  # it was deaf for a while, so it rings by itself
+        wait_until(lambda: listeners(link, keys) == 1)
+        wait_until(lambda: not notified_of_the_subscription(notified))
+        link.run(queue.push(born(link, keys), b"x"))
+        notified.again()
+        notifier.stop()
+        link.close()
+
+
+def test_a_push_notifier_without_a_server_signals_nothing_and_can_be_stopped() -> None:
+    notified = Notified()
+    with RedisServer() as server:
+        port = server.port
+    notifier = PushNotifier(Server("127.0.0.1", port), notified)
+    notifier.listen(["c"])
+    notifier.stop()
+    wait_until(lambda: not any(thread.name == "busmq-push-notifier" and thread is notifier._thread for thread in threading.enumerate()))
+    assert not notified.is_set()
+
+
+def test_a_stopped_push_notifier_leaves_no_subscription_behind(redis_url: str, link: SyncLink, fresh_keys: FreshKeys) -> None:
+    keys = fresh_keys()
+    notifier = PushNotifier(parse(redis_url)[0], Notified())
+    notifier.listen([keys.available])
+    wait_until(lambda: listeners(link, keys) == 1)
+    notifier.stop()
+    wait_until(lambda: listeners(link, keys) == 0)

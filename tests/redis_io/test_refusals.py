@@ -1,0 +1,85 @@
+"""What Redis refuses is an error of its own kind, at once, and nothing of the refused call is stored. Both drivers."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.core import queue
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import MAX_VALUE_BYTES
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import LinkLost, MessageRefused, ServerFull, ServerReadOnly, Unauthorized
+from busmq_spark.redis_io.urls import Server
+from tests.redis_io.conftest import Driver, absent
+
+
+@pytest.mark.parametrize("password", ["wrong-secret", None])
+def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(driver: Driver, password: str | None) -> None:
+    with RedisServer(password="right-secret") as server:
+        made = driver(Server("127.0.0.1", server.port, password=password))
+        with pytest.raises(Unauthorized) as caught:
+            made.execute(command("SET", "a", 1))
+        assert "-secret" not in str(caught.value) + repr(caught.value.details)
+        assert not caught.value.retriable
+
+
+def test_the_right_password_is_taken_from_the_url(driver: Driver) -> None:
+    with RedisServer(password="right@,secret") as server:
+        assert driver(server.url).execute(command("PING")) == b"PONG"
+
+
+def test_a_user_without_the_right_to_run_scripts_is_unauthorized(driver: Driver, redis_server: RedisServer) -> None:
+    redis_server.command("ACL", "SETUSER", "reader", "on", ">reader-secret", "~*", "+@all", "-rpush")
+    made = driver(Server("127.0.0.1", redis_server.port, user="reader", password="reader-secret"))
+    made.run(queue.attach(QueueKeys("acl"), "b", ttl_s=30))
+    with pytest.raises(Unauthorized):
+        made.run(queue.push(QueueKeys("acl"), b"x"))
+
+
+def test_a_replica_is_read_only(driver: Driver, redis_server: RedisServer) -> None:
+    with RedisServer(replica_of=("127.0.0.1", redis_server.port)) as replica, pytest.raises(ServerReadOnly, match=str(replica.port)):
+        driver(replica.url).run(queue.attach(QueueKeys("ro"), "b", ttl_s=30))
+
+
+def test_a_replica_that_lost_its_master_and_may_not_serve_is_waited_for(driver: Driver) -> None:
+    settings = {"replica-serve-stale-data": "no"}
+    with RedisServer(replica_of=("127.0.0.1", absent().port), settings=settings) as replica, pytest.raises(LinkLost, match="MASTER is down"):
+        driver(replica.url, patience_s=0.05).execute(command("GET", "a"))
+
+
+def test_a_master_without_its_replicas_does_not_take_writes(driver: Driver) -> None:
+    with RedisServer(settings={"min-replicas-to-write": "1"}) as server, pytest.raises(ServerReadOnly):
+        driver(server.url).run(queue.attach(QueueKeys("q"), "b", ttl_s=30))
+
+
+def test_a_server_out_of_memory_is_full_and_has_stored_nothing_of_the_call(driver: Driver) -> None:
+    with RedisServer() as server:
+        made, keys = driver(server.url), QueueKeys("q")
+        made.run(queue.attach(keys, "b", ttl_s=600))
+        made.run(queue.push(keys, b"one"))
+        server.command("CONFIG", "SET", "maxmemory", "1")
+        for flow in (queue.push(keys, b"two"), queue.push_many(keys, [b"two", b"three"])):
+            with pytest.raises(ServerFull, match="out of memory"):
+                made.run(flow)
+        with pytest.raises(ServerFull):
+            made.execute(command("RPUSH", "stage", "row"))
+        assert made.run(queue.pop(keys, reliable=True, ttl_s=600, most=9))[0].value == b"one"  # what makes room works
+        made.run(queue.ack(keys, 0, ttl_s=600, restore=True))
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        assert made.run(queue.push(keys, b"next")) == 2
+        assert [m.value for m in made.run(queue.index(keys, 0, 9))] == [b"one", b"next"]
+
+
+class Huge(bytes):
+    """A value that says it is over 512 MB; the check needs no more than its word."""
+
+    def __len__(self) -> int:
+        return MAX_VALUE_BYTES + 1
+
+
+def test_a_value_over_512_mb_is_refused_before_a_byte_is_sent(driver: Driver) -> None:
+    with pytest.raises(MessageRefused, match="512 MB"):
+        driver(absent(), 0.1).run(queue.push(QueueKeys("q"), Huge()))
+    with pytest.raises(MessageRefused, match="512 MB"):
+        driver(absent(), 0.1).run(queue.push_many(QueueKeys("q"), [b"a", Huge()]))
