@@ -25,7 +25,7 @@ def ranges(done: Mapping[str, int], goals: Mapping[str, Position], servers: Mapp
 
 
 def tasks(ranges: Sequence[Range], min_partitions: int | None, max_rows: int | None) -> list[tuple[Range, ...]]:
-    """What each task reads. One range a task, cut further for the two options; many small ranges share tasks, within ``max_rows``."""
+    """What each task reads. One range a task, cut further for the two options; many small ranges share tasks."""
     total = sum(r.rows for r in ranges)
     cut: list[list[Range]] = []
     for r in ranges:
@@ -37,21 +37,22 @@ def tasks(ranges: Sequence[Range], min_partitions: int | None, max_rows: int | N
         cut.append([r] if parts == 1 else [Range(r.queue, r.born, first, last, r.server) for first, last in split(r.first, r.last, parts)])
     if sum(map(len, cut)) <= max(PACK_OVER, min_partitions or 0):
         return [(r,) for parts_of_one in cut for r in parts_of_one]
-    return _pack(cut, min(PACK_ROWS, max_rows or PACK_ROWS))
+    return _pack(cut)
 
 
-def _pack(cut: Sequence[Sequence[Range]], most: int) -> list[tuple[Range, ...]]:
-    """Small ranges share tasks of at most ``most`` rows. A queue that was cut shares none: its parts stay in their order."""
+def _pack(cut: Sequence[Sequence[Range]]) -> list[tuple[Range, ...]]:
+    """Small ranges share tasks. All parts of a queue do, or none of them does: so they stay in their order."""
     packed: list[tuple[Range, ...]] = []
     shared: list[Range] = []
     rows = 0
     for parts in cut:
-        if len(parts) > 1 or parts[0].rows >= most:
+        if max(r.rows for r in parts) >= PACK_ROWS:
             packed += [(r,) for r in parts]
             continue
-        if rows + parts[0].rows > most:
-            packed.append(tuple(shared))
-            shared, rows = [], 0
-        shared.append(parts[0])
-        rows += parts[0].rows
+        for r in parts:
+            shared.append(r)
+            rows += r.rows
+            if rows >= PACK_ROWS:
+                packed.append(tuple(shared))
+                shared, rows = [], 0
     return [*packed, tuple(shared)] if shared else packed

@@ -59,7 +59,8 @@ async def test_clients_that_are_slow_or_never_read_are_cut_off_and_cost_little(s
         filled = await served.steady("busmq_federation_waiting_bytes", IGNORANT * 120_000)
         peak = served.memory
         assert await peer.call("exists") == [None, False]
-        assert await served.metric("busmq_federation_sockets") >= IGNORANT
+        cut_already = await served.metric(CUT_OFF) - cut_before  # on a busy machine the first are, before the last have filled what they may
+        assert await served.metric("busmq_federation_sockets") + cut_already >= IGNORANT
         await queue.flush()
         async with asyncio.timeout(120):
             while await served.metric("busmq_federation_sockets") > 2:  # noqa: ASYNC110  # it is another process's

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import distribution
 from pathlib import Path
@@ -48,10 +48,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("elsewhere")
 
 
-def run(command: list[str], environment: Any, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580, env=dict(environment), cwd=cwd)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+def job(starter: Sequence[str], bus: Bus, queue: str, environment: Any, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The job at its end. A worker has 10 s of the clock to connect, which no setting of Spark changes: where that was too short, it runs again."""
+    for attempt in range(10):
+        command = [*starter, JOB.name, bus.url, f"{queue}-{attempt}", *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580, env=dict(environment), cwd=cwd)
+        if "Python worker failed to connect back" not in done.stderr:
+            break
+    return done
 
 
 def clean(python_path: str, **more: str) -> dict[str, str]:
@@ -74,8 +78,9 @@ def without_site(folder: Path, *, zipped: bool = False) -> str:
     return str(python)
 
 
-def found(stdout: str) -> dict[str, Any]:
-    [line] = [line for line in stdout.splitlines() if line.startswith("FOUND ")]
+def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     result: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
     return result
 
@@ -84,7 +89,7 @@ def found(stdout: str) -> dict[str, Any]:
 def test_the_format_is_found_where_the_wheel_is_installed(bus: Bus, queue: str, installed: Path, elsewhere: Path, how: str) -> None:
     shutil.copy(JOB, elsewhere)
     starter = [sys.executable] if how == "python" else [str(SUBMIT), "--master", "local[2]"]
-    result = found(run([*starter, JOB.name, bus.url, queue], clean(str(installed)), elsewhere))
+    result = found(job(starter, bus, queue, clean(str(installed)), elsewhere))
     assert result.pop("package") is None  # neither the program nor the user named it
     assert result == EXPECTED
 
@@ -115,7 +120,7 @@ def test_the_wheel_beside_a_bare_pyspark_needs_nothing_that_it_does_not_ask_for(
     assert not (packages / "pandas").exists()
     python = without_site(tmp_path)
     path = os.pathsep.join([str(installed), str(packages)])
-    result = found(run([python, JOB.name, bus.url, queue], clean(path, PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python), elsewhere))
+    result = found(job([python], bus, queue, clean(path, PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python), elsewhere))
     assert result.pop("package") is None
     assert result == EXPECTED
 
@@ -137,7 +142,7 @@ def connect_server(environment: dict[str, str], cwd: Path) -> Iterator[str]:
             yield f"sc://127.0.0.1:{port}"
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(PATIENCE_S)
 
 
 def listens(port: int) -> bool:
@@ -149,7 +154,7 @@ def test_a_connect_client_uses_what_is_installed_on_the_server(bus: Bus, queue: 
     pytest.importorskip("grpc")
     shutil.copy(JOB, elsewhere)
     with connect_server(clean(str(installed)), elsewhere) as remote:
-        result = found(run([sys.executable, JOB.name, bus.url, queue, remote], clean(""), elsewhere))
+        result = found(job([sys.executable], bus, queue, clean(""), elsewhere, remote))
     assert result.pop("package") is None
     assert result == EXPECTED
 
@@ -176,7 +181,7 @@ def test_a_registered_source_travels_to_a_server_that_does_not_have_the_package(
     importing = subprocess.run(imports, capture_output=True, env=environment, cwd=elsewhere, check=False)
     assert b"No module named 'busmq_spark'" in importing.stderr
     with connect_server(environment, elsewhere) as remote:
-        result = found(run([sys.executable, JOB.name, bus.url, queue, remote, "register"], clean(str(installed)), elsewhere))
+        result = found(job([sys.executable], bus, queue, clean(str(installed)), elsewhere, remote, "register"))
     assert Path(result.pop("package")).is_relative_to(installed)
     assert result == EXPECTED
 
@@ -185,9 +190,7 @@ def test_workers_that_lack_a_dependency_are_named_with_what_they_lack(bus: Bus, 
     shutil.copy(JOB, elsewhere)
     environment = {**clean(str(installed)), "PYSPARK_PYTHON": without_site(tmp_path, zipped=True)}
     del environment["PYSPARK_DRIVER_PYTHON"]
-    done = subprocess.run(
-        [sys.executable, JOB.name, bus.url, queue], capture_output=True, text=True, check=False, timeout=580, env=environment, cwd=elsewhere
-    )
+    done = job([sys.executable], bus, queue, environment, elsewhere)
     assert done.returncode
     assert "[BUSMQ_TOOL_MISSING] Python package" in done.stderr, done.stderr
     assert "set PYSPARK_PYTHON to a Python that has them" in done.stderr

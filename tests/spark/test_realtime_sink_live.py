@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -212,8 +213,20 @@ def test_what_one_server_took_comes_once_however_often_another_refuses(spark: Sp
         wait_until(lambda: sum(int(each[1]) for each in refusing("ACL", "LOG")) > 2, PATIENCE_S, "it has refused again and again")
         refusing("ACL", "SETUSER", "default", "+@all")
         wait_until(lambda: refusing.stored("b") == [b"0", b"3"], PATIENCE_S)
+        wait_until(lambda: takes(sink, rows[0]), PATIENCE_S, "the sink knows that it was stored")
         assert taking.stored("a") == [b"1", b"2"]
         sink.close(None)
+        assert refusing.stored("b") == [b"0", b"3", b"0"]
+
+
+def takes(sink: Any, row: Any) -> bool:
+    """Whether the sink takes one more row: not while it knows of one that was refused."""
+    try:
+        sink.process(row)
+    except PySparkException as error:
+        assert "BUSMQ_UNAUTHORIZED" in str(error)
+        return False
+    return True
 
 
 def test_a_foreach_writer_needs_no_setting_of_the_engine(spark: SparkSession, bus: Bus, live: Live, queue: str) -> None:

@@ -55,7 +55,7 @@ public final class Plan {
         return runs;
     }
 
-    /** What each task reads. One range a task, cut further for the two options (null: not set); many small ranges share tasks, within maxRows. */
+    /** What each task reads. One range a task, cut further for the two options (null: not set); many small ranges share tasks. */
     public static List<List<Range>> tasks(List<Range> ranges, Long minPartitions, Long maxRows) {
         long total = ranges.stream().mapToLong(Range::rows).sum();
         List<List<Range>> cut = new ArrayList<>();
@@ -72,27 +72,28 @@ public final class Plan {
         if (cut.stream().mapToInt(List::size).sum() <= Math.max(PACK_OVER, minPartitions == null ? 0 : minPartitions)) {
             return cut.stream().flatMap(List::stream).map(List::of).toList();
         }
-        return pack(cut, maxRows == null ? PACK_ROWS : Math.min(PACK_ROWS, maxRows));
+        return pack(cut);
     }
 
-    /** Small ranges share tasks of at most {@code most} rows. A queue that was cut shares none: its parts stay in their order. */
-    private static List<List<Range>> pack(List<List<Range>> cut, long most) {
+    /** Small ranges share tasks. All parts of a queue do, or none of them does: so they stay in their order. */
+    private static List<List<Range>> pack(List<List<Range>> cut) {
         List<List<Range>> packed = new ArrayList<>();
         List<Range> shared = new ArrayList<>();
         long rows = 0;
         for (List<Range> parts : cut) {
-            Range range = parts.get(0);
-            if (parts.size() > 1 || range.rows() >= most) {
+            if (parts.stream().anyMatch(range -> range.rows() >= PACK_ROWS)) {
                 parts.forEach(part -> packed.add(List.of(part)));
                 continue;
             }
-            if (rows + range.rows() > most) {
-                packed.add(List.copyOf(shared));
-                shared.clear();
-                rows = 0;
+            for (Range range : parts) {
+                shared.add(range);
+                rows += range.rows();
+                if (rows >= PACK_ROWS) {
+                    packed.add(List.copyOf(shared));
+                    shared.clear();
+                    rows = 0;
+                }
             }
-            shared.add(range);
-            rows += range.rows();
         }
         if (!shared.isEmpty()) {
             packed.add(List.copyOf(shared));
