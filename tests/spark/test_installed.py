@@ -34,11 +34,11 @@ EXPECTED = {"batch": [[1, "1"], [2, "2"]], "sql": ["1", "2"], "ended": True, "st
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which the wheel is installed."""
     out = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)], os.environ)
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)])
     [wheel] = out.glob("*.whl")
     target = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]
-    run([*pip, "--target", str(target), str(wheel)], os.environ)
+    run([*pip, "--target", str(target), str(wheel)])
     return target
 
 
@@ -46,6 +46,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory from which nothing of this tree can be seen."""
     return tmp_path_factory.mktemp("elsewhere")
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 def job(starter: Sequence[str], bus: Bus, queue: str, environment: Any, cwd: Path, *more: str) -> subprocess.CompletedProcess[str]:
