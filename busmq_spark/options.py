@@ -150,7 +150,10 @@ class StoreOptions(RedisOptions):
         "federation.tls.checkHostname", flag, True, doc="whether the server's certificate must name the host of the URL"
     )
     on_unavailable: str = option(
-        "onUnavailable", one_of("wait", "fail"), "wait", doc="a federation server that is away: its queues wait, the others go on; or the query fails"
+        "onUnavailable",
+        one_of("wait", "fail"),
+        "wait",
+        doc="an unreachable federation server: its queues wait, the others go on; or the query fails",
     )
 
     def __post_init__(self) -> None:

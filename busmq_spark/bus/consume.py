@@ -69,7 +69,7 @@ class ConsumeOptions:
         if self.reliable and not self.remove:
             raise ConfigError(reason="reliable=True with remove=False would ack nothing (protocol Q27); choose one of them")
         if self.index and self.remove:
-            raise ConfigError(reason="index counts only with remove=False: whoever removes begins with the oldest message")
+            raise ConfigError(reason="index counts only with remove=False: a consumer that removes begins with the oldest message")
         if self.last and not self.reliable:
             raise ConfigError(reason="last counts only with reliable=True")
 

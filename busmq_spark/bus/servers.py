@@ -1,7 +1,7 @@
 """The servers of a bus on the running loop: links for commands, for taking messages and for listening, and which server owns what.
 
 Rule 1. Consumers have a link of their own, so that they do not wait behind pushes (protocol Q34).
-Rule 2. A queue lives where it exists, else where its name hashes to, also while other servers are away; the finding holds for ten minutes.
+Rule 2. A queue lives where it exists, else where its name hashes to, also while other servers cannot be reached; the finding holds for ten minutes.
 """
 
 from __future__ import annotations

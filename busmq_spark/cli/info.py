@@ -65,13 +65,13 @@ def _show_queue(out: Output, queue: Overview) -> None:
         return
     state = queue.state
     ids = f"{state.oldest}..{state.newest}" if state.count else "none stored"
-    expires = f"expires in {duration(queue.expires_ms / 1000)} unless somebody pushes or reads" if queue.expires_ms >= 0 else "never expires"
+    expires = f"expires in {duration(queue.expires_ms / 1000)} unless a client pushes or reads" if queue.expires_ms >= 0 else "never expires"
     rows: list[tuple[str, str]] = [
         ("messages", f"{number(state.count)}{f' of at most {number(state.maxsize)}' if state.maxsize else ''}"),
         ("ids", f"{ids}; the last id given is {state.last_id}"),
         ("unacked", f"{count(queue.unacked, 'message')} taken by a reliable consumer, not acknowledged" if queue.unacked else "none"),
         ("ttl", f"{duration(state.ttl_s)}; {expires}"),
-        ("read by", reader_names(queue) or "nobody with a lease"),
+        ("read by", reader_names(queue) or "no query with a lease"),
         *((f"subscription {name}", _lag(last, state.last_id)) for name, last in sorted(queue.subscriptions.items())),
         ("incarnation", state.born or "not named yet (only npm peers have used it)"),
         ("server", queue.server),

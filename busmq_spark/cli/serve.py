@@ -90,7 +90,7 @@ def serve(  # noqa: PLR0913  the options of a command
 ) -> None:
     """Serve the bus to peers that cannot reach its Redis: Node, browsers, Python, Spark.
 
-    Whoever connects shows a secret. Without --secrets one is made for this run, and only this machine can connect.
+    A client shows a secret when it connects. Without --secrets one is made for this run, and only this machine can connect.
     /livez, /readyz and /metrics (Prometheus) answer on the same port. SIGTERM refuses new connections, answers calls under way and
     lets every object detach before the end. SIGHUP reads the secrets and certificates anew: peers whose secret has changed are cut off.
 
@@ -183,7 +183,7 @@ def _welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str
     if not place.loopback and not encrypted:
         out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
     if secret:
-        out.note(f"The secret of this run is {secret} and nobody can use it from another machine. To choose who may do what: --secrets FILE", "bold")
+        out.note(f"The secret of this run is {secret}; it cannot be used from another machine. To choose who may do what: --secrets FILE", "bold")
     if out.as_json:
         out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK], pages=[*PAGES])
     else:

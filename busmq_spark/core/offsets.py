@@ -2,7 +2,7 @@
 
     {"v": 1, "queues": {"orders": {"born": "5f…", "last": 41, "mark": "9a…"}}}
 
-A query that reads links, too, has their queues beside these, link by link; a link is here once it has told which queues it has.
+A query that reads links, too, has their queues beside these, link by link; a link is here once it has listed its queues.
 
     {"v": 1, "queues": {…}, "sources": {"eu": {"queues": {"orders": {"born": "77…", "last": 8, "mark": "b0…"}}}}}
 

@@ -3,7 +3,7 @@
 Rule 1. A field is written only when it was assigned, or when its value is another than the one last seen in Redis, which also finds a list
         that was appended to. What comes from Redis never replaces such a change.
 Rule 2. What a save sends is noted when it is sent, so a change made meanwhile is still a change afterwards (protocol Q32).
-Rule 3. A field that is no JSON, or not of the field's type, is left as it is in Redis and told apart; it is replaced only by an assignment.
+Rule 3. A field that is no JSON, or not of the field's type, is left as it is in Redis and listed apart; it is replaced only by an assignment.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ class Planner:
         return {queue: done[queue] + rows for queue, rows in available.items()}
 
     def _fetched(self, moved: dict[str, int], entries: Positions) -> Planning[dict[str, int]]:
-        """The same, without queues of links that are away just now. What is planned must be read, and a batch waits for its slowest task: so the
-        rows of links are fetched before they are planned, while they are few, and travel with the batch."""
+        """The same, without queues of links that cannot be reached just now. What is planned must be read, and a batch waits for its slowest task:
+        so the rows of links are fetched before they are planned, while they are few, and travel with the batch."""
         if self._options.on_unavailable != "wait":
             return moved
         few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]

@@ -148,7 +148,7 @@ class _Show:
             self.out.say("")
             self.out.show(table(head, rows, "Every order, compared"))
         if any(many != found[name].different or found[name].twice or found[name].misplaced for name, many in pushed.items()):
-            raise StateError(event="end", what="the demo", state="short of its proof: the table tells what is wrong", remedy="Please report this")
+            raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
     def line(self, name: str, text: str, figure: str = "", **record: object) -> None:
         """One line; for programs its figures."""

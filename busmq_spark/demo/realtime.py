@@ -187,7 +187,7 @@ class _Show:
             self.out.show(table([("", "left"), *((title, "right") for title in titles)], map(_row, found), "From push to arrival"))
             self.out.say(Text.assemble(("plot      ", "cyan"), str(picture)), Text.assemble(("total     ", "cyan"), f"{seconds:.0f} s"))
         if any(timed.missing or timed.misplaced for timed in found):
-            raise StateError(event="end", what="the demo", state="short of its proof: the table tells what is wrong", remedy="Please report this")
+            raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
 
 def _row(timed: Timed) -> list[str | Text]:

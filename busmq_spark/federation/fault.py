@@ -50,7 +50,7 @@ AWAY = "the federation server cannot reach its Redis"
 MOST_TEXT = 2000
 HIDDEN = "behind the federation server"
 """In the place of an address."""
-UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in a way that nobody foresaw; the server's log says how")
+UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in an unexpected way; the server's log says how")
 """What is said of a fault of the server."""
 
 

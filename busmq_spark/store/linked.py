@@ -110,13 +110,13 @@ class LinkedStore:
         return self._each(queues, lambda store, part: store.keep_alive(part, subscription, token))
 
     def traces(self, queue: str) -> LossEvidence:
-        """Of a source that has gone away meanwhile: none."""
+        """Of a source that became unreachable meanwhile: none."""
         source, own = split(queue)
         none = LossEvidence(None, 0, empty=False)
         return self._one(source, lambda store: store.traces(own), none)
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
-        """Nothing of a source that has gone away meanwhile."""
+        """Nothing of a source that became unreachable meanwhile."""
         source, own = split(queue)
         return self._one(source, lambda store: store.bytes_until(own, first, last, budget), (first - 1, 0))
 

@@ -69,14 +69,14 @@ class DirectCaller:
             self._since = None
             raise named(self._source, error) from error
         if self._since is None:
-            log.warning("link %r is away (%s); waiting for it", self._source, error)
+            log.warning("link %r cannot be reached (%s); waiting for it", self._source, error)
             self._since = time.monotonic()
         time.sleep(random.uniform(0.1, 0.5))  # noqa: S311  # jitter, not a secret
 
     def succeeded(self) -> None:
         """An answer came."""
         if self._since is not None:
-            log.warning("link %r is back", self._source)
+            log.warning("link %r is reached again", self._source)
         self._since = None
 
     def close(self) -> None:
@@ -191,10 +191,10 @@ class ThreadedCaller:
 
     def _mark_unavailable(self, reason: str) -> None:
         if self._reason is None and not self._quiet:
-            log.warning("link %r is away (%s); its queues wait where they are, the others go on", self._source, reason)
+            log.warning("link %r cannot be reached (%s); its queues wait where they are, the others go on", self._source, reason)
         self._reason = reason
 
     def _mark_available(self) -> None:
         if self._reason is not None and not self._quiet:
-            log.warning("link %r is back; its queues go on where they were", self._source)
+            log.warning("link %r is reached again; its queues go on where they were", self._source)
         self._reason = None

@@ -187,7 +187,10 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
     assert ids(gather(query, {"eu": 3}), "eu") == [3, 4, 5]
     wait_until(lambda: query.step() is None and buses["eu"].ids(queue) == [], PATIENCE_S)
     said = [text for text in caplog.messages if "link" in text]
-    assert [text.partition(" (")[0] for text in said] == ["link 'eu' is away", "link 'eu' is back; its queues go on where they were"]
+    assert [text.partition(" (")[0] for text in said] == [
+        "link 'eu' cannot be reached",
+        "link 'eu' is reached again; its queues go on where they were",
+    ]
     assert "the test took it away" in said[0]
 
 
@@ -205,7 +208,7 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     answer = source_caller.ThreadedCaller._answer
     monkeypatch.setattr(source_caller.ThreadedCaller, "_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
     wait_until(lambda: query.step() is None and waited.count("eu") >= 5, PATIENCE_S)
-    assert "us" not in waited, "a link that is away is not waited for"
+    assert "us" not in waited, "a link that cannot be reached is not waited for"
     buses[""].fill(queue, 1, first=2)
     gather(query, {"": 1})
     centres["us"].awake.set()

@@ -197,4 +197,4 @@ def test_a_link_that_is_away_at_a_batch_read_is_mentioned_once_when_that_begins_
             assert asked.result(timeout=PATIENCE_S)[spell("far", queue)].count == 3
     finally:
         store.close()
-    assert [text.partition(" (")[0] for text in caplog.messages] == ["link 'far' is away", "link 'far' is back"]
+    assert [text.partition(" (")[0] for text in caplog.messages] == ["link 'far' cannot be reached", "link 'far' is reached again"]

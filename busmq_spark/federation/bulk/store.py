@@ -323,7 +323,7 @@ class FederatedAppender:
         piece.settle(answer)
 
     def _drain(self) -> None:
-        """The server's Redis was away for one piece: those behind it are answered, too, and may have found their place missing."""
+        """The server's Redis could not be reached for one piece: those behind it are answered, too, and may have found their place missing."""
         for id, _ in self._waiting:
             with suppress(BusError):
                 self._link.result(id, "stage")

@@ -291,7 +291,7 @@ class RemoteChannel(Emitter):
             if self._handle.remote is not None:
                 await self._handle.finish(method, "disconnect")
             elif method == "end":
-                failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the peer was not told that the channel ends")
+                failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the end of the channel was not sent to the peer")
             was_disconnected = not self.connected  # with the server's event
             if not was_disconnected:
                 self._gone()

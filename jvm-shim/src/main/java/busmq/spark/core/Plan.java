@@ -19,7 +19,7 @@ public final class Plan {
     private Plan() {}
 
     /**
-     * Deal {@code most} messages out to queues that have {@code available}: everybody the same, what small ones leave goes to the others.
+     * Deal {@code most} messages out to queues that have {@code available}: equal shares, and what small queues leave goes to the others.
      *
      * <p>Nothing is left over while a queue could take more; a rest that cannot be divided goes to the queues with the most.
      */

@@ -83,7 +83,7 @@ final class ErrorTranslator {
         if (endpoint.masked().contains("rediss://") && (gone || root instanceof SocketTimeoutException)) {
             // Its last word, the alert, may be lost with the connection, and a server without TLS waits for more in silence.
             text += root instanceof SocketTimeoutException ? " (so does a port that speaks no TLS)"
-                    : " (a server that wants to see a redis.tls.certificate may end like this)";
+                    : " (a server that asks for a redis.tls.certificate may end like this)";
         }
         return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", text);
     }

@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
 final class BusmqStreamingWrite implements StreamingWrite {
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStreamingWrite.class);
     /** Queries that were warned: Spark 4.1 makes one of these objects for each batch. */
-    private static final Set<String> TOLD = ConcurrentHashMap.newKeySet();
+    private static final Set<String> WARNED = ConcurrentHashMap.newKeySet();
 
     private final WriteOptions options;
     private final SinkColumns columns;
@@ -49,7 +49,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
             try (Committer committer = new Committer(options)) {
                 committer.forget(sink());
             }
-            if (TOLD.add(query)) {
+            if (WARNED.add(query)) {
                 LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again", query);
             }
         }
