@@ -17,7 +17,6 @@ from busmq_spark.core.keys import hash_index
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.address import Address
-from busmq_spark.redis_io.endpoint import AnyOf
 from busmq_spark.redis_io.links import async_links
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
@@ -38,7 +37,7 @@ class Servers:
         self.commands: list[AnyAsyncLink] = async_links(address, None, reply_s)
         self.takes: list[AnyAsyncLink] = async_links(address, 0.0, reply_s)
         """Without patience: consumers have more of it than any link."""
-        self.pubsub = [PubSubConnection(endpoint, reply_s) for endpoint in ((AnyOf(address.servers),) if address.cluster else address.endpoints)]
+        self.pubsub = [PubSubConnection(endpoint, reply_s) for endpoint in address.pubsub_endpoints]
         self.ready = [False] * len(self.commands)
         self._on_change, self._reply_s = on_change, reply_s
         self._known: dict[str, tuple[int, float]] = {}

@@ -17,7 +17,6 @@ from busmq_spark.cli.subscriptions import warn_if_abandoned
 from busmq_spark.cli.target import opened, place_of
 from busmq_spark.core.subscription import listed
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.links import Link
 
 
@@ -47,7 +46,7 @@ def info(
                 warn_if_abandoned(out, queue, each)
             return
         for link in links:
-            for server in link.each(partial(report, cluster=True)) if isinstance(link, ClusterLink) else [report(link)]:
+            for server in link.each(partial(report, cluster=link.cluster)):
                 _show_server(out, server)
 
 

@@ -12,7 +12,6 @@ from busmq_spark.core.state import QueueState, states
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import locate
 
@@ -59,7 +58,7 @@ def opened(options: RedisOptions) -> Iterator[list[Link]]:
 
 def keys_of(name: str, links: list[Link]) -> QueueKeys:
     """How the keys of a queue are spelt on these servers."""
-    return QueueKeys(name, cluster=isinstance(links[0], ClusterLink))
+    return QueueKeys(name, cluster=links[0].cluster)
 
 
 def place_of(name: str, links: list[Link]) -> Place:

@@ -10,7 +10,7 @@ from pathlib import Path
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.cluster import Cluster
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import AnyOf, Endpoint
 from busmq_spark.redis_io.sentinel import DEFAULT_MASTER, SENTINEL_PORT, Master
 from busmq_spark.redis_io.urls import DEFAULT_PORT, Login, Server, Trust, parse
 
@@ -37,6 +37,11 @@ class Address:
         if self.layout == "sentinel":
             return (Master(self.servers, self.master, self.login),)
         return self.servers
+
+    @property
+    def pubsub_endpoints(self) -> tuple[Endpoint | AnyOf, ...]:
+        """Where to subscribe, so that no publication is missed: at every server, or at any node of a cluster, whose nodes forward to each other."""
+        return (AnyOf(self.servers),) if self.cluster else self.endpoints
 
     @property
     def masked(self) -> str:

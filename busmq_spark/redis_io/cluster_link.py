@@ -26,6 +26,8 @@ R = TypeVar("R")
 class ClusterLink:
     """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py). Not for two threads at once."""
 
+    cluster = True
+
     def __init__(self, cluster: Cluster, patience_s: float | None = None) -> None:
         """``patience_s``: seconds a step is tried in all; None: what suits the error (see endpoint.py)."""
         self.endpoint = cluster
@@ -126,6 +128,10 @@ class ClusterLink:
         if node is None:
             raise LinkLost(url=self.endpoint.masked, reason=f"no node serves the slot of {key!r}")
         return node
+
+    def node_of(self, key: str) -> str:
+        """As that of SyncLink."""
+        return "{}:{}".format(*self.owner(key))
 
     def node(self, node: Node) -> SyncLink:
         """The link to one node."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from busmq_spark.core.flow import Call
 from busmq_spark.core.pairs import NO_PAIRS, Pairs
 from busmq_spark.errors import BusError, LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.range_link import RangeLink
 from busmq_spark.redis_io.slots import Node, Redirect, key_of, redirect
 
@@ -101,3 +102,11 @@ def _pairs(reply: list[bytes]) -> Pairs:
         return NO_PAIRS
     lengths = np.fromiter(map(len, reply[1::2]), np.int64)
     return Pairs(b"".join(reply[1::2]), np.cumsum(lengths) - lengths, lengths, int(reply[0]), int(reply[-2]))
+
+
+AnyRangeLink: TypeAlias = RangeLink | ClusterRangeLink
+
+
+def range_link(link: Link) -> AnyRangeLink:
+    """A link for windows beside one for questions, whatever the layout."""
+    return ClusterRangeLink(link) if isinstance(link, ClusterLink) else RangeLink(link.endpoint)

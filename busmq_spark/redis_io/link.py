@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import redis
 import redis.exceptions as rx
@@ -18,6 +18,7 @@ from busmq_spark.redis_io.endpoint import Endpoint, patience, stopped
 from busmq_spark.redis_io.translate import translate
 from busmq_spark.redis_io.wire import calls_of, first_error, pack, repeatable, result, unknown_scripts
 
+R = TypeVar("R")
 _WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 
 
@@ -28,6 +29,9 @@ class SyncLink:
     is certain that Redis has not seen it.
     """
 
+    cluster = False
+    """Whether keys are spelt as a cluster needs it."""
+
     def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
         """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py)."""
         self.endpoint = endpoint
@@ -35,6 +39,19 @@ class SyncLink:
         self._connection: redis.Connection | None = None
         self._posted = 0
         self._stopped = threading.Event()
+
+    @property
+    def masters(self) -> list[SyncLink]:
+        """Links to every server behind it: this one."""
+        return [self]
+
+    def each(self, ask: Callable[[SyncLink], R]) -> list[R]:
+        """What every master answers."""
+        return [ask(self)]
+
+    def node_of(self, key: str) -> str:  # noqa: ARG002  # as that of a cluster
+        """Where a key is among the masters: ``host:port`` of a cluster's node, '' of a single server."""
+        return ""
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end."""

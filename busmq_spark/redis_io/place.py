@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.links import Link
 
@@ -43,7 +43,7 @@ def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> lis
     """
     names: dict[str, int] = {}
     for index, link in enumerate(links):
-        found = link.each(lambda node: queues_of(node, pace, cluster=True)) if isinstance(link, ClusterLink) else [queues_of(link, pace)]
+        found = link.each(partial(queues_of, pace=pace, cluster=link.cluster))
         for name in chain.from_iterable(found):
             names.setdefault(name, index)
     return sorted(names.items())

@@ -18,11 +18,9 @@ from busmq_spark.core.pairs import Pairs
 from busmq_spark.core.position import Range
 from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, Slice, probe, seek
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
-from busmq_spark.redis_io.cluster_link import ClusterLink
-from busmq_spark.redis_io.cluster_range import ClusterRangeLink
+from busmq_spark.redis_io.cluster_range import AnyRangeLink
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.range_link import RangeLink
 from busmq_spark.store.loss import check_life, raise_removed
 from busmq_spark.store.protocol import Rows
 
@@ -37,18 +35,13 @@ class RangeLinks:
     """Two links to one server: ``single`` for questions, ``many`` for windows."""
 
     single: Link
-    many: RangeLink | ClusterRangeLink
+    many: AnyRangeLink
     patience_s: float | None = None
     reply_bytes: int = TARGET_BYTES
 
     def keys(self, queue: str) -> QueueKeys:
         """How the queue's keys are spelt there."""
-        return QueueKeys(queue, cluster=isinstance(self.single, ClusterLink))
-
-
-def range_link(link: Link) -> RangeLink | ClusterRangeLink:
-    """A link for windows beside one for questions."""
-    return ClusterRangeLink(link) if isinstance(link, ClusterLink) else RangeLink(link.endpoint)
+        return QueueKeys(queue, cluster=self.single.cluster)
 
 
 def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:

@@ -25,7 +25,7 @@ from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, S
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.address import Address, address
-from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.cluster_range import range_link
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
@@ -33,7 +33,7 @@ from busmq_spark.redis_io.place import at_once, discover, locate, new_token
 from busmq_spark.redis_io.push_notifier import PushNotifier
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
-from busmq_spark.store.redis_range import RangeLinks, range_link, read_range
+from busmq_spark.store.redis_range import RangeLinks, read_range
 from busmq_spark.store.redis_short import read_ranges
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class RedisStore:
 
     def policies(self) -> Mapping[str, str]:
         """The ``maxmemory-policy`` of every server, by its masked address."""
-        nodes = [node for link in self._links for node in (link.masters if isinstance(link, ClusterLink) else [link])]
+        nodes = [node for link in self._links for node in link.masters]
         return {node.endpoint.masked: node.run(eviction.policy()) for node in nodes}
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
@@ -151,12 +151,9 @@ class RedisStore:
         keys, link = self.keys(queue), self._link(queue)
         numsub = command("PUBSUB", "NUMSUB", keys.available)
         acked = command("HGET", keys.metadata, "acked")
-        first, last, (_, listeners), size, done = link.execute(
-            [command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), numsub, command("DBSIZE"), acked]
-        )
-        if isinstance(link, ClusterLink):
-            listeners = sum(int(count) for _, count in link.each(lambda node: node.execute(numsub)))
-        return LossEvidence((int(first), int(last)) if first else None, int(listeners), size == 0, int(done or 0))
+        first, last, size, done = link.execute([command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), command("DBSIZE"), acked])
+        listeners = sum(int(count) for _, count in link.each(lambda node: node.execute(numsub)))  # one may listen at any node
+        return LossEvidence((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
@@ -277,8 +274,7 @@ class RedisStore:
 
     def _node(self, queue: str) -> str:
         """The node of a cluster that has the queue; '' of another layout."""
-        link = self._link(queue)
-        return "{}:{}".format(*link.owner(self.keys(queue).metadata)) if isinstance(link, ClusterLink) else ""
+        return self._link(queue).node_of(self.keys(queue).metadata)
 
     def _link(self, queue: str) -> Link:
         return self._links[self.locate([queue])[queue]]

@@ -36,7 +36,6 @@ from busmq_spark.federation.shares import Shares
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import Address, address
-from busmq_spark.redis_io.endpoint import AnyOf
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 READS = 4
@@ -69,7 +68,7 @@ class BulkServer:
         self.pool = Pool()
         self.shares = shares or Shares(self.limits, metrics, ())
         self.large = asyncio.Semaphore(LARGE)
-        self.pubsub = [PubSubConnection(end) for end in ((AnyOf(self.address.servers),) if self.address.cluster else self.address.endpoints)]
+        self.pubsub = [PubSubConnection(endpoint) for endpoint in self.address.pubsub_endpoints]
         each = max(2, READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
         self.places, self.clients, self.stores = Places(), Clients(), Stores(self.address, READS_IN_ALL)
