@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.errors import BusError
-    from busmq_spark.federation.keyring import Keyring
-    from busmq_spark.federation.server import FederationServer
+    from busmq_spark.federation.gate.keyring import Keyring
+    from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.spark.columns import json_columns
     from busmq_spark.spark.realtime import realtime, realtime_foreach
     from busmq_spark.spark.source import BusmqDataSource, register
@@ -25,8 +25,8 @@ HOMES = {
     "Bus": "bus.bus",
     "BusError": "errors",
     "BusmqDataSource": "spark.source",
-    "FederationServer": "federation.server",
-    "Keyring": "federation.keyring",
+    "FederationServer": "federation.serve.server",
+    "Keyring": "federation.gate.keyring",
     "json_columns": "spark.columns",
     "realtime": "spark.realtime",
     "realtime_foreach": "spark.realtime",

@@ -16,7 +16,7 @@ import pytest
 from busmq_spark import options
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError
-from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.gate.keyring import Keyring
 from tests.jvm import module
 from tests.peers.node import need
 from tests.reference_pages import NEEDED, PAGES, cause_and_remedy, current, raised

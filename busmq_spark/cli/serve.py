@@ -17,13 +17,13 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.target import named
 from busmq_spark.errors import ConfigError, LocalToolMissing
-from busmq_spark.federation.handshake import BULK, PAGES, is_loopback
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.gate.handshake import BULK, PAGES, is_loopback
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.options import BusOptions, RedisOptions
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.server import FederationServer
+    from busmq_spark.federation.serve.server import FederationServer
 
 PORT = 7130
 LIMITS = ", ".join(f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(Limits))
@@ -133,7 +133,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
     """Until a signal comes; whether it was Ctrl-C."""
     try:
         from busmq_spark.bus.bus import Bus
-        from busmq_spark.federation.server import FederationServer
+        from busmq_spark.federation.serve.server import FederationServer
     except ModuleNotFoundError as error:
         raise LocalToolMissing(tool="websockets", reason=str(error), remedy="Run: pip install 'busmq_spark[federation]'") from None
     loop, ended = asyncio.get_running_loop(), asyncio.Future[bool]()

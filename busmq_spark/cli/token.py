@@ -8,7 +8,7 @@ from busmq_spark.cli.options import JsonOption, seconds
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.serve import SecretsOption
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.gate.keyring import Keyring
 
 _PATTERNS = "pattern; may be repeated. With any of these options the token may only do what they and the secret allow."
 

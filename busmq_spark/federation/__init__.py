@@ -1,5 +1,6 @@
 """Federation: objects of a bus for peers that cannot reach its Redis, over web sockets (protocol chapter 5).
 
-Two protocols. That of npm busmq: codecs (``mux``, ``dnode``, ``creation``) are values without a socket; ``server``, ``exposed`` and ``client`` move
-them. And ``busmq.bulk.v1``, for Spark: ``bulk``; where a server does not speak it, ``plain`` reads and writes by npm's.
+``gate``: who may connect, do what, and cost how much; for both protocols. That of npm busmq: ``npm_wire`` are its codecs, ``serve`` the server,
+``client`` what ``bus.federate`` uses. And ``busmq.bulk.v1``, for Spark: ``bulk``; where a server
+does not speak it, ``npm`` reads and writes by npm's.
 """

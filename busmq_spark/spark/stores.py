@@ -25,7 +25,7 @@ from busmq_spark.store.source_caller import DirectCaller, SourceCaller, Threaded
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress
-    from busmq_spark.federation.either_store import LinkStore
+    from busmq_spark.federation.npm.either_store import LinkStore
 
 
 PLANNING_PATIENCE_S = 1.0
@@ -50,7 +50,7 @@ def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_
 def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> LinkStore:
     """A new store behind a federation server; nothing is connected yet."""
     address = link_address(options, link, patience_s)
-    from busmq_spark.federation.either_store import open_either
+    from busmq_spark.federation.npm.either_store import open_either
 
     return open_either(address)
 

@@ -6,8 +6,8 @@ import asyncio
 import sys
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 
 
 async def serve(redis: str, secret: str) -> None:

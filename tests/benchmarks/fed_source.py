@@ -8,7 +8,7 @@ import time
 
 from busmq_spark.core.position import Position, Range
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.plain.store import PlainStore
+from busmq_spark.federation.npm.store import PlainStore
 from busmq_spark.store.protocol import Creation
 
 

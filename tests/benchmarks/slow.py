@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis
 from tests.federation.cutting import cutter
 

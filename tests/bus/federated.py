@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 
 SECRET = "between-us-both-and-no-one-else"
 

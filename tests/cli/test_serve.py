@@ -14,8 +14,8 @@ import pytest
 
 from busmq_spark.cli.serve import address, limits_with
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.handshake import is_loopback
-from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.gate.handshake import is_loopback
+from busmq_spark.federation.gate.keyring import Keyring
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh
 from tests.federation.raw import CLOSE, Object, Raw

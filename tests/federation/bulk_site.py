@@ -13,9 +13,9 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.server import BulkServer
-from busmq_spark.federation.handshake import BULK
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.options import RedisOptions
 from tests.support import PATIENCE_S

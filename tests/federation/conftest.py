@@ -11,8 +11,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.federation.abused import Served, serve_process

@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.client import socket as sockets
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 from tests.federation.cutting import Cutter, cutter
 from tests.federation.tools import SECRET
 

@@ -14,9 +14,9 @@ import pytest
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.calls import OPERATIONS
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.federation.creation import METHODS, creation
-from busmq_spark.federation.handshake import BULK
-from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.npm_wire.creation import METHODS, creation
 from tests.conftest import Fresh
 from tests.federation.abused import PATH, ROOM, SECRET, Served, farewell, honest, push_through, works
 from tests.federation.conftest import Serve

@@ -12,12 +12,12 @@ from busmq_spark.errors import BusError, ProtocolError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.calls import OPERATIONS, decode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.federation.creation import METHODS, Creation, creation
-from busmq_spark.federation.dnode import DnodeMessage, LineBuffer
-from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.handshake import BULK, Accept, HandshakePolicy, decide
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.mux import Packet
+from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, decide
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.npm_wire.creation import METHODS, Creation, creation
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
+from busmq_spark.federation.npm_wire.mux import Packet
 from tests.federation.hostile import Bender
 
 SECRET = "a-secret-of-some-length"

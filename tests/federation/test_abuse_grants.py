@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.creation import METHODS
-from busmq_spark.federation.grants import SETS, SETTINGS, VERBS, Grants
-from busmq_spark.federation.handshake import BULK
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.grants import SETS, SETTINGS, VERBS, Grants
+from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.npm_wire.creation import METHODS
+from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.raw import CHANNEL, CLOSE, Object, Raw, frame, request
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.abused import MIB, ROOM, SECRET, Served, honest, ignorant, loris, serve_process, work

@@ -13,9 +13,9 @@ from websockets.exceptions import InvalidStatus
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.tools import SECRET, WAIT_S, Thing, Wire
@@ -130,7 +130,7 @@ async def test_notifications_reach_all_who_may_use_the_queue_and_are_sent_by_adm
 async def test_a_peer_whose_token_runs_out_is_cut_off(federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.time()]
     keyring = Keyring({"peer": (SECRET, Grants.everything())}, clock=lambda: now[0])
-    monkeypatch.setattr("busmq_spark.federation.server.time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr("busmq_spark.federation.serve.server.time", SimpleNamespace(time=lambda: now[0]))
     async with federation(keyring) as (_, server), Wire(server, keyring.sign("peer", 3600)) as wire:
         await wire.open("queue", fresh())
         [connection] = server._connections

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from busmq_spark.errors import RequestFailed
-from busmq_spark.federation.connection import ANSWERS
-from busmq_spark.federation.creation import METHODS, creation
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.outbox import HIGH
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.npm_wire.creation import METHODS, creation
+from busmq_spark.federation.serve.connection import ANSWERS
+from busmq_spark.federation.serve.outbox import HIGH
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

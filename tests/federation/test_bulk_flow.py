@@ -23,7 +23,7 @@ from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.server import CALLS
 from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.store.protocol import FullPolicy

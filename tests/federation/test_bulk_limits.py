@@ -24,11 +24,11 @@ from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.bulk.store_executor import Pool, StoreExecutor
 from busmq_spark.federation.bulk.work import Work
-from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.rights import ANYONE
-from busmq_spark.federation.shares import Share
+from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.rights import ANYONE
+from busmq_spark.federation.gate.shares import Share
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.store.protocol import FullPolicy

@@ -18,7 +18,7 @@ from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMi
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.calls import OPERATIONS
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

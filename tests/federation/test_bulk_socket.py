@@ -16,7 +16,7 @@ import pytest
 from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.socket import BulkSocket
-from busmq_spark.federation.handshake import BULK
+from busmq_spark.federation.gate.handshake import BULK
 
 MIB = 1024 * 1024
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

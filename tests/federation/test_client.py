@@ -18,9 +18,9 @@ from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
 from busmq_spark.federation.client.remote_object import RemoteObject
-from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick

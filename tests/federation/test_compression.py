@@ -12,10 +12,10 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.connection import Connection
-from busmq_spark.federation.limits import MIB, Limits
-from busmq_spark.federation.mux import Packet
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.limits import MIB, Limits
+from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.serve.connection import Connection
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.creation import creation
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.outbox import Outbox
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.serve.outbox import Outbox
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

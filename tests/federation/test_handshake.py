@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.handshake import BULK, Accept, HandshakePolicy, Refuse, decide, page, parameters, split, unescaped
-from busmq_spark.federation.keyring import Keyring
+from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, Refuse, decide, page, parameters, split, unescaped
+from busmq_spark.federation.gate.keyring import Keyring
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "handshake.json").read_text("utf-8"))
 SECRET = "a-secret-of-some-length"

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError, FederationRefused
-from busmq_spark.federation import keyring as module
-from busmq_spark.federation.grants import KINDS, VERBS, Grants, Pattern
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.rights import Identity
-from busmq_spark.federation.token import LONGEST_S, signed, signing_key
+from busmq_spark.federation.gate import keyring as module
+from busmq_spark.federation.gate.grants import KINDS, VERBS, Grants, Pattern
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.federation.gate.token import LONGEST_S, signed, signing_key
 
 SECRET, OTHER = "first-secret-0123456789", "second-secret-0123456789"
 FILE = f"""

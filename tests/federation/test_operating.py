@@ -14,10 +14,10 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.work import Work
-from busmq_spark.federation.handshake import client_address, networks
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.handshake import client_address, networks
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.federation.conftest import Serve
 from tests.federation.raw import CLOSE, Raw, frame, request

@@ -14,9 +14,9 @@ from busmq_spark.core.staging import Run
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.redis_io.holder import my_token
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

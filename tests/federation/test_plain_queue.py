@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.federation.plain.queue import PlainQueue, place_of
+from busmq_spark.federation.npm.queue import PlainQueue, place_of
 
 
 class Stored:

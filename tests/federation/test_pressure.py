@@ -12,14 +12,14 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.connection import Connection
-from busmq_spark.federation.creation import creation
-from busmq_spark.federation.dnode import Functions
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.listener import Socket
-from busmq_spark.federation.mux import Packet
-from busmq_spark.federation.outbox import HIGH
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.listener import Socket
+from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.dnode import Functions
+from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.serve.connection import Connection
+from busmq_spark.federation.serve.outbox import HIGH
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

@@ -13,11 +13,11 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation import fault
-from busmq_spark.federation.creation import METHODS, Creation, Type, creation
-from busmq_spark.federation.dnode import DnodeMessage, Remote, methods_message
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.npm_wire.creation import METHODS, Creation, Type, creation
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Remote, methods_message
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

@@ -16,11 +16,11 @@ from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.server import LARGE, SMALL_HEAD
 from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.work import Work
-from busmq_spark.federation.dnode import decode_json
-from busmq_spark.federation.grants import Grants
+from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.json_size import MOST_VALUES, too_many
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.npm_wire.dnode import decode_json
 from tests.conftest import Fresh
 from tests.federation.bulk_site import site
 from tests.federation.conftest import Serve

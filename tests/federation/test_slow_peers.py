@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.keys import channel_queue
-from busmq_spark.federation import server as module
-from busmq_spark.federation.creation import METHODS, creation
-from busmq_spark.federation.limits import Limits
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.npm_wire.creation import METHODS, creation
+from busmq_spark.federation.serve import server as module
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve

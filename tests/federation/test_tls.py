@@ -13,9 +13,9 @@ from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.client.target import target
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.federation.far import quick
 from tests.federation.raw import Raw, request

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.session import Session
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.serve.session import Session
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.tools import Wire, most_in_work

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.creation import METHODS, Creation, creation
-from busmq_spark.federation.dnode import (
+from busmq_spark.federation.npm_wire.creation import METHODS, Creation, creation
+from busmq_spark.federation.npm_wire.dnode import (
     DnodeMessage,
     Functions,
     LineBuffer,
@@ -24,7 +24,7 @@ from busmq_spark.federation.dnode import (
     pack,
     result_line,
 )
-from busmq_spark.federation.mux import Packet
+from busmq_spark.federation.npm_wire.mux import Packet
 from tests.federation.tools import UNDEFINED, pack_call
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "federation-wire.json").read_text("utf-8"))

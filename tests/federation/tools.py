@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from busmq_spark.federation.connection import Connection
-from busmq_spark.federation.creation import METHODS, Type, creation
-from busmq_spark.federation.dnode import DnodeMessage, Functions, Remote, pack
-from busmq_spark.federation.mux import Packet
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.npm_wire.creation import METHODS, Type, creation
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Functions, Remote, pack
+from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.serve.connection import Connection
+from busmq_spark.federation.serve.server import FederationServer
 
 WAIT_S = 60.0
 SECRET = "correct-horse-battery"  # a test's

@@ -9,9 +9,9 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.grants import Grants
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.grants import Grants
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 from tests.peers.test_federation_server import SECRET, serving

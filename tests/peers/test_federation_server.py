@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.server import FederationServer
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.peers.node import Peer, PeerError

@@ -17,9 +17,9 @@ from busmq_spark.errors import (
     RedisRolledBack,
 )
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.plain import queue_object
-from busmq_spark.federation.plain.queue_object import PlainQueueObject
-from busmq_spark.federation.plain.store import PlainStore
+from busmq_spark.federation.npm import queue_object
+from busmq_spark.federation.npm.queue_object import PlainQueueObject
+from busmq_spark.federation.npm.store import PlainStore
 from busmq_spark.store.protocol import Creation
 from tests.conftest import Fresh
 from tests.peers.queries import SECRET, Queries, gather, settle, upto

@@ -17,8 +17,8 @@ from busmq_spark.errors import (
     QueueFull,
     UnreadBacklog,
 )
-from busmq_spark.federation.plain import queue_object
-from busmq_spark.federation.plain.store import PlainStore
+from busmq_spark.federation.npm import queue_object
+from busmq_spark.federation.npm.store import PlainStore
 from busmq_spark.options import WriteOptions, parse
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import lease, polling

@@ -21,8 +21,8 @@ from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
-from busmq_spark.federation.grants import VERBS
-from busmq_spark.federation.rights import Right, Verbs
+from busmq_spark.federation.gate.grants import VERBS
+from busmq_spark.federation.gate.rights import Right, Verbs
 from busmq_spark.store.protocol import Creation, LossEvidence
 
 MAX_TEXT = 4096

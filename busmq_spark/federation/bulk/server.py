@@ -30,9 +30,9 @@ from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
 from busmq_spark.federation.bulk.store_executor import Clients, Places, Pool, Reading, StoreExecutor, Stores
 from busmq_spark.federation.bulk.work import check
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.rights import Identity
-from busmq_spark.federation.shares import Shares
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.federation.gate.shares import Shares
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import Address, address

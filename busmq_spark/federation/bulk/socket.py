@@ -23,7 +23,7 @@ from websockets.uri import WebSocketURI
 from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireError
 from busmq_spark.federation.address import CONNECT_S, NOT_KNOWN, FederationAddress, authorization
 from busmq_spark.federation.bulk.frames import wrong
-from busmq_spark.federation.handshake import BULK
+from busmq_spark.federation.gate.handshake import BULK
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 SILENCE_S = 5.0

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.work import Work
-from busmq_spark.federation.rights import Identity
-from busmq_spark.federation.shares import Share
+from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.federation.gate.shares import Share
 from busmq_spark.redis_io.address import Address
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 

@@ -24,7 +24,7 @@ from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.calls import Operation
 from busmq_spark.federation.bulk.frames import unpack_values, wrong
-from busmq_spark.federation.rights import Identity
+from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.store.protocol import Creation
 from busmq_spark.store.redis_store import RedisStore
 

@@ -18,7 +18,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.remote_handle import RemoteHandle
 from busmq_spark.federation.client.remote_object import error_of_event
-from busmq_spark.federation.creation import NAME_CHARACTERS, creation
+from busmq_spark.federation.npm_wire.creation import NAME_CHARACTERS, creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

@@ -22,7 +22,7 @@ from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
 from busmq_spark.federation.client.remote_handle import RemoteHandle
 from busmq_spark.federation.client.remote_object import error_of_event
-from busmq_spark.federation.creation import creation
+from busmq_spark.federation.npm_wire.creation import creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

@@ -14,7 +14,7 @@ from busmq_spark.bus.persistable import TTL_S, D, Persistable, PersistedDict, Pe
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.remote_handle import RemoteHandle
-from busmq_spark.federation.creation import creation
+from busmq_spark.federation.npm_wire.creation import creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

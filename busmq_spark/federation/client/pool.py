@@ -12,7 +12,7 @@ from busmq_spark.federation.client.socket import Socket
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.target import Target
-    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import Creation
 
 
 class Pool:

@@ -16,7 +16,7 @@ from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.client.socket import pause_s
-from busmq_spark.federation.creation import Creation
+from busmq_spark.federation.npm_wire.creation import Creation
 from busmq_spark.redis_io.endpoint import PATIENCE_S  # how long a call waits for an unreachable server, as long as for Redis
 
 LOOK_S = 0.25

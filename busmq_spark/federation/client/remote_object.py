@@ -15,13 +15,14 @@ from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, FederationLost, RemoteError, WireError
-from busmq_spark.federation import dnode, fault
-from busmq_spark.federation.mux import Packet
+from busmq_spark.federation import fault
+from busmq_spark.federation.npm_wire import dnode
+from busmq_spark.federation.npm_wire.mux import Packet
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.flow import SendWindow
     from busmq_spark.federation.client.socket import Socket
-    from busmq_spark.federation.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import Creation
 
 LINE_BYTES = 100 * 1024 * 1024
 _CODED = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)

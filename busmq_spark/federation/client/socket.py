@@ -23,9 +23,9 @@ from websockets.protocol import State
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_KNOWN
 from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, CountingConnection, PongTimes, SendWindow
-from busmq_spark.federation.deflate import offered
-from busmq_spark.federation.handshake import OURS
-from busmq_spark.federation.mux import Packet
+from busmq_spark.federation.gate.handshake import OURS
+from busmq_spark.federation.npm_wire.deflate import offered
+from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 if TYPE_CHECKING:

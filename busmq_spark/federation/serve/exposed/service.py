@@ -16,11 +16,11 @@ from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
-from busmq_spark.federation.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, ttl_of
+from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, ttl_of
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.creation import Creation
-    from busmq_spark.federation.session import Session
+    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.serve.session import Session
 
 TIMEOUT_MS = 1000
 CONCURRENCY = 100

@@ -13,8 +13,8 @@ from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.rights import ANYONE, Identity
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.rights import ANYONE, Identity
 
 OURS = "X-Busmq"
 """Header of an accepted handshake: by it this package's clients distinguish its server from npm's."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.dnode import UNSAFE, decode_json, encode_json
+from busmq_spark.federation.npm_wire.dnode import UNSAFE, decode_json, encode_json
 
 Type = Literal["queue", "channel", "pubsub", "persistify", "service"]
 CREATION_BYTES = 64 * 1024

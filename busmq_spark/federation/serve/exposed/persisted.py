@@ -10,12 +10,12 @@ from busmq_spark.core.keys import persisted_key
 from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import Sending
 from busmq_spark.errors import ConfigError, MessageRefused
-from busmq_spark.federation.dnode import encode_json
-from busmq_spark.federation.exposed.base import BROWSE, PUSH, Call, Exposed, Method, refused, storable
+from busmq_spark.federation.npm_wire.dnode import encode_json
+from busmq_spark.federation.serve.exposed.base import BROWSE, PUSH, Call, Exposed, Method, refused, storable
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.creation import Creation
-    from busmq_spark.federation.session import Session
+    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.serve.session import Session
 
 TTL_S = 60
 """compat: whatever ttl the client has (protocol Q19)."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.channel import ConnectKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
-from busmq_spark.federation.dnode import Remote, message_line
-from busmq_spark.federation.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, storable, ttl_of
+from busmq_spark.federation.npm_wire.dnode import Remote, message_line
+from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, storable, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
-    from busmq_spark.federation.creation import Creation
-    from busmq_spark.federation.session import Session
+    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.serve.session import Session
 
 BOTH = CONSUME + PUSH
 # npm's name -> ours

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
-from busmq_spark.federation.dnode import HALF_A_PAIR, Remote
-from busmq_spark.federation.grants import VERBS, Verb
-from busmq_spark.federation.rights import Right, Verbs
+from busmq_spark.federation.gate.grants import VERBS, Verb
+from busmq_spark.federation.gate.rights import Right, Verbs
+from busmq_spark.federation.npm_wire.dnode import HALF_A_PAIR, Remote
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.creation import Creation
-    from busmq_spark.federation.session import Session
+    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.serve.session import Session
 
 Need = tuple[Verbs, ...]
 """What must be granted on an object: one verb of each."""

@@ -17,8 +17,8 @@ from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
-from busmq_spark.federation.dnode import Remote, message_line, result_line
-from busmq_spark.federation.exposed.base import (
+from busmq_spark.federation.npm_wire.dnode import Remote, message_line, result_line
+from busmq_spark.federation.serve.exposed.base import (
     ADMIN,
     BROWSE,
     CONSUME,
@@ -37,8 +37,8 @@ from busmq_spark.federation.exposed.base import (
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.core.message import Message
-    from busmq_spark.federation.creation import Creation
-    from busmq_spark.federation.session import Session
+    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.serve.session import Session
 
 PREFETCH = 200
 DEFERRED, DEFERRED_BYTES, ALL_DEFERRED = 1000, 1024 * 1024, 4 * 1024 * 1024

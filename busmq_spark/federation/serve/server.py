@@ -27,9 +27,7 @@ from websockets.typing import Subprotocol
 
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
-from busmq_spark.federation.connection import Connection
-from busmq_spark.federation.deflate import accepted
-from busmq_spark.federation.handshake import (
+from busmq_spark.federation.gate.handshake import (
     BULK,
     LIVE,
     METRICS,
@@ -43,11 +41,13 @@ from busmq_spark.federation.handshake import (
     networks,
     page,
 )
-from busmq_spark.federation.keyring import Keyring
-from busmq_spark.federation.limits import Limits
-from busmq_spark.federation.listener import Listener, Socket, network_of
-from busmq_spark.federation.memory import MassDisconnect, trim_memory
-from busmq_spark.federation.shares import Shares
+from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.listener import Listener, Socket, network_of
+from busmq_spark.federation.gate.shares import Shares
+from busmq_spark.federation.npm_wire.deflate import accepted
+from busmq_spark.federation.serve.connection import Connection
+from busmq_spark.federation.serve.memory import MassDisconnect, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 

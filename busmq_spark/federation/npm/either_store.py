@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from busmq_spark.errors import FederationRefused
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.store import FederatedPushNotifier, FederatedStore
-from busmq_spark.federation.plain.store import PlainStore
+from busmq_spark.federation.npm.store import PlainStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, WriteStore
 
 NO_BULK = (401, 101)

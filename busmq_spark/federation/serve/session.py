@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, MessageRefused, WireError
 from busmq_spark.federation import fault
-from busmq_spark.federation.creation import Creation
-from busmq_spark.federation.dnode import DnodeMessage, Functions, LineBuffer, Remote, methods_message, pack
-from busmq_spark.federation.exposed import expose
-from busmq_spark.federation.exposed.base import Call
-from busmq_spark.federation.mux import HEAD_BYTES
+from busmq_spark.federation.npm_wire.creation import Creation
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Functions, LineBuffer, Remote, methods_message, pack
+from busmq_spark.federation.npm_wire.mux import HEAD_BYTES
+from busmq_spark.federation.serve.exposed import expose
+from busmq_spark.federation.serve.exposed.base import Call
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.connection import Connection
-    from busmq_spark.federation.exposed.base import Exposed
+    from busmq_spark.federation.serve.connection import Connection
+    from busmq_spark.federation.serve.exposed.base import Exposed
 
 READY = b"ready"
 log = logging.getLogger("busmq_spark")

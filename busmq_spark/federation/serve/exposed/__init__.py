@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from busmq_spark.federation.exposed.channel import ExposedChannel
-from busmq_spark.federation.exposed.persisted import ExposedPersisted
-from busmq_spark.federation.exposed.pubsub import ExposedPubsub
-from busmq_spark.federation.exposed.queue import ExposedQueue
-from busmq_spark.federation.exposed.service import ExposedService
+from busmq_spark.federation.serve.exposed.channel import ExposedChannel
+from busmq_spark.federation.serve.exposed.persisted import ExposedPersisted
+from busmq_spark.federation.serve.exposed.pubsub import ExposedPubsub
+from busmq_spark.federation.serve.exposed.queue import ExposedQueue
+from busmq_spark.federation.serve.exposed.service import ExposedService
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.creation import Creation, Type
-    from busmq_spark.federation.exposed.base import Exposed
-    from busmq_spark.federation.session import Session
+    from busmq_spark.federation.npm_wire.creation import Creation, Type
+    from busmq_spark.federation.serve.exposed.base import Exposed
+    from busmq_spark.federation.serve.session import Session
 
 KINDS: dict[Type, type[Exposed]] = {
     "queue": ExposedQueue,

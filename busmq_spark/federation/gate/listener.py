@@ -12,15 +12,15 @@ from websockets.asyncio.server import ServerConnection
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
-from busmq_spark.federation.deflate import PIECE
+from busmq_spark.federation.npm_wire.deflate import PIECE
 from busmq_spark.federation.progress import Progress, unsent
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from busmq_spark.federation.handshake import Accept
-    from busmq_spark.federation.limits import Limits
+    from busmq_spark.federation.gate.handshake import Accept
+    from busmq_spark.federation.gate.limits import Limits
 
 V6_PREFIX = 64
 """Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can use all of them."""

@@ -15,7 +15,7 @@ from typing import Any
 from busmq_spark.errors import BusError, FederationLost, LinkLost
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
-from busmq_spark.federation.creation import creation
+from busmq_spark.federation.npm_wire.creation import creation
 
 ANSWER_S = 10.0
 """A server that has not sent an answer, or a message that it has, for so long counts as lost."""

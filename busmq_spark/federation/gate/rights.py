@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import NoReturn
 
 from busmq_spark.errors import FederationRefused
-from busmq_spark.federation.grants import OWNED, VERBS, Grants, Verb, inside_of
+from busmq_spark.federation.gate.grants import OWNED, VERBS, Grants, Verb, inside_of
 
 Verbs = tuple[Verb, ...]
 

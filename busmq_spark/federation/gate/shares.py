@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.limits import Limits
+    from busmq_spark.federation.gate.limits import Limits
     from busmq_spark.metrics import Metrics
 
 

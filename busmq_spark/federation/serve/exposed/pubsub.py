@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.core.keys import NOTIFICATIONS, announced_name
 from busmq_spark.errors import MessageRefused, MessagesMissed
 from busmq_spark.federation import fault
-from busmq_spark.federation.dnode import Remote
-from busmq_spark.federation.exposed.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Exposed, Method, Need, storable
-from busmq_spark.federation.grants import VERBS
-from busmq_spark.federation.rights import Right
+from busmq_spark.federation.gate.grants import VERBS
+from busmq_spark.federation.gate.rights import Right
+from busmq_spark.federation.npm_wire.dnode import Remote
+from busmq_spark.federation.serve.exposed.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Exposed, Method, Need, storable
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Published
-    from busmq_spark.federation.creation import Creation
-    from busmq_spark.federation.session import Session
+    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.serve.session import Session
 
 MOST, MOST_BYTES = 1000, 8 * 1024 * 1024
 """Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a connection."""

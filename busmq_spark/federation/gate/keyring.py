@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation import token
-from busmq_spark.federation.grants import DENY, SETTINGS, Grants
-from busmq_spark.federation.rights import Identity
+from busmq_spark.federation.gate import token
+from busmq_spark.federation.gate.grants import DENY, SETTINGS, Grants
+from busmq_spark.federation.gate.rights import Identity
 
 SHORTEST = 16
 """Fewest characters of a secret: anyone with a token can guess at its secret offline, without a limit of tries."""

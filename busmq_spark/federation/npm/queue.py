@@ -20,7 +20,7 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
-from busmq_spark.federation.plain.queue_object import PlainQueueObject
+from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.loss import check_life, loss_error

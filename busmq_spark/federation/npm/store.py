@@ -30,9 +30,9 @@ from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreat
 from busmq_spark.federation.address import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import Target
-from busmq_spark.federation.plain.append import AtLeastOnce
-from busmq_spark.federation.plain.queue import NO_TRACES, Message, PlainQueue, encoded
-from busmq_spark.federation.plain.queue_object import PlainQueueObject
+from busmq_spark.federation.npm.append import AtLeastOnce
+from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
+from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.endpoint import pause
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows

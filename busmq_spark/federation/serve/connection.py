@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.mux import Packet
-from busmq_spark.federation.outbox import HIGH, Outbox
-from busmq_spark.federation.session import Session
+from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.serve.outbox import HIGH, Outbox
+from busmq_spark.federation.serve.session import Session
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.limits import Limits
-    from busmq_spark.federation.rights import Identity
-    from busmq_spark.federation.shares import Share
+    from busmq_spark.federation.gate.limits import Limits
+    from busmq_spark.federation.gate.rights import Identity
+    from busmq_spark.federation.gate.shares import Share
 
 ANSWERS = 4
 """How many answers out of storage are read at once for one peer: each may be as long as a message."""

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import Any
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.grants import Grants
+from busmq_spark.federation.gate.grants import Grants
 
 LONGEST_S = 366 * 24 * 3600
 MOST_CHARS = 4096

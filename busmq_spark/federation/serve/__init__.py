@@ -1,0 +1,1 @@
+"""The federation server: its sockets, channels, and the objects that it serves."""
