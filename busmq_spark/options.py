@@ -89,6 +89,10 @@ def default_url() -> str | None:
     return environ.get("BUSMQ_REDIS_URL") or None
 
 
+LAYOUTS = ("direct", "sentinel", "cluster")
+"""How the servers of a bus stand together; redis_io/address.py makes endpoints of each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisOptions:
     """How to reach Redis."""
@@ -98,7 +102,7 @@ class RedisOptions:
     password: str | None = option("redis.password", str, None, doc="password for every server whose URL has none")
     layout: str = option(
         "redis.layout",
-        one_of("direct", "sentinel", "cluster"),
+        one_of(*LAYOUTS),
         "direct",
         doc="direct: independent servers; else the URLs are sentinels, or nodes of a cluster",
     )
@@ -322,8 +326,10 @@ class BusOptions(RedisOptions):
     federate_sockets: int = option("federation.sockets", whole(1), 2, doc="web sockets kept open to each federation server")
 
     def __post_init__(self) -> None:
-        if self.layout not in ("direct", "sentinel", "cluster"):
-            raise ConfigError(reason=f"layout is {self.layout!r}; expected direct, sentinel or cluster")
+        try:
+            one_of(*LAYOUTS)(self.layout)
+        except ValueError as error:
+            raise ConfigError(reason=f"layout is {self.layout!r}; expected {error}") from None
 
 
 def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:

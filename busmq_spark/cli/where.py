@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import RedisOptions
+from busmq_spark.options import LAYOUTS, RedisOptions
 from busmq_spark.parsers import one_of
 
 PANEL = "Redis"
@@ -73,7 +73,7 @@ def _where(given: Mapping[str, str | None]) -> RedisOptions:
     found = {name: text for name, text in given.items() if text}
     if "layout" in found:
         try:
-            found["layout"] = one_of("direct", "sentinel", "cluster")(found["layout"])
+            found["layout"] = one_of(*LAYOUTS)(found["layout"])
         except ValueError as error:
             raise ConfigError(reason=f"--layout is {found['layout']!r}; expected {error}") from None
     return RedisOptions(**found)  # type: ignore[arg-type]  # its fields of text

@@ -10,7 +10,7 @@ TAILS = 3
 """So many of them in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow."""
 
 
-class IdleBatches:
+class EmptyBatches:
     """Decides between the same offset again, which is no batch, and one that differs by its ``idle``, which is one."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ class QueueKeys:
 
     @once
     def sinks(self) -> str:
-        """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``."""
+        """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``, then ``;epoch;digest`` of the record where they are known."""
         return f"{self.base}:sinks"
 
     @once

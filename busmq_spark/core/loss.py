@@ -20,7 +20,7 @@ class Loss:
     """How many ids are known to be missing; 0 when the number is unknown."""
 
 
-def dropped(state: QueueState, last: int, own: int | None, others: Collection[int]) -> int:
+def would_delete(state: QueueState, last: int, own: int | None, others: Collection[int]) -> int:
     """How many stored messages that this reader has not read are deleted once it has acked ``last``: at most so many where ids have holes.
 
     ``own`` is the acked id of its subscription, None when it has none yet; ``others`` are those of the other subscriptions.

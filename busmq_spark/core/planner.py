@@ -55,7 +55,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LossFound:
     """Messages are gone: after ``at``, or (None) from where startingOffsets begins. The answer is where reading goes on, None for not yet."""
 
     queue: str
@@ -70,12 +70,12 @@ class Gone:
     queue: str
 
 
-Question: TypeAlias = Counters | States | Marks | BytesUntil | Fetch | Lost | Gone
+Question: TypeAlias = Counters | States | Marks | BytesUntil | Fetch | LossFound | Gone
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldQueues:
     """The queues that a reader holds, and what is decided of those that it does not read yet."""
 
     queues: Sequence[str]
@@ -83,7 +83,7 @@ class Held:
     """Queues of the checkpoint whose source could not be reached when they were to be acquired."""
     entering: Positions = field(default_factory=dict)
     """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
-    known: Collection[str] = ()
+    sources: Collection[str] = ()
     """The sources of the checkpoint; startingOffsets counts for queues of the others."""
 
 
@@ -109,19 +109,19 @@ class Planner:
         """Whether ``seal`` was called."""
         return self._ceiling is not None
 
-    def behind(self, begin: Positions, held: Held, away: Collection[str]) -> bool:
+    def behind(self, begin: Positions, held: HeldQueues, away: Collection[str]) -> bool:
         """Whether planning finds something beyond ``begin`` by what is known already. ``away``: sources that cannot be reached."""
         if {*held.queues} - self.unknown_last_ids != {*begin} - {*held.paused}:
             return True
         reachable = (queue for queue in held.queues if queue in begin and split(queue)[0] not in away)
         return any(self._ceiled(queue, self.states[queue].last_id if queue in self.states else 0) > begin[queue].last for queue in reachable)
 
-    def pushed(self, held: Held) -> Planning[bool]:
+    def pushed(self, held: HeldQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning."""
         counters: object = yield Counters(held.queues)
         return bool(counters != self._counters)
 
-    def plan(self, begin: Positions, held: Held, *, unlimited: bool) -> Planning[dict[str, Position]]:
+    def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps of the options."""
         counters = yield Counters(held.queues)  # before the states: a push in between is seen by the next poll
         states = yield States({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
@@ -145,30 +145,30 @@ class Planner:
     def _ceiled(self, queue: str, id: int) -> int:
         return id if self._ceiling is None else min(id, self._ceiling.get(queue, 0))
 
-    def _entries(self, begin: Positions, held: Held, states: Mapping[str, QueueState]) -> Planning[dict[str, Position]]:
+    def _entries(self, begin: Positions, held: HeldQueues, states: Mapping[str, QueueState]) -> Planning[dict[str, Position]]:
         """Where the batch begins in each queue: at its position, or where it enters the query."""
         found: dict[str, Position] = {}
         for queue, state in states.items():
             at = begin.get(queue)
             entry = (yield from self._enter(queue, state, held)) if at is None else at
             if at is not None and (loss := lost(at, state)):
-                entry = yield Lost(queue, at, loss)
+                entry = yield LossFound(queue, at, loss)
             if entry is not None:
                 found[queue] = entry
         return found
 
-    def _enter(self, queue: str, state: QueueState, held: Held) -> Planning[Position | None]:
+    def _enter(self, queue: str, state: QueueState, held: HeldQueues) -> Planning[Position | None]:
         if not state.exists or not state.born:
             yield Gone(queue)  # it went away after it was acquired; it is acquired anew when it is found again
             return None
         decided = held.entering.get(queue)
-        start = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.known)
+        start = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)
         last = starts_after(queue, start, state)
         if state.last_id == UNKNOWN_ID:  # the next message is new, and shows the last id
             return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
         if (skipped := state.floor - last) > 0 and self._options.fail_on_data_loss:
             oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
-            yield Lost(queue, None, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
+            yield LossFound(queue, None, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
@@ -196,10 +196,11 @@ class Planner:
         return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
 
 
-def first_start(options: ReadOptions, queue: str, known: Collection[str]) -> str | int:
-    """Where a queue begins that is not in the checkpoint: at its oldest message, or as startingOffsets says where its source is none of ``known``."""
+def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> str | int:
+    """Where a queue begins that is not in the checkpoint: as startingOffsets says, but for queues of ``sources``, which the checkpoint knows; these
+    begin at their oldest message."""
     source, name = split(queue)
-    return "earliest" if source in known else options.start_of(source, name)
+    return "earliest" if source in sources else options.start_of(source, name)
 
 
 def starts_after(queue: str, start: str | int, state: QueueState) -> int:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from busmq_spark.core.loss import Loss, dropped, lost
-from busmq_spark.core.planner import Held, first_start, starts_after
+from busmq_spark.core.loss import Loss, lost, would_delete
+from busmq_spark.core.planner import HeldQueues, first_start, starts_after
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import shown, split
 from busmq_spark.core.state import UNKNOWN_ID, AckResult
@@ -22,7 +22,7 @@ from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.spark.sibling_readers import SiblingReaders
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.linked import LinkedStore
-from busmq_spark.store.loss import loss_error
+from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import Creation, LossEvidence, PushNotifiers, SourceStore
 from busmq_spark.store.redis_store import RedisStore
 
@@ -33,13 +33,13 @@ log = logging.getLogger("busmq_spark")
 
 def mention_changes(checkpoint: Mapping[str, bool], named: Sequence[str]) -> None:
     """A warning when the options name other queues than the checkpoint. ``checkpoint``: its queues, and whether the query still reads each."""
-    dropped = ", ".join(shown(queue) for queue, wanted in checkpoint.items() if not wanted)
+    left_out = ", ".join(shown(queue) for queue, wanted in checkpoint.items() if not wanted)
     added = ", ".join(shown(queue) for queue in named if queue not in checkpoint)
-    if dropped or added:
+    if left_out or added:
         log.warning(
             "the checkpoint is of other queues than the options name: dropped %s, added %s. This query neither reads nor acknowledges the former, "
             "and reads the latter from their oldest stored message on. If the checkpoint is another query's, stop this one and give it its own",
-            dropped or "none",
+            left_out or "none",
             added or "none",
         )
 
@@ -138,9 +138,9 @@ class Attachment:
         if queue := self._keep_alive.taken:
             raise lease.busy(queue, self._other_holder(queue), self._options.subscription)
 
-    def held(self, sources: Collection[str]) -> Held:
+    def held(self, sources: Collection[str]) -> HeldQueues:
         """What the planner has to know of it. ``sources`` are those of the checkpoint."""
-        return Held(self.queues, self.paused, self._entering, sources)
+        return HeldQueues(self.queues, self.paused, self._entering, sources)
 
     def after_loss(self, queue: str, at: Position | None, loss: Loss) -> Position | None:
         """Where reading goes on: at the oldest stored message, None when it cannot just now. Raises DataLoss, unless that is allowed."""
@@ -253,7 +253,7 @@ class Attachment:
         for queue, names in subscriptions.items():
             others = [last for name, last in names.items() if name != self._options.subscription]
             last = ends[queue].last
-            count = dropped(states[queue], last, names.get(self._options.subscription), others)
+            count = would_delete(states[queue], last, names.get(self._options.subscription), others)
             if count and not self._options.discard:
                 start = self._options.start_of(*split(queue))
                 raise UnreadBacklog(queue=shown(queue), count=count, last=last, start=f"startingOffsets={start}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from busmq_spark.core.loss import lost
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import shown
-from busmq_spark.store.loss import loss_error
+from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import LossEvidence, ReadStore, Rows
 
 log = logging.getLogger("busmq_spark")

@@ -18,17 +18,17 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core import offsets
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.idle import IdleBatches
-from busmq_spark.core.planner import Held, Planner
+from busmq_spark.core.idle import EmptyBatches
+from busmq_spark.core.planner import HeldQueues, Planner
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import split
 from busmq_spark.core.tasks import ranges, tasks
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.acks import Acks
-from busmq_spark.spark.answers import Answers
 from busmq_spark.spark.attach import Attachment, mention_changes
 from busmq_spark.spark.partition import Partition, read_ranges
+from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import Polling
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.queue_names import QueueNames
@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._schema = schema
         self._offsets = offsets.Memory()
         self._planner = Planner(options)
-        self._idle = IdleBatches()
+        self._idle = EmptyBatches()
         self._names = QueueNames(options)
         self._acks = Acks(options)
         self._attachment: Attachment | None = None
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, attachment):
             return self._nothing_new(at, begin, attachment)
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self._planner.sealed)
-        answers = Answers(attachment, strict=self._options.fail_on_data_loss)
+        answers = PlannerIO(attachment, strict=self._options.fail_on_data_loss)
         positions = run_sync(self._planner.plan(begin, held, unlimited=unlimited), answers)
         self._prefetched = answers.prefetched
         if self._blind and attachment.store.unavailable:
@@ -158,14 +158,14 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         entering = {split(queue)[0] for queue in self._planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *attachment.store.listed, *self._names.listed, *entering} - {""}
 
-    def _news(self, begin: Mapping[str, Position], held: Held, attachment: Attachment) -> bool:
+    def _news(self, begin: Mapping[str, Position], held: HeldQueues, attachment: Attachment) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
         if self._planner.behind(begin, held, attachment.store.unavailable):
             return True
         if not self._polling.due():
             return False
-        pushed = run_sync(self._planner.pushed(held), Answers(attachment, strict=True))
+        pushed = run_sync(self._planner.pushed(held), PlannerIO(attachment, strict=True))
         self._polling.asked()
         return pushed
 

@@ -18,7 +18,8 @@ from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import PATIENCE_S
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, SourceStore, WriteStore
-from busmq_spark.store.redis_store import RedisPushNotifiers, RedisStore
+from busmq_spark.store.push_notifiers import RedisPushNotifiers
+from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
 from busmq_spark.store.source_caller import DirectCaller, SourceCaller, ThreadedCaller

@@ -21,7 +21,7 @@ from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.cluster_range import AnyRangeLink
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.links import Link
-from busmq_spark.store.loss import check_life, raise_removed
+from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import Rows
 
 _MOST_NARROW = 2**31 - 1

@@ -30,7 +30,6 @@ from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
-from busmq_spark.redis_io.push_notifier import PushNotifier
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeLinks, read_range
@@ -304,25 +303,6 @@ def _by_server(staged: Sequence[Staged]) -> dict[int, list[Staged]]:
 def open_store(options: RedisOptions) -> RedisStore:
     """A new store for the options; nothing is connected yet."""
     return RedisStore(address(options))
-
-
-class RedisPushNotifiers:
-    """One listener per server. Satisfies PushNotifiers."""
-
-    def __init__(self, store: RedisStore, notified: Any) -> None:
-        self._store = store
-        self._notifiers = [PushNotifier(endpoint, notified) for endpoint in store.endpoints]
-
-    def listen(self, queues: Sequence[str]) -> None:
-        """Listen to exactly these queues from now on."""
-        servers = self._store.locate(queues)
-        for index, notifier in enumerate(self._notifiers):
-            notifier.listen([self._store.keys(queue).available for queue in queues if servers[queue] == index])
-
-    def stop(self) -> None:
-        """End the threads; returns at once."""
-        for notifier in self._notifiers:
-            notifier.stop()
 
 
 _SHARED = PerProcess()

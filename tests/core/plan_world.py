@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.caps import BytesUntil
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import Counters, Fetch, Gone, Lost, Marks, Question, States
+from busmq_spark.core.planner import Counters, Fetch, Gone, LossFound, Marks, Question, States
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState
@@ -52,7 +52,7 @@ class World:
                 return first - 1 + fitting, fitting * self._sizes[queue]
             case Fetch(ranges):
                 return {part.queue for part in ranges} & {*self._fetched}
-            case Lost(queue, _, _):
+            case LossFound(queue, _, _):
                 if queue not in self._after_loss:
                     raise LostInTest
                 found = self._after_loss[queue]
@@ -91,7 +91,7 @@ def _text(question: Question) -> str:
             return f"bytes {queue} {first}..{last} {budget}"
         case Fetch(ranges):
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
-        case Lost(queue, _, loss):
+        case LossFound(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"
         case Gone(queue):
             return f"gone {queue}"

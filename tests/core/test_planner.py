@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.planner import Held, Planner, Planning
+from busmq_spark.core.planner import HeldQueues, Planner, Planning
 from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError
 from busmq_spark.options import ReadOptions, parse
@@ -33,7 +33,9 @@ def test_a_batch_ends_where_the_table_says_and_asks_what_it_says(case: dict[str,
     for table in case["plannings"]:
         world = World(table)
         known = () if table.get("fresh") else ("", "eu")
-        held = Held([name_of(q) for q in table["held"]], [name_of(q) for q in table.get("paused", ())], positions(table.get("entering", {})), known)
+        held = HeldQueues(
+            [name_of(q) for q in table["held"]], [name_of(q) for q in table.get("paused", ())], positions(table.get("entering", {})), known
+        )
         ends = outcome(plans.plan(positions(table["begin"]), held, unlimited=table.get("unlimited", False)), world)
         assert ends == (table["raises"] if "raises" in table else positions(table["end"]))
         assert world.asked == table["asks"]
@@ -64,7 +66,7 @@ def test_batch_after_batch_reads_every_message_once_within_the_caps(
     world, at = World({"queues": states, "sizes": sizes}), dict[str, Position]()
     left = sum(n for _, n, _ in found.values())
     while left:
-        ends = run_sync(plans.plan(at, Held(sorted(found), known=[""] if at else []), unlimited=False), world)
+        ends = run_sync(plans.plan(at, HeldQueues(sorted(found), sources=[""] if at else []), unlimited=False), world)
         rows = {q: ends[q].last - (at[q].last if q in at else found[q][0]) for q in ends}
         assert min(rows.values()) >= 0
         assert 0 < sum(rows.values()) <= (most or left)
@@ -76,12 +78,12 @@ def test_batch_after_batch_reads_every_message_once_within_the_caps(
 def test_what_is_known_already_is_planned_without_a_question() -> None:
     plans = planner({"subscribe": "a", "maxMessagesPerTrigger": "2"})
     world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": 4, "last_id": 4}}})
-    held = Held(["a"])
+    held = HeldQueues(["a"])
     first = run_sync(plans.plan({}, held, unlimited=False), world)
     assert plans.behind(first, held, ())
     assert not plans.behind(first, held, ("",)), "its source cannot be reached"
     second = run_sync(plans.plan(first, held, unlimited=False), world)
     assert not plans.behind(second, held, ())
-    assert plans.behind(second, Held(["a", "b"]), ()), "a queue that is new"
+    assert plans.behind(second, HeldQueues(["a", "b"]), ()), "a queue that is new"
     assert not run_sync(plans.pushed(held), world)
     assert run_sync(plans.pushed(held), World({"queues": {"a": {"last_id": 5}}}))

@@ -24,11 +24,11 @@ from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.bulk.store_executor import Pool, StoreExecutor
 from busmq_spark.federation.bulk.work import Work
+from busmq_spark.federation.gate.budgets import Budget
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.gate.rights import ANYONE
-from busmq_spark.federation.gate.shares import Share
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.store.protocol import FullPolicy
@@ -191,7 +191,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    executors = [StoreExecutor(where, pool, ANYONE, 200, Share(Limits())) for _ in range(6)]
+    executors = [StoreExecutor(where, pool, ANYONE, 200, Budget(Limits())) for _ in range(6)]
     for executor in executors:
         with pytest.raises(LinkLost):
             await executor.run(away)
@@ -200,7 +200,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await StoreExecutor(where, pool, ANYONE, 200, Share(Limits())).run(lambda: 7) == 7
+            assert await StoreExecutor(where, pool, ANYONE, 200, Budget(Limits())).run(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6

@@ -16,7 +16,8 @@ from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, 
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import Creation, PushNotifiers
-from busmq_spark.store.redis_store import RedisPushNotifiers, RedisStore, open_store
+from busmq_spark.store.push_notifiers import RedisPushNotifiers
+from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read
 from tests.federation.bulk_site import Site, site

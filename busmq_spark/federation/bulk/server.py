@@ -30,9 +30,9 @@ from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
 from busmq_spark.federation.bulk.store_executor import Clients, Places, Pool, Reading, StoreExecutor, Stores
 from busmq_spark.federation.bulk.work import check
+from busmq_spark.federation.gate.budgets import Budgets
 from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.federation.gate.shares import Shares
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import Address, address
@@ -61,12 +61,12 @@ class BulkServer:
     async with BulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
     """
 
-    def __init__(self, options: RedisOptions, limits: Limits | None = None, metrics: Metrics | None = None, shares: Shares | None = None) -> None:
+    def __init__(self, options: RedisOptions, limits: Limits | None = None, metrics: Metrics | None = None, budgets: Budgets | None = None) -> None:
         self.limits, metrics = limits or Limits(), metrics or Metrics()
         self.counts = Counts(metrics)
         self.address: Address = address(options)
         self.pool = Pool()
-        self.shares = shares or Shares(self.limits, metrics, ())
+        self.budgets = budgets or Budgets(self.limits, metrics, ())
         self.large = asyncio.Semaphore(LARGE)
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.address.pubsub_endpoints]
         each = max(2, READS_IN_ALL // len(self.pubsub))
@@ -111,7 +111,7 @@ class BulkServer:
 
     def executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
-        return StoreExecutor(self.address, self.pool, identity, self.limits.subscriptions, self.shares.of(identity.name), self.stores.take())
+        return StoreExecutor(self.address, self.pool, identity, self.limits.subscriptions, self.budgets.of(identity.name), self.stores.take())
 
     def left(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
@@ -152,8 +152,8 @@ class _Session:
         self._reads: dict[int, Reading] = {}
         self._waits: set[asyncio.Task[None]] = set()
         self._push_subscriptions = PushSubscriptions(server.pubsub, self._executor)
-        self._share = server.shares.of(identity.name)
-        self._share.enter(self._room)
+        self._budget = server.budgets.of(identity.name)
+        self._budget.enter(self._room)
         self._client: tuple[str, str] | None = None
 
     async def run(self) -> None:
@@ -185,8 +185,8 @@ class _Session:
     async def close(self) -> None:
         """Give back what the connection holds."""
         self._push_subscriptions.end()
-        self._share.leave(self._room)
-        self._share.add(-self._pending_bytes)
+        self._budget.leave(self._room)
+        self._budget.add(-self._pending_bytes)
         self._executor.close()
         if self._client is not None:
             self._server.left(self._client, self._executor)
@@ -218,9 +218,9 @@ class _Session:
             raise frames.wrong(f"a head of {size} bytes", f"at most {frames.HEAD_BYTES}")
         self._pending += 1
         self._pending_bytes += len(message)
-        self._share.add(len(message))
+        self._budget.add(len(message))
         await self._calls.put(message)
-        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._share.full:
+        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._budget.full:
             self._room.clear()
             await self._room.wait()
 
@@ -236,7 +236,7 @@ class _Session:
             frame = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
             self._pending -= 1
             self._pending_bytes -= len(message)
-            self._share.add(-len(message))
+            self._budget.add(-len(message))
             self._room.set()
 
     async def _answer(self, frame: Frame, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any], *, large: bool = False) -> None:
@@ -279,7 +279,7 @@ class _Session:
             await self._push_subscriptions.listen(arguments[0])
             result = None
         else:
-            async with self._share.discovering if name == "discover" else nullcontext():
+            async with self._budget.discovering if name == "discover" else nullcontext():
                 reply = await self._executor.run(self._reply, frame, name, operation, arguments)
             await put(self._socket, reply, self._limits.send_s)
             return
@@ -333,7 +333,7 @@ class _Session:
             parts = await executor.run(self._server.places.find, executor.work.store, parts)
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
-                    await turns.enter_async_context(self._share.reads(server))
+                    await turns.enter_async_context(self._budget.reads(server))
                     await turns.enter_async_context(self._server.reads[server])
                 await self._stream(id, reading, executor, Bodies(executor.work.store, parts, strict, many=many))
             well = True

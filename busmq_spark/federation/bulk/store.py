@@ -152,7 +152,7 @@ class FederatedStore:
             self._link.call("trim", self._link.call("ends", queues))  # bounded: one that arrives late deletes nothing that came after it
 
     def push_notifiers(self, notified: threading.Event) -> list[FederatedPushNotifier]:
-        """What wakes an idle reader, not started; as redis_store.RedisPushNotifiers."""
+        """What wakes an idle reader, not started; as push_notifiers.RedisPushNotifiers."""
         return [FederatedPushNotifier(self.address, notified)]
 
     def close(self) -> None:
@@ -336,7 +336,7 @@ class FederatedAppender:
 
 
 class FederatedPushNotifier:
-    """A daemon thread that sets ``notified`` when something was pushed over there; as topology.push_notifier.PushNotifier for a direct one.
+    """A daemon thread that sets ``notified`` when something was pushed over there; as redis_io.push_notifier.PushNotifier for a direct one.
 
     It only makes things faster: while it cannot connect, the owner's own polling goes on.
     """

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.work import Work
+from busmq_spark.federation.gate.budgets import Budget
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.federation.gate.shares import Share
 from busmq_spark.redis_io.address import Address
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 
@@ -43,24 +43,24 @@ class StoreExecutor:
     """A store, used by one thread at a time."""
 
     def __init__(
-        self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int, share: Share, store: RedisStore | None = None
+        self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int, budget: Budget, store: RedisStore | None = None
     ) -> None:
         self.work = Work(store or RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
-        self._pool, self._share = pool, share
+        self._pool, self._budget = pool, budget
         self._busy: Future[Any] | None = None
         self._doubtful = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
-        async with self._share.threads, self._pool.doubtful if self._doubtful else nullcontext():
-            self._share.working += 1
+        async with self._budget.threads, self._pool.doubtful if self._doubtful else nullcontext():
+            self._budget.working += 1
             try:
                 found = await self.start(function, *arguments)
             except LinkLost:
                 self._doubtful = True
                 raise
             finally:
-                self._share.working -= 1
+                self._budget.working -= 1
             self._doubtful = False
             return found
 

@@ -23,7 +23,7 @@ from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.place import new_token
-from busmq_spark.store.loss import check_life, loss_error
+from busmq_spark.store.loss_errors import check_life, loss_error
 from busmq_spark.store.protocol import Creation, LossEvidence
 
 LAST, READER = "busmq_spark:last", "busmq_spark:reader"

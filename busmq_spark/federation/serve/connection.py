@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
     from busmq_spark.bus.bus import Bus
+    from busmq_spark.federation.gate.budgets import Budget
     from busmq_spark.federation.gate.limits import Limits
     from busmq_spark.federation.gate.rights import Identity
-    from busmq_spark.federation.gate.shares import Share
 
 ANSWERS = 4
 """How many answers out of storage are read at once for one peer: each may be as long as a message."""
@@ -43,9 +43,9 @@ log = logging.getLogger("busmq_spark")
 class Connection:
     """From an accepted handshake to the end of the socket."""
 
-    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: Limits, share: Share) -> None:
+    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: Limits, budget: Budget) -> None:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
-        self._worked, self._share = asyncio.Event(), share
+        self._worked, self._budget = asyncio.Event(), budget
         most = limits.in_flight_bytes + 2 * limits.message_bytes
         self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes), most, self._worked.set)
         self._sessions: dict[str, Session] = {}
@@ -65,7 +65,7 @@ class Connection:
 
     async def serve(self) -> None:
         """Until the socket is closed."""
-        self._share.enter(self._worked)
+        self._budget.enter(self._worked)
         sending = asyncio.create_task(self._sending(), name="busmq: sending to a peer")
         watching = asyncio.create_task(self._watching(), name="busmq: watching a peer")
         try:
@@ -82,7 +82,7 @@ class Connection:
             sending.cancel()
             watching.cancel()
             self.outbox.close()  # before the objects detach: their messages wait for room
-            self._share.leave(self._worked)
+            self._budget.leave(self._worked)
             await self._end()
 
     async def leave(self) -> None:
@@ -118,13 +118,13 @@ class Connection:
         """A call of so many bytes is in work."""
         self._messages += 1
         self._bytes += size
-        self._share.add(size)
+        self._budget.add(size)
 
     def ended(self, messages: int, size: int) -> None:
         """So many are not any more."""
         self._messages -= messages
         self._bytes -= size
-        self._share.add(-size)
+        self._budget.add(-size)
         self._worked.set()
 
     def add_partial_bytes(self, size: int) -> None:
@@ -156,7 +156,7 @@ class Connection:
     @property
     def _busy(self) -> bool:
         limits = self.limits
-        return self._share.full or self._messages >= limits.in_flight_messages or self._bytes + self.outbox.waiting >= limits.in_flight_bytes
+        return self._budget.full or self._messages >= limits.in_flight_messages or self._bytes + self.outbox.waiting >= limits.in_flight_bytes
 
     async def _less_busy(self) -> None:
         while self._busy and not self._gone:

@@ -27,6 +27,7 @@ from websockets.typing import Subprotocol
 
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
+from busmq_spark.federation.gate.budgets import Budgets
 from busmq_spark.federation.gate.handshake import (
     BULK,
     LIVE,
@@ -44,7 +45,6 @@ from busmq_spark.federation.gate.handshake import (
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.gate.listener import Listener, Socket, network_of
-from busmq_spark.federation.gate.shares import Shares
 from busmq_spark.federation.npm_wire.deflate import accepted
 from busmq_spark.federation.serve.connection import Connection
 from busmq_spark.federation.serve.memory import MassDisconnect, trim_memory
@@ -92,8 +92,8 @@ class FederationServer:
         self._draining = False
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shares = Shares(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
-        self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._shares)
+        self._budgets = Budgets(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
+        self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._budgets)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
         self._metrics.before_text(self._measure)
@@ -204,7 +204,7 @@ class FederationServer:
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
-        if self._shares.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
+        if self._budgets.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
             return self._busy()
         ours = cast(Socket, socket)
         if not self._listener.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
@@ -239,7 +239,7 @@ class FederationServer:
                 await self._bulk.serve(socket, accepted.identity)
             else:
                 keep_less(socket, self._limits.kernel_bytes)
-                await self._converse(Connection(socket, accepted.identity, self._bus, self._limits, self._shares.of(accepted.identity.name)))
+                await self._converse(Connection(socket, accepted.identity, self._bus, self._limits, self._budgets.of(accepted.identity.name)))
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
         except Exception:  # whatever it is: one socket must not end the server, and the log has it

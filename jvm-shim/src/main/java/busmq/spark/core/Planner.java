@@ -18,7 +18,7 @@ import java.util.TreeMap;
  */
 public final class Planner {
     private final ReadOptions options;
-    private final PlanAnswers answers;
+    private final PlannerIO io;
     private Map<String, QueueState> states = Map.of();
     private Map<String, Long> counters = Map.of();
     private Map<String, Long> ceiling;
@@ -30,11 +30,11 @@ public final class Planner {
      * @param entering where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over
      * @param fresh whether startingOffsets counts for queues that are new
      */
-    public record Held(Set<String> queues, Map<String, Position> entering, boolean fresh) {}
+    public record HeldQueues(Set<String> queues, Map<String, Position> entering, boolean fresh) {}
 
-    public Planner(ReadOptions options, PlanAnswers answers) {
+    public Planner(ReadOptions options, PlannerIO io) {
         this.options = options;
-        this.answers = answers;
+        this.io = io;
     }
 
     /** Trigger.AvailableNow: what is stored at the first planning is what is available now. */
@@ -54,13 +54,13 @@ public final class Planner {
     }
 
     /** Whether planning finds something beyond {@code begin} by what is known already. */
-    public boolean behind(Map<String, Position> begin, Held held) {
+    public boolean behind(Map<String, Position> begin, HeldQueues held) {
         return !held.queues().equals(begin.keySet()) || begin.entrySet().stream().anyMatch(at -> reachable(at.getKey()) > at.getValue().last());
     }
 
     /** Whether ids were given out since the last planning: one small command per server. */
-    public boolean pushed(Held held) {
-        return !answers.counters(held.queues()).equals(counters);
+    public boolean pushed(HeldQueues held) {
+        return !io.counters(held.queues()).equals(counters);
     }
 
     private long reachable(String queue) {
@@ -72,11 +72,11 @@ public final class Planner {
     }
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
-    public Map<String, Position> entries(Map<String, Position> begin, Held held) {
-        counters = answers.counters(held.queues()); // before the states: a push in between is seen by the next poll
+    public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
+        counters = io.counters(held.queues()); // before the states: a push in between is seen by the next poll
         Map<String, Long> wanted = new HashMap<>();
         held.queues().forEach(queue -> wanted.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
-        states = answers.states(wanted);
+        states = io.states(wanted);
         if (ceiling != null && ceiling.isEmpty()) {
             states.forEach((queue, state) -> ceiling.put(queue, state.lastId()));
         }
@@ -91,7 +91,7 @@ public final class Planner {
     }
 
     /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps of the options. */
-    public Map<String, Position> plan(Map<String, Position> begin, Held held, boolean unlimited) {
+    public Map<String, Position> plan(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
         Map<String, Position> entries = entries(begin, held);
         Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), ceiled(queue, states.get(queue).newest()))));
@@ -109,17 +109,17 @@ public final class Planner {
         return ends;
     }
 
-    private Position entry(String queue, Position at, QueueState state, Held held) {
+    private Position entry(String queue, Position at, QueueState state, HeldQueues held) {
         if (at == null) {
             return enter(queue, state, held);
         }
         Loss loss = Loss.between(at, state);
-        return loss == null ? at : answers.afterLoss(queue, at, loss);
+        return loss == null ? at : io.afterLoss(queue, at, loss);
     }
 
-    private Position enter(String queue, QueueState state, Held held) {
+    private Position enter(String queue, QueueState state, HeldQueues held) {
         if (!state.exists() || state.born().isEmpty()) {
-            answers.forget(queue);
+            io.forget(queue);
             return null;
         }
         Position decided = held.entering().get(queue);
@@ -127,7 +127,7 @@ public final class Planner {
         long last = startsAfter(queue, counts ? decided.last() : firstStart(options, queue, held.fresh()), state);
         long skipped = state.floor() - last;
         if (skipped > 0 && options.failOnDataLoss()) {
-            answers.afterLoss(queue, null, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
+            io.afterLoss(queue, null, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
         }
         last = Math.max(last, state.floor());
         return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
@@ -159,7 +159,7 @@ public final class Planner {
             }
         });
         if (!inner.isEmpty()) {
-            found.putAll(answers.marks(inner));
+            found.putAll(io.marks(inner));
         }
         return found;
     }
@@ -192,7 +192,7 @@ public final class Planner {
             String queue = line.get(place);
             long first = entries.get(queue).last() + 1;
             long part = passedOver.contains(queue) ? left : left / (line.size() - place);
-            long[] reached = answers.bytesUntil(queue, first, first + available.get(queue) - 1, part);
+            long[] reached = io.bytesUntil(queue, first, first + available.get(queue) - 1, part);
             if (reached[0] < first && place == 0 && part == budget) {
                 reached = new long[] {first, budget}; // one message over the whole budget: it must pass alone, or the queue stands still for ever
             }

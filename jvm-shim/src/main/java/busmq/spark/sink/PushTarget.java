@@ -10,7 +10,7 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /** Rows straight into their queues, each queue in order: at least once. A queue that vanished meanwhile is made anew where it may be. */
-final class PushTarget implements GroupCommit.Target {
+final class PushTarget implements RowBatcher.Target {
     private final SinkStore store;
 
     PushTarget(SinkStore store) {

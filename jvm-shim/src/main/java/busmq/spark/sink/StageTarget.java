@@ -9,7 +9,7 @@ import java.util.List;
 import java.util.Map;
 
 /** Writes rows to lists that no consumer reads, one per queue, until the driver commits them. */
-final class StageTarget implements GroupCommit.Target {
+final class StageTarget implements RowBatcher.Target {
     private final SinkStore store;
     private final Run run;
     private final String attempt;

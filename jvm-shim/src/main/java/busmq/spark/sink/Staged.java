@@ -10,17 +10,17 @@ import java.util.zip.CRC32;
  * what lies behind them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
  * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known.
  */
-public record Staged(String queue, int server, String key, List<Run> runs, Long digest, long made) implements Serializable {
+public record Staged(String queue, int server, String key, List<Chunks> runs, Long digest, long made) implements Serializable {
     private static final long MASK = (1L << 53) - 1;
 
     /** So many chunks of one size, one after another: a million rows are two runs, not a thousand numbers. */
-    public record Run(int size, int times) implements Serializable {}
+    public record Chunks(int size, int times) implements Serializable {}
 
     public Staged {
         runs = List.copyOf(runs);
     }
 
-    Staged(String queue, int server, String key, List<Run> runs, Long digest) {
+    Staged(String queue, int server, String key, List<Chunks> runs, Long digest) {
         this(queue, server, key, runs, digest, 0);
     }
 
@@ -48,7 +48,7 @@ public record Staged(String queue, int server, String key, List<Run> runs, Long 
     /** How many rows the next move may take when {@code moved} are done: up to the next chunk border. */
     public int chunkAt(long moved) {
         long at = 0;
-        for (Run run : runs) {
+        for (Chunks run : runs) {
             long end = at + (long) run.size * run.times;
             if (moved < end) {
                 return (int) (run.size - (moved - at) % run.size);
@@ -69,7 +69,7 @@ public record Staged(String queue, int server, String key, List<Run> runs, Long 
         private String key;
         private long rows;
         private long digest;
-        private List<Run> runs = new ArrayList<>();
+        private List<Chunks> runs = new ArrayList<>();
 
         Growing(String queue, int server, String stages, long epoch, String key) {
             this.queue = queue;
@@ -95,9 +95,9 @@ public record Staged(String queue, int server, String key, List<Run> runs, Long 
             digest = total(digest, Staged.digest(chunk));
             int last = runs.size() - 1;
             if (last >= 0 && runs.get(last).size == size) {
-                runs.set(last, new Run(size, runs.get(last).times + 1));
+                runs.set(last, new Chunks(size, runs.get(last).times + 1));
             } else {
-                runs.add(new Run(size, 1));
+                runs.add(new Chunks(size, 1));
             }
             rows += size;
         }

@@ -14,7 +14,7 @@ public final class TaskSink implements AutoCloseable {
 
     private final StageTarget staging;
     private final Renewal renewal;
-    private final GroupCommit rows;
+    private final RowBatcher rows;
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
     private volatile boolean discard;
 
@@ -22,8 +22,8 @@ public final class TaskSink implements AutoCloseable {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new Renewal(options, run.sink());
         staging = run == null ? null : new StageTarget(store, run, attempt, renewal);
-        GroupCommit.Target target = staging == null ? new PushTarget(store) : staging;
-        rows = new GroupCommit(target, Committer.fullTimeoutMs(options), staging != null, () -> end(store));
+        RowBatcher.Target target = staging == null ? new PushTarget(store) : staging;
+        rows = new RowBatcher(target, Committer.fullTimeoutMs(options), staging != null, () -> end(store));
     }
 
     /** At least once, in order. */

@@ -6,7 +6,7 @@ import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.Loss;
 import busmq.spark.core.OffsetJson;
-import busmq.spark.core.PlanAnswers;
+import busmq.spark.core.PlannerIO;
 import busmq.spark.core.Planner;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueState;
@@ -29,7 +29,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/attach.py does. */
-final class Attachment implements PlanAnswers, AutoCloseable {
+final class Attachment implements PlannerIO, AutoCloseable {
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
     private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
@@ -133,8 +133,8 @@ final class Attachment implements PlanAnswers, AutoCloseable {
     }
 
     /** What the planner has to know of it. */
-    Planner.Held held(boolean fresh) {
-        return new Planner.Held(queues, entering, fresh);
+    Planner.HeldQueues held(boolean fresh) {
+        return new Planner.HeldQueues(queues, entering, fresh);
     }
 
     @Override
@@ -276,7 +276,7 @@ final class Attachment implements PlanAnswers, AutoCloseable {
         store.states(later).forEach((queue, state) -> {
             Position end = new Position(state.born(), Planner.startsAfter(queue, Planner.firstStart(options, queue, fresh), state), "");
             Map<String, Long> others = new HashMap<>(subscriptions.get(queue));
-            long count = Loss.dropped(state, end.last(), others.remove(options.subscription()), others.values());
+            long count = Loss.wouldDelete(state, end.last(), others.remove(options.subscription()), others.values());
             if (count > 0 && !options.discard()) {
                 throw BusException.of(ErrorKind.UNREAD_BACKLOG, "queue", queue, "count", count, "last", end.last(),
                         "start", "startingOffsets=" + Starting.shown(Planner.firstStart(options, queue, fresh)));

@@ -49,7 +49,7 @@ class PlannerTest {
             world.asked.clear();
             SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
             table.get("held").forEach(queue -> queues.add(queue.asText()));
-            Planner.Held held = new Planner.Held(queues, positions(table.path("entering")), table.has("fresh"));
+            Planner.HeldQueues held = new Planner.HeldQueues(queues, positions(table.path("entering")), table.has("fresh"));
             Object wanted = table.has("raises") ? table.get("raises").asText() : positions(table.path("end"));
             assertEquals(wanted, outcome(() -> planner.plan(positions(table.get("begin")), held, table.has("unlimited"))));
             assertEquals(StreamSupport.stream(table.get("asks").spliterator(), false).map(JsonNode::asText).toList(), world.asked);
@@ -84,7 +84,7 @@ class PlannerTest {
     }
 
     /** A queue is {"born": …, "oldest": 4, "newest": 9, "last_id": 9}; the fingerprint of message 7 is m7. */
-    private static final class World implements PlanAnswers {
+    private static final class World implements PlannerIO {
         private final List<String> asked = new ArrayList<>();
         private JsonNode table;
 

@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import busmq.spark.sink.Staged.Run;
+import busmq.spark.sink.Staged.Chunks;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;

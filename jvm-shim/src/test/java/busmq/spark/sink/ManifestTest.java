@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import busmq.spark.sink.Staged.Run;
+import busmq.spark.sink.Staged.Chunks;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;

@@ -1,4 +1,4 @@
-"""Answers what the planner asks: from the store, and by what the attachment does about a loss."""
+"""PlannerIO what the planner asks: from the store, and by what the attachment does about a loss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from busmq_spark.core.caps import BytesUntil
-from busmq_spark.core.planner import Counters, Fetch, Gone, Lost, Marks, Question, States
+from busmq_spark.core.planner import Counters, Fetch, Gone, LossFound, Marks, Question, States
 from busmq_spark.spark.attach import Attachment
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.protocol import Rows
@@ -15,7 +15,7 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 """Bytes of a link up to which rows are fetched with the planning of a batch."""
 
 
-class Answers:
+class PlannerIO:
     """Of one planning. ``prefetched`` are the rows that were fetched for it, by queue."""
 
     def __init__(self, attachment: Attachment, *, strict: bool) -> None:
@@ -39,7 +39,7 @@ class Answers:
                 found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
                 self.prefetched = {queue: rows for queue, rows in found.items() if rows}
                 return found
-            case Lost(queue, at, loss):
+            case LossFound(queue, at, loss):
                 return self._attachment.after_loss(queue, at, loss)
             case Gone(queue):
                 return self._attachment.forget(queue)

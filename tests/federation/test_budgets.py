@@ -85,7 +85,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
         for socket in sockets:
             for id in range(1, 6):
                 socket.send(call(id, "counters", ["x" * 1000] * 200))
-        wait_until(lambda: sum(share.bytes for share in there.bulk.shares._shares.values()) > 5 * len(sockets) * 200_000)
+        wait_until(lambda: sum(budget.bytes for budget in there.bulk.budgets._budgets.values()) > 5 * len(sockets) * 200_000)
         wait_until(lambda: len(read) == LARGE)
         released.set()
         for socket in sockets:
@@ -123,15 +123,15 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
         for socket in sockets:
             for _ in range(3):
                 socket.send(message)
-        [share] = there.bulk.shares._shares.values()
-        wait_until(lambda: share.full)
-        assert share.bytes < 1_000_000 + len(sockets) * len(message)
+        [budget] = there.bulk.budgets._budgets.values()
+        wait_until(lambda: budget.full)
+        assert budget.bytes < 1_000_000 + len(sockets) * len(message)
         released.set()
         for socket in sockets:
             for _ in range(3):
                 assert frames.decode(socket.receive()).kind is Kind.REPLY
             socket.close()
-        wait_until(lambda: share.bytes == 0 and share.sockets == 0)
+        wait_until(lambda: budget.bytes == 0 and budget.sockets == 0)
 
 
 @pytest.mark.redis

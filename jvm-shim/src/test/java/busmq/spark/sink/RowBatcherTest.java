@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Timeout;
 
 /** Rows that gather while a call is under way. The other side is a list per queue; what it takes, and when, is up to each test. */
 @Timeout(30)
-class GroupCommitTest {
+class RowBatcherTest {
     private final Map<String, List<Integer>> arrived = new HashMap<>();
     private final List<Integer> rounds = Collections.synchronizedList(new ArrayList<>());
     private final Semaphore calls = new Semaphore(0);
@@ -34,16 +34,16 @@ class GroupCommitTest {
     private volatile boolean gated;
     private volatile int room = Integer.MAX_VALUE;
     private Random partial;
-    private GroupCommit made;
+    private RowBatcher made;
 
-    private final GroupCommit.Target target = new GroupCommit.Target() {
+    private final RowBatcher.Target target = new RowBatcher.Target() {
         @Override
         public int[] store(List<QueueBuffer> buffers) {
             rounds.add(buffers.stream().mapToInt(buffer -> buffer.chunk.size()).sum());
             if (gated) {
                 calls.acquireUninterruptibly();
             }
-            return buffers.stream().mapToInt(GroupCommitTest.this::take).toArray();
+            return buffers.stream().mapToInt(RowBatcherTest.this::take).toArray();
         }
 
         @Override
@@ -60,8 +60,8 @@ class GroupCommitTest {
         return count;
     }
 
-    private GroupCommit open(boolean onlyFullChunks, long fullTimeoutMs) {
-        made = new GroupCommit(target, fullTimeoutMs, onlyFullChunks, ended::countDown);
+    private RowBatcher open(boolean onlyFullChunks, long fullTimeoutMs) {
+        made = new RowBatcher(target, fullTimeoutMs, onlyFullChunks, ended::countDown);
         return made;
     }
 
@@ -92,7 +92,7 @@ class GroupCommitTest {
 
     @Test
     void aSingleRowIsSentAtOnceWithoutAFlush() throws Exception {
-        GroupCommit rows = open(false, 0);
+        RowBatcher rows = open(false, 0);
         rows.add("q", value(0));
         awaitRounds(1);
         rows.flush();
@@ -102,7 +102,7 @@ class GroupCommitTest {
     @Test
     void whatGathersWhileACallIsUnderWayIsTheNextCall() throws Exception {
         gated = true;
-        GroupCommit rows = open(false, 0);
+        RowBatcher rows = open(false, 0);
         rows.add("q", value(0));
         awaitRounds(1);
         for (int i = 1; i < 500; i++) {
@@ -116,7 +116,7 @@ class GroupCommitTest {
 
     @Test
     void stagedRowsWaitForFullChunksAndTheRestForTheFlush() throws Exception {
-        GroupCommit rows = open(true, 0);
+        RowBatcher rows = open(true, 0);
         for (int i = 0; i < 2500; i++) {
             rows.add(i % 2 == 0 ? "even" : "odd", value(i / 2));
         }
@@ -133,7 +133,7 @@ class GroupCommitTest {
     @RepeatedTest(10)
     void everyQueueKeepsItsOrderHoweverLittleIsTakenAtATime(RepetitionInfo seed) throws Exception {
         partial = new Random(seed.getCurrentRepetition());
-        GroupCommit rows = open(seed.getCurrentRepetition() % 2 == 0, 60_000);
+        RowBatcher rows = open(seed.getCurrentRepetition() % 2 == 0, 60_000);
         int[] next = new int[5];
         Random random = new Random(seed.getCurrentRepetition());
         for (int i = 0; i < 50; i++) {
@@ -149,13 +149,13 @@ class GroupCommitTest {
     @Test
     void whoAddsFasterThanRedisStoresHasToWait() throws Exception {
         gated = true;
-        GroupCommit rows = open(false, 0);
-        for (int i = 0; i < GroupCommit.MOST_ROWS; i++) {
+        RowBatcher rows = open(false, 0);
+        for (int i = 0; i < RowBatcher.MOST_ROWS; i++) {
             rows.add("q", value(i));
         }
         Thread adder = new Thread(() -> {
             try {
-                rows.add("q", value(GroupCommit.MOST_ROWS));
+                rows.add("q", value(RowBatcher.MOST_ROWS));
             } catch (InterruptedIOException error) {
                 throw new IllegalStateException(error);
             }
@@ -168,13 +168,13 @@ class GroupCommitTest {
         calls.release(1);
         adder.join();
         rows.flush();
-        assertEquals(numbers(GroupCommit.MOST_ROWS + 1), arrived.get("q"));
+        assertEquals(numbers(RowBatcher.MOST_ROWS + 1), arrived.get("q"));
     }
 
     @Test
     void aQueueThatStaysFullFailsWithWhatIsLeftOfItsChunk() throws Exception {
         room = 0;
-        GroupCommit rows = open(false, 20);
+        RowBatcher rows = open(false, 20);
         rows.add("q", value(0));
         BusException error = assertThrows(BusException.class, rows::flush);
         assertTrue(error.getMessage().startsWith(
@@ -184,7 +184,7 @@ class GroupCommitTest {
 
     @Test
     void whatEndsTheSendingIsThrownToWhoeverAddsOrFlushesNext() throws Exception {
-        made = new GroupCommit(new GroupCommit.Target() {
+        made = new RowBatcher(new RowBatcher.Target() {
             @Override
             public int[] store(List<QueueBuffer> buffers) {
                 throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "redis://x", "reason", "NO");
@@ -203,7 +203,7 @@ class GroupCommitTest {
     @Test
     void rowsThatCouldNotBePushedAreTriedAgainThoughNoOtherRowComes() throws Exception {
         CountDownLatch stored = new CountDownLatch(1);
-        made = new GroupCommit(new GroupCommit.Target() {
+        made = new RowBatcher(new RowBatcher.Target() {
             private int tries;
 
             @Override
@@ -233,7 +233,7 @@ class GroupCommitTest {
     @Test
     void nothingIsSentAfterTheClose() throws Exception {
         gated = true;
-        GroupCommit rows = open(false, 0);
+        RowBatcher rows = open(false, 0);
         rows.add("q", value(0));
         awaitRounds(1);
         rows.add("q", value(1));
@@ -246,7 +246,7 @@ class GroupCommitTest {
     @Test
     void aTaskThatIsStoppedDoesNotWaitForRedis() throws Exception {
         gated = true;
-        GroupCommit rows = open(false, 0);
+        RowBatcher rows = open(false, 0);
         rows.add("q", value(0));
         Thread.currentThread().interrupt();
         assertThrows(InterruptedIOException.class, rows::flush);

@@ -4,7 +4,7 @@ import java.util.Collection;
 import java.util.Map;
 
 /** What {@link Planner} has to know, and what is done about a loss: asked in a certain order, so that a test can be a table. */
-public interface PlanAnswers {
+public interface PlannerIO {
     /** How many ids each queue has given out. */
     Map<String, Long> counters(Collection<String> queues);
 

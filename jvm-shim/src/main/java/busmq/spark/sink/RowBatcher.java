@@ -19,7 +19,7 @@ import java.util.concurrent.locks.ReentrantLock;
  * <p>The rows of one queue keep their order: a queue has one chunk under way, and what was not stored of it goes before everything later.
  * One thread adds, one of its own sends.
  */
-final class GroupCommit implements AutoCloseable {
+final class RowBatcher implements AutoCloseable {
     /** So many rows, or bytes, wait at most; then {@link #add} does. */
     static final int MOST_ROWS = 20_000;
 
@@ -58,7 +58,7 @@ final class GroupCommit implements AutoCloseable {
     private RuntimeException failure;
 
     /** {@code onlyFullChunks}: rows wait for a full chunk, a flush, or until too many wait. {@code atEnd} runs last in the sending thread. */
-    GroupCommit(Target target, long fullTimeoutMs, boolean onlyFullChunks, Runnable atEnd) {
+    RowBatcher(Target target, long fullTimeoutMs, boolean onlyFullChunks, Runnable atEnd) {
         this.target = target;
         this.fullTimeoutMs = fullTimeoutMs;
         this.onlyFullChunks = onlyFullChunks;

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from busmq_spark.metrics import Metrics
 
 
-class Share:
+class Budget:
     """Of one secret."""
 
     def __init__(self, limits: Limits) -> None:
@@ -42,7 +42,7 @@ class Share:
                 room.set()
 
     def enter(self, room: asyncio.Event) -> None:
-        """One more socket; ``room`` is set when the share is full no more."""
+        """One more socket; ``room`` is set when there is room again."""
         self.sockets += 1
         self._waiting.add(room)
 
@@ -52,12 +52,12 @@ class Share:
         self._waiting.discard(room)
 
 
-class Shares:
+class Budgets:
     """One for each secret that has shown up; their number is that of the secrets."""
 
     def __init__(self, limits: Limits, metrics: Metrics, names: tuple[str, ...]) -> None:
         self._limits = limits
-        self._shares: dict[str, Share] = {}
+        self._budgets: dict[str, Budget] = {}
         self._gauges = {
             "sockets": metrics.gauge("busmq_federation_secret_sockets", "Sockets of the peers of one secret", secret=names),
             "bytes": metrics.gauge("busmq_federation_secret_bytes", "Bytes taken from them and not worked off", secret=names),
@@ -65,11 +65,11 @@ class Shares:
         }
         metrics.before_text(self._measure)
 
-    def of(self, name: str) -> Share:
+    def of(self, name: str) -> Budget:
         """That of a secret."""
-        return self._shares.setdefault(name, Share(self._limits))
+        return self._budgets.setdefault(name, Budget(self._limits))
 
     def _measure(self) -> None:
         for what, gauge in self._gauges.items():
-            for name, share in self._shares.items():
-                gauge.set(getattr(share, what), secret=name)
+            for name, budget in self._budgets.items():
+                gauge.set(getattr(budget, what), secret=name)
