@@ -326,10 +326,8 @@ class BusOptions(RedisOptions):
     federate_sockets: int = option("federation.sockets", whole(1), 2, doc="web sockets kept open to each federation server")
 
     def __post_init__(self) -> None:
-        try:
-            one_of(*LAYOUTS)(self.layout)
-        except ValueError as error:
-            raise ConfigError(reason=f"layout is {self.layout!r}; expected {error}") from None
+        if self.layout not in LAYOUTS:
+            raise ConfigError(reason=f"layout is {self.layout!r}; expected one of {', '.join(LAYOUTS)}")
 
 
 def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
