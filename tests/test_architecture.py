@@ -116,7 +116,7 @@ def test_what_is_listed_as_pure_exists() -> None:
         ("core/tasks.py", "from threading import Lock", "pure module"),
         ("spark/reader.py", "from busmq_spark.bus import queue", "does without bus"),
         ("cli/serve.py", "from pyspark.sql import SparkSession", "demo, spark only"),
-        ("bus/__init__.py", "from .queue import Queue\nfrom busmq_spark.cli import app", "right of bus"),
+        ("bus/__init__.py", "from .queue import Queue\nfrom busmq_spark.cli import info", "right of bus"),
         ("bus/queue.py", "from busmq_spark import BusError", "lazy public name"),
         ("bus/queue.py", "from rich import print", "cli, demo only"),
     ],
@@ -134,7 +134,7 @@ def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, fo
     [
         ("cli.py", "import typer\nfrom busmq_spark.spark import source"),
         ("cli/__init__.py", "import rich.console\nfrom .serve import serve"),
-        ("__main__.py", "from busmq_spark.cli import main"),
+        ("__main__.py", "from busmq_spark.app import run"),
         ("redis_io/link.py", "import socket, time, redis\nfrom ..core import keys\nfrom busmq_spark import errors, __version__"),
         ("spark/federated.py", "import time, pyspark\nfrom busmq_spark.federation import portal"),
     ],

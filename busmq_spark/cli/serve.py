@@ -183,7 +183,7 @@ def _welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str
     if not place.loopback and not encrypted:
         out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
     if secret:
-        out.note(f"The secret of this run is {secret}; it cannot be used from another machine. To choose who may do what: --secrets FILE", "bold")
+        out.note(f"The secret of this run is {secret} and cannot be used from another machine. To choose who may do what: --secrets FILE", "bold")
     if out.as_json:
         out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK], pages=[*PAGES])
     else:

@@ -101,7 +101,9 @@ class UnderWay:
         """What it has started."""
 
     def look(self) -> None:
-        self.started.update({child.pid: child for child in psutil.Process(self.pid).children(recursive=True)})
+        command = psutil.Process(self.pid)
+        assert alive(command), f"it has ended: {self._out.read_text()}"
+        self.started.update({child.pid: child for child in command.children(recursive=True)})
 
     def has_said(self, word: str) -> bool:
         self.look()
@@ -129,7 +131,7 @@ class UnderWay:
 
 
 # The command, and a word on stdout from where on Ctrl-C is ours to handle: before it, Python itself starts.
-BEGUN = [sys.executable, "-c", "from busmq_spark.cli import main; print('begun', flush=True); main()"]
+BEGUN = [sys.executable, "-c", "from busmq_spark.__main__ import main; print('begun', flush=True); main()"]
 
 
 MOMENTS: dict[str, Callable[[UnderWay], object]] = {
