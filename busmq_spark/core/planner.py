@@ -168,6 +168,7 @@ class Planner:
             return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
         if (skipped := state.floor - last) > 0 and self._options.fail_on_data_loss:
             oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
+            # No answer: what is missing here is an error, and with failOnDataLoss=false nothing was asked for that is gone.
             yield LossFound(queue, None, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
