@@ -327,7 +327,7 @@ class BusOptions(RedisOptions):
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
-            raise ConfigError(reason=f"layout is {self.layout!r}; expected one of {', '.join(LAYOUTS)}")
+            raise ConfigError(reason=f"layout is {self.layout!r}; expected {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}")
 
 
 def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:

@@ -29,7 +29,7 @@ class ContentTest {
 
     @Test
     void ofAManifestWithoutDigestsTheCountsDecide() {
-        Content old = new Content("", List.of(new Staged("q", 0, "k", List.of(new Run(2, 1)), null)));
+        Content old = new Content("", List.of(new Staged("q", 0, "k", List.of(new Chunks(2, 1)), null)));
         assertEquals(Map.of(), old.changed(new Content("", List.of(list("q", "a", "b")))));
         assertEquals("3 rows for 'q'", old.changed(new Content("", List.of(list("q", "a", "b", "c")))).get("expected"));
     }
@@ -42,6 +42,6 @@ class ContentTest {
 
     private static Staged list(String queue, String... values) {
         List<byte[]> rows = Stream.of(values).map(text -> text.getBytes(StandardCharsets.UTF_8)).toList();
-        return new Staged(queue, 0, "k", List.of(new Run(rows.size(), 1)), Staged.digest(rows));
+        return new Staged(queue, 0, "k", List.of(new Chunks(rows.size(), 1)), Staged.digest(rows));
     }
 }

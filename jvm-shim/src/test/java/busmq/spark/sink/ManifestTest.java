@@ -21,8 +21,8 @@ class ManifestTest {
 
     /** {@code digests} null: as version 1 has it. */
     private static List<Staged> batch(Long... digests) {
-        return List.of(new Staged("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Run(1000, 3), new Run(17, 1)), digests[0]),
-                new Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Run(1, 1)), digests[1]),
+        return List.of(new Staged("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Chunks(1000, 3), new Chunks(17, 1)), digests[0]),
+                new Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Chunks(1, 1)), digests[1]),
                 new Staged("orders", 0, "bus:queue:orders:stage:7.1.0", List.of(), digests[2]));
     }
 
@@ -49,7 +49,7 @@ class ManifestTest {
         Staged.Growing list = new Staged.Growing("q", 0, "s", 1, "k");
         IntStream.range(0, 1000).forEach(i -> list.add(rows(1000)));
         list.add(rows(7));
-        assertEquals(List.of(new Run(1000, 1000), new Run(7, 1)), only(list).runs());
+        assertEquals(List.of(new Chunks(1000, 1000), new Chunks(7, 1)), only(list).runs());
         assertEquals(1_000_007, only(list).rows());
     }
 
@@ -82,8 +82,8 @@ class ManifestTest {
         list.cut("fedcba9876543210");
         assertEquals(0, list.rows());
         list.add(rows(2));
-        List<Staged> expected = List.of(new Staged("q", 0, "q:stage:0123456789abcdef", List.of(new Run(3, 1)), Staged.digest(rows(3))),
-                new Staged("q", 0, "q:stage:fedcba9876543210", List.of(new Run(2, 1)), Staged.digest(rows(2))));
+        List<Staged> expected = List.of(new Staged("q", 0, "q:stage:0123456789abcdef", List.of(new Chunks(3, 1)), Staged.digest(rows(3))),
+                new Staged("q", 0, "q:stage:fedcba9876543210", List.of(new Chunks(2, 1)), Staged.digest(rows(2))));
         assertEquals(expected, list.segments());
     }
 
