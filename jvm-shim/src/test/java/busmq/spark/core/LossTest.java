@@ -11,7 +11,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** The cases of tests/spark/test_plan.py. */
+/** The cases of tests/core/test_tasks.py. */
 class LossTest {
     private static final QueueState FULL = new QueueState(60, "b", 0, 9, 6, 9, 4, "m5", "m9");
     private static final QueueState EMPTY = new QueueState(60, "b", 0, 9, 0, 0, 0, "", "");
