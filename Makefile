@@ -80,7 +80,7 @@ test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run th
 	@tests/redis_io/install.sh
 	@tests/jvm/install.sh
 	@export BUSMQ_REDIS_SERVER=$$(command -v "$${BUSMQ_REDIS_SERVER:-redis-server}"); "$$BUSMQ_REDIS_SERVER" --version; \
-		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/topology tests/bus/test_queue.py tests/bus/test_consume.py \
+		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/redis_io tests/bus/test_queue.py tests/bus/test_consume.py \
 			tests/spark/test_servers.py $(ARGS)
 
 .PHONY: soak
