@@ -113,7 +113,7 @@ class Planner:
         """Whether planning finds something beyond ``begin`` by what is known already. ``away``: sources that cannot be reached."""
         if {*held.queues} - self.unknown_last_ids != {*begin} - {*held.paused}:
             return True
-        reachable = (queue for queue in held.queues if queue in begin and split(queue)[0] not in away)
+        reachable = (queue for queue in held.queues if queue in begin and not (away and split(queue)[0] in away))
         return any(self._ceiled(queue, self.states[queue].last_id if queue in self.states else 0) > begin[queue].last for queue in reachable)
 
     def pushed(self, held: HeldQueues) -> Planning[bool]:

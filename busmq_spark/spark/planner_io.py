@@ -1,4 +1,4 @@
-"""PlannerIO what the planner asks: from the store, and by what the attachment does about a loss."""
+"""Answers what the planner asks: from the store, and by what the attachment does about a loss."""
 
 from __future__ import annotations
 
