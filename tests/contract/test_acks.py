@@ -241,6 +241,15 @@ def test_a_known_subscription_keeps_its_position(run: Run, born: Born) -> None:
     assert run(state.subscribe([keys], "s", ["latest"])) == [3]
 
 
+def test_a_first_ack_at_0_registers_its_subscription_and_the_acks_of_others_keep_its_messages(run: Run, born: Born) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"x"] * 6))
+    assert ack(run, keys, 0, there.born, subscription="s").status == "ok"
+    assert ack(run, keys, 6, there.born).status == "ok"
+    assert run(state.subscriptions([keys])) == [{"s": 0}]
+    assert stored_ids(run, keys) == [1, 2, 3, 4, 5, 6]
+
+
 def test_subscribing_to_an_emptied_queue_at_earliest_starts_behind_the_last_id(run: Run, born: Born) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"x"] * 6))

@@ -31,9 +31,9 @@ local function ack(metadata, messages, msgid, acks, id_text, born, expected)
     if found ~= expected then return {'reissued', found} end
   end
   if sub ~= '' then
-    local acked, lasting = tonumber(redis.call('HGET', acks, sub) or 0), math.max(tonumber(stored[1]) or 0, long_ttl_s)
+    local acked, lasting = redis.call('HGET', acks, sub), math.max(tonumber(stored[1]) or 0, long_ttl_s)
     even_if_full(acks, lasting)
-    if acked < id then
+    if not acked or tonumber(acked) < id then -- the first one registers the subscription, also at 0: else another's ack would drop what it has not read
       redis.call('HSET', acks, sub, id_text, ':born', born)
       seen(acks, sub)
     end
