@@ -43,7 +43,7 @@ test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every te
 	@tests/browser/install.sh
 	@tests/jvm/install.sh
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-sparks ARGS=)
-	@$(PY) -m pytest $(or $(ARGS),-n 3 --dist loadscope)
+	@$(PY) -m pytest $(or $(ARGS),-n 4 --dist loadscope)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## Check style, formatting and types
@@ -132,7 +132,7 @@ tests/peers/node_modules/.installed: tests/peers/package.json tests/peers/packag
 .venv-spark%/bin/python:
 	$(call make_venv,.venv-spark$*)
 
-SMOKE_TOOLS := pytest pytest-timeout hypothesis
+SMOKE_TOOLS := pytest pytest-rerunfailures pytest-timeout hypothesis
 .venv-spark%/.installed: conf/constraints-spark%.txt pyproject.toml | .venv-spark%/bin/python
 	$(call pip_install,.venv-spark$*/bin/python,-c $< -e '.[spark$(comma)java$(comma)local$(comma)federation]' $(SMOKE_TOOLS),Spark $(subst 4,4.,$*))
 	@touch $@
