@@ -42,7 +42,7 @@ class Owner:
     def left_nothing(self) -> None:
         wait_until(lambda: gone(self.pid), what=f"redis-server {self.pid} is gone")
         wait_until(lambda: gone(self.watchdog), what=f"watchdog {self.watchdog} is gone")
-        assert not self.folder.exists()
+        wait_until(lambda: not self.folder.exists(), what=f"{self.folder} is gone")
 
     def __enter__(self) -> Owner:
         return self

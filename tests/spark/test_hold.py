@@ -167,7 +167,7 @@ def test_a_second_query_that_removes_nothing_is_welcome(bus: Bus, engine: MakeEn
 
 
 def test_a_query_that_lost_its_lease_while_it_was_cut_off_stops(bus: Bus, engine: MakeEngine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = engine({"redis.url": bus.url, "subscribe": queue, "ttl": "1s"})  # a short ttl has the keep-alive thread look often
+    first = engine({"redis.url": bus.url, "subscribe": queue, "ttl": "6s"})  # a short ttl has the keep-alive thread look often
     first.step()
     bus("SET", QueueKeys(queue).lease(""), "somebody else")
 
@@ -261,7 +261,7 @@ def test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it(bus
 
 def test_a_queue_with_a_short_ttl_is_touched_while_a_query_idles(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
     kept = fresh("kept")
-    bus.push(kept, "1", ttl_s=4)
+    bus.push(kept, "1", ttl_s=10)
     query = engine({"redis.url": bus.url, "subscribe": kept})
     query.step()
     left = dict.fromkeys((QueueKeys(kept).metadata, QueueKeys(kept).messages, QueueKeys(kept).msgid), 0)
@@ -293,8 +293,7 @@ def test_a_subscription_that_is_added_while_a_batch_waits_to_be_read_keeps_the_m
 
 
 def test_the_keep_alive_ends_with_the_reader(bus: Bus, engine: MakeEngine, queue: str) -> None:
-    bus.push(queue, "1", ttl_s=1)
-    query = engine({"redis.url": bus.url, "subscribe": queue})
+    query = engine({"redis.url": bus.url, "subscribe": queue, "ttl": "6s"})
     query.step()
     query.kill()
     wait_until(lambda: not bus("EXISTS", QueueKeys(queue).metadata), PATIENCE_S)

@@ -19,7 +19,7 @@ from tests.spark.conftest import Bus, MakeBus
 from tests.spark.java_log import java_log
 from tests.support import PATIENCE_S, wait_until
 
-LONG, SHORT = "1 hour", "500 milliseconds"
+LONG, SHORT = "1 hour", "2 seconds"
 SINK_CHECK = "spark.sql.streaming.realTimeMode.allowlistCheck"
 LEAST = "spark.sql.streaming.realTimeMode.minBatchDuration"
 
