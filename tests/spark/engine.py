@@ -71,7 +71,7 @@ class Engine:
 
     def kill(self) -> None:
         """The driver process is gone. Its leases are deleted, since this process, whose they are, lives on."""
-        if attachment := self.reader._attachment:
+        if attachment := self.reader._planning.attachment:
             attachment._keep_alive.stop()
             for thread in attachment._keep_alive.threads.values():
                 thread.join()

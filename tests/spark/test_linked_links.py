@@ -115,7 +115,7 @@ def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far
     monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
-    assert query.reader._prefetched
+    assert query.reader._planning.prefetched
     start, planned = through_json(query.reader.initialOffset()), query.planned[-1]
     other = copy.deepcopy(planned)
     other["sources"]["far"]["queues"][queue]["last"] = 5
@@ -126,7 +126,7 @@ def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far,
     far.bus.fill(queue, 10)
     monkeypatch.setattr(linked, "FETCH_S", -1.0)
     assert query.step("planned") is None
-    assert query.reader._prefetched == {}
+    assert query.reader._planning.prefetched == {}
     assert ids(gather(query, {"far": 10}), "far") == list(range(1, 11))
 
 

@@ -190,7 +190,7 @@ def test_a_queue_that_another_reader_created_is_found_before_a_reader_is_asked_a
     base = fresh("p")
     query = pair({"subscribePattern": f"{base}-."}, {"subscribe": f"{base}-0"})
     query.step(crash=True)
-    found = query.sides[0].reader._names._discovery
+    found = query.sides[0].reader._planning.names._discovery
     assert found is not None
     wait_until(lambda: found._found.queues, PATIENCE_S)
     query.step()

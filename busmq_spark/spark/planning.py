@@ -1,0 +1,151 @@
+"""What the reader knows on the driver: the queues it holds, what it planned last, what it has acknowledged. It decides where each batch ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from busmq_spark.core import offsets
+from busmq_spark.core.flow import run_sync
+from busmq_spark.core.idle import EmptyBatches
+from busmq_spark.core.planner import HeldQueues, Planner
+from busmq_spark.core.position import Position
+from busmq_spark.core.sources import split
+from busmq_spark.core.tasks import ranges, tasks
+from busmq_spark.options import ReadOptions
+from busmq_spark.spark import compat
+from busmq_spark.spark.acks import Acks
+from busmq_spark.spark.attach import Attachment, mention_changes
+from busmq_spark.spark.partition import Partition
+from busmq_spark.spark.planner_io import PlannerIO
+from busmq_spark.spark.polling import Polling
+from busmq_spark.spark.queue_names import QueueNames
+from busmq_spark.spark.stores import planning_store, push_notifiers
+from busmq_spark.store.linked import within
+from busmq_spark.store.protocol import Rows
+
+
+class QueryPlanning:
+    """The batches of one query, one after the other. The first call that asks Redis opens connections and threads."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.names = QueueNames(options)
+        self.attachment: Attachment | None = None
+        self.prefetched: Mapping[str, Sequence[Rows]] = {}
+        self._options = options
+        self._offsets = offsets.Memory()
+        self._planner = Planner(options)
+        self._idle = EmptyBatches()
+        self._acks = Acks(options)
+        self._polling: Polling | None = None
+        self._planned: dict[str, Any] | None = None
+        self._put_off = False  # it is too early for acks
+        self._blind = False  # there may be a checkpoint that Spark has not shown
+        self._compared = False  # the queues of the checkpoint with those of the options
+
+    def seal(self) -> None:
+        """Trigger.AvailableNow: what comes from now on is not read."""
+        self._planner.seal()
+
+    def latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
+        """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
+        self._blind = start is None and self._planned is None
+        at = start or self._planned or offsets.INITIAL
+        self._compared |= at == offsets.INITIAL and not self._blind
+        begin, sources = self._offsets.decode(at), offsets.sources_of(at)
+        attachment = self._attach(begin, sources)
+        self._put_off = not self._acks.from_start(start, begin, attachment)
+        held = attachment.held(sources)
+        if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, attachment):
+            return self._nothing_new(at, begin, attachment)
+        unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self._planner.sealed)
+        answers = PlannerIO(attachment, strict=self._options.fail_on_data_loss)
+        positions = run_sync(self._planner.plan(begin, held, unlimited=unlimited), answers)
+        self.prefetched = answers.prefetched
+        if self._blind and attachment.store.unavailable:
+            self._acks = Acks(self._options)  # this is tried again within the same call of Spark
+            return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
+        planned = self._offsets.encode(positions, self._links(sources, attachment))
+        if at != offsets.INITIAL and offsets.alike(planned, at):
+            return self._nothing_new(at, begin, attachment)
+        self._planned = planned
+        self._idle.end()
+        return planned
+
+    def report(self) -> dict[str, Any] | None:
+        """What ``reportLatestOffset`` says."""
+        if not self._planner.states or self.attachment is None:
+            return None
+        away = self.attachment.store.unavailable
+        report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self._planner.states.items()}, away)
+        for link in away:
+            report["sources"][link]["away"] = True
+        return report
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Partition]:
+        """The tasks of a batch, planned here or before a restart."""
+        begin, goal = self._offsets.decode(start), self._offsets.decode(end)
+        self.names.check_sources(goal)
+        sources = offsets.sources_of(start)
+        done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
+        attachment = self._attach({**begin, **goal}, sources, done)
+        self._acks.read(start, end, attachment, planned_here=end == self._planned)
+        if self._blind:
+            attachment.compare([queue for queue in begin if self.names.includes(queue)], begin)
+        # Where the checkpoint was not known when this was planned; else it was checked then.
+        attachment.check_entries({queue: p for queue, p in goal.items() if queue not in begin and split(queue)[0] not in sources})
+        prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
+        self._planned, self._blind = end, False
+        cut = tasks(ranges(done, goal, attachment.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
+        return [Partition(part, {r: rows for r in part if (rows := within(prefetched.get(r.queue, ()), r))}, goal) for part in cut]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Acknowledge a batch that is in the commit log."""
+        done = self._offsets.decode(end)
+        self._acks.commit(end, done, self._attach(done, {"", *self._options.sources}))
+
+    def stop(self) -> None:
+        """End threads and connections."""
+        self.names.stop()
+        if self.attachment:
+            self.attachment.stop()
+
+    def _links(self, sources: frozenset[str], attachment: Attachment) -> set[str]:
+        """The links whose queues are known: a link is in an offset from then on."""
+        entering = {split(queue)[0] for queue in self._planner.unknown_last_ids}
+        return {*sources & {*self._options.sources}, *attachment.store.listed, *self.names.listed, *entering} - {""}
+
+    def _news(self, begin: Mapping[str, Position], held: HeldQueues, attachment: Attachment) -> bool:
+        """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
+        assert self._polling is not None
+        if self._planner.behind(begin, held, attachment.store.unavailable):
+            return True
+        if not self._polling.due():
+            return False
+        pushed = run_sync(self._planner.pushed(held), PlannerIO(attachment, strict=True))
+        self._polling.asked()
+        return pushed
+
+    def _nothing_new(self, at: dict[str, Any], begin: Mapping[str, Position], attachment: Attachment) -> dict[str, Any]:
+        """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit."""
+        waiting = self._acks.waiting(begin, attachment)
+        self._planned = self._idle.next(at, time.monotonic(), early=self._put_off, available_now=self._planner.sealed) if waiting else at
+        return self._planned
+
+    def _attach(self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})) -> Attachment:
+        """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""
+        if self.attachment is None:
+            self._polling = Polling(self._options)
+            store = planning_store(self._options)
+            self.attachment = Attachment(self._options, store, push_notifiers(self._options, store, self._polling.notified))
+        attachment = self.attachment
+        attachment.raise_if_taken()
+        if known and not self._compared:
+            mention_changes({queue: self.names.includes(queue) for queue in known}, self.names.named)
+        self._compared |= bool(known)
+        # What comes after the start of Trigger.AvailableNow is not available now.
+        names = self.names.to_acquire(known, attachment.queues, attachment.store, new_ones=not self._planner.sealed)
+        attachment.acquire(names, known, sources, done=done, blind=self._blind)
+        return attachment
