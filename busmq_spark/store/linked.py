@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TypeVar
+from operator import methodcaller
+from typing import Any, TypeVar
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import Attached
+from busmq_spark.core.position import Range
 from busmq_spark.core.sources import by_source, spell, split
-from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.protocol import Creation, LossEvidence, ReadStore, Rows, Site
+from busmq_spark.store.passed_on import AsksEach, only
+from busmq_spark.store.protocol import LossEvidence, ReadStore, Rows, Site
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 
@@ -28,7 +28,7 @@ FETCH_S = BUDGET_S / 2
 """What a slow link has not brought by then is left to the tasks: it is there, only slow."""
 
 
-class LinkedStore:
+class LinkedStore(AsksEach):
     """``callers`` by source, '' for Redis itself."""
 
     def __init__(self, callers: Mapping[str, SourceCaller]) -> None:
@@ -54,7 +54,7 @@ class LinkedStore:
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         """A link's queues are located where they are read: planning may not wait for it."""
         own = [queue for queue in queues if not split(queue)[0]]
-        return {**dict.fromkeys(queues, 0), **(self._each(own, lambda store, part: store.locate(part)) if own else {})}
+        return {**dict.fromkeys(queues, 0), **(self.ask_each("locate", own) if own else {})}
 
     def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
         """A link is one site, whatever is behind it."""
@@ -76,38 +76,10 @@ class LinkedStore:
             found += [spell(source, queue) for queue in queues]
         return found
 
-    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
-        return self._each(queues, lambda store, part: store.attach(part, creation))
-
-    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
-        return self._each_of(wanted, lambda store, part: store.states(part))
-
-    def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
-        return self._each_of(ids, lambda store, part: store.marks(part))
-
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         """None for a queue that cannot be asked for now."""
-        found = self._each(queues, lambda store, part: dict(zip(part, store.counters(part), strict=True)))
+        found = self._spelt({source: _bound(_counters, own) for source, own in by_source(queues).items()})
         return [found.get(queue) for queue in queues]
-
-    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
-        return self._each_of(positions, lambda store, part: store.ack(part, subscription))
-
-    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
-        return self._each_of(starts, lambda store, part: store.subscribe(part, subscription))
-
-    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-        return self._each(queues, lambda store, part: store.subscriptions(part))
-
-    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
-        wanted = {queue: dead.get(queue, "") for queue in queues}
-        return self._each_of(wanted, lambda store, part: store.lease(list(part), subscription, token, part))
-
-    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
-        return self._each(queues, lambda store, part: store.holders(part, subscription))
-
-    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
-        return self._each(queues, lambda store, part: store.keep_alive(part, subscription, token))
 
     def traces(self, queue: str) -> LossEvidence:
         """Of a source that became unreachable meanwhile: none."""
@@ -153,22 +125,17 @@ class LinkedStore:
             except BusError as error:
                 caller.wait_or_raise(error)
 
+    def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+        """Each source is asked about its own queues."""
+        asked = {source: [only(own, argument, source) for argument in (queues, *rest)] for source, own in by_source(queues).items()}
+        return self._spelt({source: methodcaller(name, *arguments) for source, arguments in asked.items()})
+
     def close(self) -> None:
         for caller in self._callers.values():
             caller.close()
 
     def _one(self, source: str, ask: Callable[[ReadStore], T], absent: T) -> T:
         return self._answers({source: ask}).get(source, absent)
-
-    def _each(self, queues: Sequence[str], ask: Callable[[ReadStore, list[str]], Mapping[str, T]]) -> dict[str, T]:
-        return self._spelt({source: _bound(ask, part) for source, part in by_source(queues).items()})
-
-    def _each_of(self, given: Mapping[str, V], ask: Callable[[ReadStore, dict[str, V]], Mapping[str, T]]) -> dict[str, T]:
-        parts: dict[str, dict[str, V]] = {}
-        for name, value in given.items():
-            source, queue = split(name)
-            parts.setdefault(source, {})[queue] = value
-        return self._spelt({source: _bound(ask, part) for source, part in parts.items()})
 
     def _spelt(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
         return {spell(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}
@@ -230,6 +197,10 @@ def _behind(parts: list[Range], rows: Rows) -> list[Range]:
     at = next(at for at, part in enumerate(parts) if part.queue == rows.queue and part.first <= rows.first <= part.last)
     need = rows.first + len(rows.values)
     return [replace(parts[at], first=need), *parts[at + 1 :]] if need <= parts[at].last else parts[at + 1 :]
+
+
+def _counters(store: ReadStore, queues: list[str]) -> dict[str, object]:
+    return dict(zip(queues, store.counters(queues), strict=True))
 
 
 def _bound(ask: Callable[[ReadStore, V], T], part: V) -> Callable[[ReadStore], T]:

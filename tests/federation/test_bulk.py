@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from contextlib import suppress
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error, encode_error
+from busmq_spark.federation.bulk.calls import OPERATIONS, By, Hello, decode_error, encode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
-from busmq_spark.store.protocol import Creation, LossEvidence
+from busmq_spark.federation.bulk.server import _Session
+from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.work import Work
+from busmq_spark.store.linked import LinkedStore
+from busmq_spark.store.protocol import Creation, LossEvidence, ReadStore, WriteStore
+from busmq_spark.store.redis_store import RedisStore
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -248,6 +254,31 @@ def bulk_compressed(batch: Any) -> bytes:
 def test_every_operation_is_tried_here() -> None:
     assert ARGUMENTS.keys() == OPERATIONS.keys()
     assert RESULTS.keys() <= OPERATIONS.keys()
+
+
+SERVERS = {By.STORE: (RedisStore, "{}"), By.WORK: (Work, "{}"), By.SESSION: (_Session, "_{}"), By.BESIDE: (_Session, "_{}")}
+"""Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
+PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
+LOCAL = {"keys", "locate", "appender", "commit_many", "truncate", "close"}
+"""What the client answers itself, or with other operations."""
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_that_is_declared_is_served(name: str) -> None:
+    operation = OPERATIONS[name]
+    served, spelling = SERVERS[operation.by]
+    given = [None, *([1] if operation.by is By.BESIDE else []), *ARGUMENTS[name], *([[b""]] if operation.values else [])]
+    signature(getattr(served, spelling.format(name))).bind(*given)  # raises TypeError where it takes others
+
+
+def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
+    assert {*OPERATIONS} >= PROTOCOL - LOCAL
+    assert {*OPERATIONS} - PROTOCOL == {"hello", "listen", "wait", "stage", "push", "ends", "trim"}
+    for name in PROTOCOL:
+        wanted = getattr(ReadStore if hasattr(ReadStore, name) else WriteStore, name)
+        assert [*signature(getattr(FederatedStore, name)).parameters] == [*signature(wanted).parameters]
+        if hasattr(ReadStore, name):
+            assert [*signature(getattr(LinkedStore, name)).parameters] == [*signature(wanted).parameters]
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

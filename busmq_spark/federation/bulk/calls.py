@@ -1,4 +1,4 @@
-"""What can be asked over ``busmq.bulk.v1``: one table of operations, and how their arguments, results and errors look in JSON.
+"""What can be asked over ``busmq.bulk.v1``: one table of operations, who serves each, and how their arguments, results and errors look in JSON.
 
 Values are lists in the order of their fields. Decoding checks every type; nothing from the wire picks a class, a method or a key by name other
 than through the tables here.
@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -155,6 +156,15 @@ class Hello:
     message_bytes: int
 
 
+class By(Enum):
+    """Who serves an operation, with a method of its name."""
+
+    STORE = "the store, as it is"
+    WORK = "bulk/work.py, which checks and spells what a peer may name"
+    SESSION = "the connection (bulk/server.py), in its turn"
+    BESIDE = "the connection, beside the other calls since it may take for ever; of a read, as many rows as the peer gives credit for"
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One thing to ask. ``needs`` says what must be granted, from the arguments: on every queue, sink and subscription among them."""
@@ -162,6 +172,11 @@ class Operation:
     arguments: Shape
     result: Shape
     needs: Callable[..., Iterable[Right]]
+    by: By
+    subscription: bool = False
+    """Whether the second argument names one."""
+    values: bool = False
+    """Whether values come behind the arguments."""
 
     def decode_arguments(self, head: Any) -> tuple[Any, ...]:
         """The arguments, checked. Raises WireError."""
@@ -236,35 +251,35 @@ def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
 
 SINK = (TEXT, WHOLE)
 OPERATIONS: dict[str, Operation] = {
-    "hello": Operation(several(WHOLE, TEXT), record(Hello, WHOLE, FLAG, WHOLE), some_queue(VERBS)),
-    "discover": Operation(several(), NAMES, some_queue(BROWSE)),
-    "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), each_queue(VERBS)),
-    "states": Operation(several(mapped(WHOLE)), mapped(STATE), each_queue(BROWSE)),
-    "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), each_queue(BROWSE)),
-    "counters": Operation(several(NAMES), listed(maybe(RAW)), each_queue(BROWSE)),
-    "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), _subscription),
-    "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), _subscription),
-    "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), each_queue(CONSUME)),
-    "lease": Operation(several(NAMES, TEXT, TEXT, mapped(TEXT)), mapped(TEXT), _subscription),
-    "holders": Operation(several(NAMES, TEXT), mapped(TEXT), each_queue(CONSUME)),
-    "keep_alive": Operation(several(NAMES, TEXT, TEXT), mapped(WHOLE), _keep_alive),
-    "traces": Operation(several(TEXT), TRACES, each_queue(BROWSE)),
-    "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), each_queue(BROWSE)),
-    "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, each_queue(BROWSE)),
-    "read_many": Operation(several(listed(RANGE), FLAG, WHOLE), NOTHING, each_queue(BROWSE)),
-    "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE)),
-    "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE)),
-    "begin": Operation(several(TEXT, TEXT, NAMES), RUN, _begin),
-    "renew": Operation(several(RUN), NOTHING, lambda run: _sink(run.sink)),
-    "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage),
-    "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH)),
-    "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink),
-    "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit),
-    "recorded": Operation(several(*SINK), listed(STAGED), _sink),
-    "discard": Operation(several(listed(STAGED)), NOTHING, _staged),
-    "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, _sink),
-    "ends": Operation(several(NAMES), mapped(WHOLE), each_queue(ADMIN)),
-    "trim": Operation(several(mapped(WHOLE)), NOTHING, each_queue(ADMIN)),
+    "hello": Operation(several(WHOLE, TEXT), record(Hello, WHOLE, FLAG, WHOLE), some_queue(VERBS), By.SESSION),
+    "discover": Operation(several(), NAMES, some_queue(BROWSE), By.WORK),
+    "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), each_queue(VERBS), By.WORK),
+    "states": Operation(several(mapped(WHOLE)), mapped(STATE), each_queue(BROWSE), By.STORE),
+    "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), each_queue(BROWSE), By.STORE),
+    "counters": Operation(several(NAMES), listed(maybe(RAW)), each_queue(BROWSE), By.STORE),
+    "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), _subscription, By.WORK, subscription=True),
+    "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), _subscription, By.WORK, subscription=True),
+    "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), each_queue(CONSUME), By.STORE),
+    "lease": Operation(several(NAMES, TEXT, TEXT, mapped(TEXT)), mapped(TEXT), _subscription, By.WORK, subscription=True),
+    "holders": Operation(several(NAMES, TEXT), mapped(TEXT), each_queue(CONSUME), By.WORK, subscription=True),
+    "keep_alive": Operation(several(NAMES, TEXT, TEXT), mapped(WHOLE), _keep_alive, By.WORK, subscription=True),
+    "traces": Operation(several(TEXT), TRACES, each_queue(BROWSE), By.STORE),
+    "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), each_queue(BROWSE), By.STORE),
+    "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, each_queue(BROWSE), By.BESIDE),
+    "read_many": Operation(several(listed(RANGE), FLAG, WHOLE), NOTHING, each_queue(BROWSE), By.BESIDE),
+    "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE), By.SESSION),
+    "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE), By.BESIDE),
+    "begin": Operation(several(TEXT, TEXT, NAMES), RUN, _begin, By.WORK),
+    "renew": Operation(several(RUN), NOTHING, lambda run: _sink(run.sink), By.WORK),
+    "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage, By.WORK, values=True),
+    "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH), By.STORE, values=True),
+    "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink, By.WORK),
+    "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit, By.WORK),
+    "recorded": Operation(several(*SINK), listed(STAGED), _sink, By.WORK),
+    "discard": Operation(several(listed(STAGED)), NOTHING, _staged, By.WORK),
+    "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, _sink, By.WORK),
+    "ends": Operation(several(NAMES), mapped(WHOLE), each_queue(ADMIN), By.STORE),
+    "trim": Operation(several(mapped(WHOLE)), NOTHING, each_queue(ADMIN), By.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +25,7 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.answers import Counts, put, refusal
 from busmq_spark.federation.bulk.bodies import MOST_RANGES, Bodies
-from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, Operation
+from busmq_spark.federation.bulk.calls import OPERATIONS, By, Hello, Operation
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
 from busmq_spark.federation.bulk.store_executor import Clients, Places, Pool, Reading, StoreExecutor, Stores
@@ -49,8 +49,7 @@ SMALL_HEAD = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
 LARGE = 4
 """Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
-BESIDE = ("read", "read_many", "wait")
-"""Calls that may take for ever: they are worked off beside the others."""
+BESIDE = tuple(name for name, operation in OPERATIONS.items() if operation.by is By.BESIDE)
 MAX_CLIENT = 64
 log = logging.getLogger("busmq_spark")
 
@@ -199,7 +198,7 @@ class _Session:
             frame = frames.decode(message)
             match frame.kind:
                 case Kind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in BESIDE:
-                    await self._answer(frame, self._begin_wait if frame.head["op"] == "wait" else self._begin_read)
+                    await self._answer(frame)
                 case Kind.CALL:
                     await self._call(bytes(message))  # type: ignore[arg-type]  # texts were refused
                 case Kind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
@@ -230,23 +229,23 @@ class _Session:
             if frames.head_bytes(message) > SMALL_HEAD:
                 async with self._server.large:  # the other peers' loop is this one, and they share its memory
                     frame = await asyncio.to_thread(frames.decode, message)
-                    await self._answer(frame, self._do, large=True)
+                    await self._answer(frame, large=True)
             else:
-                await self._answer(frames.decode(message), self._do)
+                await self._answer(frames.decode(message))
             frame = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
             self._pending -= 1
             self._pending_bytes -= len(message)
             self._budget.add(-len(message))
             self._room.set()
 
-    async def _answer(self, frame: Frame, handler: Callable[[Frame, str, Operation, tuple[Any, ...]], Any], *, large: bool = False) -> None:
-        """Check the call and hand it over; what goes wrong on purpose is the answer."""
+    async def _answer(self, frame: Frame, *, large: bool = False) -> None:
+        """Check the call and work it off, or begin to; what goes wrong on purpose is the answer."""
         try:
             if frame.kind is not Kind.CALL:
                 raise frames.wrong(f"a large frame {frame.kind.name}", "a CALL")
             name, operation, arguments = await asyncio.to_thread(self._checked, frame) if large else self._checked(frame)
             self._server.counts.calls.add(operation=name)
-            await handler(frame, name, operation, arguments)
+            await self._do(frame, name, operation, arguments)
         except ConnectionClosed:
             raise
         except BusError as error:
@@ -267,67 +266,66 @@ class _Session:
         if self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
         arguments = operation.decode_arguments(head["args"])
-        check(self._identity, name, operation, arguments)
+        check(self._identity, operation, arguments)
         return name, operation, arguments
 
     async def _do(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
-        if name == "hello":
-            await self._greet(arguments[1])
-            result: Any = Hello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
-        elif name == "listen":
-            self._server.listen()
-            await self._push_subscriptions.listen(arguments[0])
-            result = None
+        if operation.by is By.BESIDE:
+            getattr(self, f"_{name}")(frame.id, *arguments)
+        elif operation.by is By.SESSION:
+            result = await getattr(self, f"_{name}")(*arguments)
+            await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
         else:
             async with self._budget.discovering if name == "discover" else nullcontext():
                 reply = await self._executor.run(self._reply, frame, name, operation, arguments)
             await put(self._socket, reply, self._limits.send_s)
-            return
-        await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
 
     def _reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
         return Frame(Kind.REPLY, frame.id, operation.result.encode(self._executor.work.do(name, arguments, frame.body))).encode()
 
-    async def _greet(self, name: str) -> None:
+    async def _hello(self, _: int, name: str) -> Hello:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
         if len(name) > MAX_CLIENT:
             raise frames.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
         if name and self._client is None:
             self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._executor, self._socket.transport.abort)
+        return Hello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
+
+    async def _listen(self, queues: tuple[str, ...]) -> None:
+        self._server.listen()
+        await self._push_subscriptions.listen(queues)
 
     # -- beside ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _begin_wait(self, frame: Frame, _: str, __: Operation, arguments: tuple[Any, ...]) -> None:
+    def _wait(self, id: int, timeout_ms: int) -> None:
         if self._waits:
             raise frames.wrong("a second wait", "one at a time")
-        self._beside(self._waits, self._wait(frame.id, min(max(0.0, arguments[0] / 1000), LONGEST_WAIT_S)))
+        task = asyncio.create_task(self._waited(id, min(max(0.0, timeout_ms / 1000), LONGEST_WAIT_S)), name="bulk: beside")
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
 
-    async def _wait(self, id: int, timeout_s: float) -> None:
+    async def _waited(self, id: int, timeout_s: float) -> None:
         notified = await self._push_subscriptions.wait(timeout_s)
         self._waits.clear()
         await self._send(Frame(Kind.REPLY, id, notified))
 
-    def _beside(self, tasks: set[asyncio.Task[None]], work: Any) -> None:
-        task = asyncio.create_task(work, name="bulk: beside")
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
     # -- range reads ----------------------------------------------------------------------------------------------------------------------
 
-    async def _begin_read(self, frame: Frame, name: str, _: Operation, arguments: tuple[Any, ...]) -> None:
-        asked, strict, credit = arguments
-        parts = asked if name == "read_many" else (asked,)
+    def _read(self, id: int, part: Range, strict: bool, credit: int) -> None:
+        self._read_many(id, (part,), strict, credit, many=False)
+
+    def _read_many(self, id: int, parts: Sequence[Range], strict: bool, credit: int, *, many: bool = True) -> None:
         if not 0 < len(parts) <= MOST_RANGES:
             raise frames.wrong(f"{len(parts)} ranges", f"1 to {MOST_RANGES}")
-        if len(self._reads) >= READS or frame.id in self._reads:
+        if len(self._reads) >= READS or id in self._reads:
             raise frames.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
-        reading = self._reads[frame.id] = Reading(credit)
-        reading.task = asyncio.create_task(self._read(frame.id, reading, parts, strict, many=name != "read"), name="bulk: read")
-        reading.task.add_done_callback(lambda _: self._read_ended(frame.id, reading))  # also when cancelled before its first step
+        reading = self._reads[id] = Reading(credit)
+        reading.task = asyncio.create_task(self._send_rows(id, reading, parts, strict, many=many), name="bulk: read")
+        reading.task.add_done_callback(lambda _: self._read_ended(id, reading))  # also when cancelled before its first step
 
-    async def _read(self, id: int, reading: Reading, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
+    async def _send_rows(self, id: int, reading: Reading, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
         executor, well = self._server.executor(self._identity), False
         try:
             parts = await executor.run(self._server.places.find, executor.work.store, parts)

@@ -14,21 +14,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import Attached
+from busmq_spark.core.position import Range
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, by_queue, digest, encode_runs, total
 from busmq_spark.core.staging import Run
-from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.bodies import MOST_RANGES
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.protocol import Creation, FullPolicy, LossEvidence, Rows
+from busmq_spark.store.passed_on import AsksEach, Method, P, T, only, passed_on
+from busmq_spark.store.protocol import FullPolicy, ReadStore, Rows, WriteStore
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -42,11 +41,15 @@ _RANGES_BYTES, _RANGE_BYTES = 56 * 1024, 100
 """Names of ranges in one call, and what a range has beside its name at most: life, ids, server."""
 WAIT_MS = 2_000
 """How long one ``wait`` of a push notifier stays open; new queues are listened to after as long at most."""
-T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
 
-class FederatedStore:
+def _call(method: Method[P, T]) -> Method[P, T]:
+    """The operation of this name, in one call."""
+    return passed_on(method, lambda store, *asked: store._link.call(*asked))
+
+
+class FederatedStore(AsksEach):
     """Reads and writes of named queues through a federation server. Satisfies ReadStore and WriteStore."""
 
     def __init__(self, address: FederationAddress) -> None:
@@ -68,43 +71,11 @@ class FederatedStore:
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:  # noqa: ARG002  # it is there that keys are walked
         return [queue for queue in self._link.call("discover") if accept(queue)]
 
-    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
-        return self._about(queues, "attach", queues, creation)
-
-    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
-        return self._about(wanted, "states", wanted)
-
-    def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
-        return self._about(ids, "marks", ids)
-
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         return [counter for some in _cut(queues) for counter in self._link.call("counters", some)]
 
-    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
-        return self._about(positions, "ack", positions, subscription)
-
-    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
-        return self._about(starts, "subscribe", starts, subscription)
-
-    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-        return self._about(queues, "subscriptions", queues)
-
-    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
-        return self._about(queues, "lease", queues, subscription, token, dead)
-
-    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
-        return self._about(queues, "holders", queues, subscription)
-
-    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
-        return self._about(queues, "keep_alive", queues, subscription, token)
-
-    def traces(self, queue: str) -> LossEvidence:
-        found: LossEvidence = self._link.call("traces", queue)
-        return found
-
-    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
-        reached, used = self._link.call("bytes_until", queue, first, last, budget)
-        return reached, used
+    traces = _call(ReadStore.traces)
+    bytes_until = _call(ReadStore.bytes_until)
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
         return self._link.read([part], fail_on_data_loss)
@@ -120,32 +91,20 @@ class FederatedStore:
         first, *_ = [self._link.call("begin", sink, run, some) for some in _cut(queues)]
         return cast(Run, first)
 
-    def renew(self, run: Run) -> None:
-        self._link.call("renew", run)
-
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", epoch: int = 0) -> tuple[Staged, ...]:
-        held: tuple[Staged, ...] = self._link.call("record", sink, batch, staged, query, span, epoch)
-        return held
-
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
-        full: Full | None = self._link.call("commit", queue, sink, batch, staged)
-        return full
+    renew = _call(WriteStore.renew)
+    record = _call(WriteStore.record)
+    recorded = _call(WriteStore.recorded)
+    commit = _call(WriteStore.commit)
+    forget = _call(WriteStore.forget)
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
         asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
         return dict(zip([queue for queue, *_ in asked], self._link.calls("commit", asked, (QueueMissing,)), strict=True))
 
-    def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
-        held: tuple[Staged, ...] = self._link.call("recorded", sink, batch)
-        return held
-
     def discard(self, staged: Sequence[Staged]) -> None:
         for some in _cut(staged):
             self._link.call("discard", some)
-
-    def forget(self, sink: str, staged: Sequence[Staged]) -> None:
-        self._link.call("forget", sink, staged)
 
     def truncate(self, queues: Sequence[str]) -> None:
         if queues:
@@ -158,9 +117,9 @@ class FederatedStore:
     def close(self) -> None:
         self._link.drop()
 
-    def _about(self, queues: Sequence[str] | Mapping[str, Any], name: str, *arguments: Any) -> dict[str, Any]:
-        """Answers under the names of the queues, with as many queues in a call as fit; without queues the server is not called."""
-        asked = [[_only(some, argument) for argument in arguments] for some in _cut(list(queues))]
+    def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+        """As many queues in a call as fit; without queues the server is not called."""
+        asked = [[only(some, argument) for argument in (queues, *rest)] for some in _cut(list(queues))]
         found: dict[str, Any] = {}
         for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.calls(name, asked):
             found.update(answer)
@@ -185,13 +144,6 @@ def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
         size += more
     if some:
         yield some
-
-
-def _only(queues: Sequence[str], argument: Any) -> Any:
-    """What an argument says of these queues; one that is not by queue as it is."""
-    if isinstance(argument, Mapping):
-        return {queue: argument[queue] for queue in queues if queue in argument}
-    return argument if isinstance(argument, str | Creation) else queues
 
 
 class _Piece:

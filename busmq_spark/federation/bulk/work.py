@@ -22,7 +22,7 @@ from busmq_spark.core.sink import ATTEMPT, Full, Staged
 from busmq_spark.core.staging import Run
 from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
-from busmq_spark.federation.bulk.calls import Operation
+from busmq_spark.federation.bulk.calls import OPERATIONS, By, Operation
 from busmq_spark.federation.bulk.frames import unpack_values, wrong
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.store.protocol import Creation
@@ -45,11 +45,12 @@ class Work:
 
     def do(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
         """The result of a call whose rights were checked by :func:`check`."""
-        if name in ("stage", "push"):
-            return self._append(name, arguments, unpack_values(body))
-        if len(body):
+        operation = OPERATIONS[name]
+        if operation.values:
+            arguments = (*arguments, unpack_values(body))
+        elif len(body):
             raise wrong(f"a body of {len(body)} bytes behind {name}", "none")
-        method: Callable[..., Any] = getattr(self.store if name in PLAIN else self, name)
+        method: Callable[..., Any] = getattr(self.store if operation.by is By.STORE else self, name)
         return method(*arguments)
 
     def discover(self) -> list[str]:
@@ -122,10 +123,8 @@ class Work:
 
     # -- sinks ----------------------------------------------------------------------------------------------------------------------------
 
-    def _append(self, name: str, arguments: Sequence[Any], values: Sequence[bytes]) -> tuple[int, int]:
-        if name == "push":
-            return self.store.push(arguments[0], values)
-        queue, key, before, run = arguments
+    def stage(self, queue: str, key: str, before: int, run: Run, values: Sequence[bytes]) -> tuple[int, int]:
+        """As the store's ``stage_at``, for the peer's own sink if it is one that can be named."""
         if before < 0:
             raise wrong(f"place {before}", "one from 0")
         self._check_key(queue, key)
@@ -206,16 +205,11 @@ class Work:
             raise wrong("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
 
 
-PLAIN = ("states", "marks", "counters", "subscriptions", "traces", "bytes_until", "ends", "trim")
-"""Operations that are the store's own methods, as they are. No other name reaches the store."""
-_SUBSCRIPTION_AT = {"ack": 1, "subscribe": 1, "lease": 1, "holders": 1, "keep_alive": 1}
-
-
-def check(identity: Identity, name: str, operation: Operation, arguments: Sequence[Any]) -> None:
+def check(identity: Identity, operation: Operation, arguments: Sequence[Any]) -> None:
     """Raises FederationRefused, or WireError for names that are none."""
     rights = list(operation.needs(*arguments))
     if any(not right.name for right in rights if right.name is not None):
         raise wrong("an empty name of a queue or sink", "a name")
     identity.require(rights)
-    if name in _SUBSCRIPTION_AT and not is_subscription(arguments[_SUBSCRIPTION_AT[name]]):
+    if operation.subscription and not is_subscription(arguments[1]):
         raise wrong("a subscription whose name would be that of another key", "letters, digits and the like")
