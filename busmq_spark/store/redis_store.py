@@ -25,15 +25,14 @@ from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, S
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.address import Address, address
-from busmq_spark.redis_io.cluster_range import range_link
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
+from busmq_spark.redis_io.range_link import range_link
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
-from busmq_spark.store.redis_range import RangeLinks, read_range
-from busmq_spark.store.redis_short import read_ranges
+from busmq_spark.store.redis_range import RangeLinks, read_range, read_ranges
 
 T = TypeVar("T")
 MOST_PLACES = 100_000

@@ -19,7 +19,7 @@ from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.sink import Staged, encode_runs
 from busmq_spark.core.state import QUEUES_PER_CALL, Ack
 from busmq_spark.embedded import RedisServer
-from busmq_spark.store import redis_short
+from busmq_spark.store import redis_range
 from tests.conftest import FreshKeys, link_to
 from tests.support import PATIENCE_S
 
@@ -233,7 +233,7 @@ def test_staging_and_committing(own: Watched, fresh_keys: FreshKeys, maxsize: in
 @pytest.mark.parametrize("before", [0, 200_000])
 def test_reading_short_ranges(own: Watched, filled: Callable[[int], QueueKeys], before: int) -> None:
     keys = filled(before + 250)
-    bounded(own, ranges.shorts([(keys, before + 1, before + 250)] * 64, redis_short.SHORT_BYTES))
+    bounded(own, ranges.shorts([(keys, before + 1, before + 250)] * 64, redis_range.SHORT_BYTES))
 
 
 def test_planning_acking_and_keeping_alive_as_many_queues_as_one_call_takes(own: Watched, filled: Callable[[int], QueueKeys]) -> None:

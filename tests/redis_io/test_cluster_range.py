@@ -13,7 +13,7 @@ from busmq_spark.embedded import ClusterGroup
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster import Cluster
 from busmq_spark.redis_io.cluster_link import ClusterLink
-from busmq_spark.redis_io.cluster_range import ClusterRangeLink
+from busmq_spark.redis_io.range_link import ClusterRangeLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.moves import Move

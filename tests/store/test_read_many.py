@@ -15,7 +15,7 @@ from busmq_spark.errors import BusError, QueueExpired
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.range_link import RangeLink
-from busmq_spark.store import redis_short
+from busmq_spark.store import redis_range
 from busmq_spark.store.protocol import Creation, FullPolicy, Rows
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -102,8 +102,8 @@ def untouched(store: RedisStore, part: Range) -> None:
 
 
 HARMS = [untouched, untouched, trimmed, holed, emptied, closed, created_again]
-lengths = st.lists(st.sampled_from([0, 1, 100, 30_000, redis_short.SHORT_BYTES + 1]), min_size=1, max_size=6)
-many = st.integers(redis_short.SHORT_ROWS, redis_short.SHORT_ROWS + 1).map(lambda rows: [1] * rows)
+lengths = st.lists(st.sampled_from([0, 1, 100, 30_000, redis_range.SHORT_BYTES + 1]), min_size=1, max_size=6)
+many = st.integers(redis_range.SHORT_ROWS, redis_range.SHORT_ROWS + 1).map(lambda rows: [1] * rows)
 queues = st.lists(st.tuples(st.one_of(lengths, lengths, many), st.sampled_from(HARMS)), min_size=1, max_size=8)
 
 
@@ -111,7 +111,7 @@ queues = st.lists(st.tuples(st.one_of(lengths, lengths, many), st.sampled_from(H
 @given(queues, st.booleans())
 @example([([1, 1], untouched), ([1, 1, 1], closed), ([1], untouched)], False)
 @example([([1, 1], untouched), ([1, 1, 1], created_again), ([1], untouched)], True)
-@example([([1], untouched), ([0, redis_short.SHORT_BYTES + 1, 1], untouched), ([1] * 251, untouched), ([2], untouched)], True)
+@example([([1], untouched), ([0, redis_range.SHORT_BYTES + 1, 1], untouched), ([1] * 251, untouched), ([2], untouched)], True)
 def test_the_rows_and_the_error_are_those_of_one_range_after_the_other(
     store: RedisStore, fill: Fill, wanted: list[tuple[list[int], Any]], strict: bool
 ) -> None:
@@ -157,7 +157,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
 def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fill, asked: list[str]) -> None:
-    parts = [fill([b"value"] * 10) for _ in range(3 * redis_short.MOST_RANGES)]
+    parts = [fill([b"value"] * 10) for _ in range(3 * redis_range.MOST_SHORTS)]
     asked.clear()
     assert sum(len(piece.values) for piece in store.read_many(parts, True)) == 10 * len(parts)
     assert asked == ["step"] * 3
@@ -165,7 +165,7 @@ def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fi
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
 def test_one_round_trip_brings_so_many_rows_and_not_more(store: RedisStore, fill: Fill, asked: list[str]) -> None:
-    parts = [fill([b"v"] * redis_short.SHORT_ROWS) for _ in range(20)]
+    parts = [fill([b"v"] * redis_range.SHORT_ROWS) for _ in range(20)]
     asked.clear()
-    assert sum(len(piece.values) for piece in store.read_many(parts, True)) == 20 * redis_short.SHORT_ROWS
-    assert asked == ["step"] * (20 * redis_short.SHORT_ROWS // redis_short.MOST_ROWS)
+    assert sum(len(piece.values) for piece in store.read_many(parts, True)) == 20 * redis_range.SHORT_ROWS
+    assert asked == ["step"] * (20 * redis_range.SHORT_ROWS // redis_range.MOST_SHORT_ROWS)
