@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from busmq_spark.bus.buffered import Buffered
@@ -22,8 +21,9 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
+from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
-from busmq_spark.redis_io.endpoint import patience, pause
+from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.holder import LEASE_MS, is_dead
 from busmq_spark.redis_io.place import new_token
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
 LEASE_POLL_S = 0.5
-RETRY_S = 1.0
-"""Longest pause between two tries to reach an unreachable server."""
 
 
 class ConsumeKeywords(TypedDict, total=False):
@@ -84,7 +82,8 @@ class Consumption(Buffered):
         self._queue = queue
         self._record = queue.keys.toack if options.reliable else queue.keys.in_flight(new_token())
         self._token = queue.bus.token if options.reliable else ""
-        self._received = self._passed = self._handed = self._failures = 0
+        self._received = self._passed = self._handed = 0
+        self._pauses: Pauses | None = None  # while the server is unreachable
         self.under_way = 0
         """Messages that were handed over and have not arrived yet."""
         self._ttl_s = 0  # the queue's, also once it is detached: an end that failed may be tried again
@@ -202,8 +201,8 @@ class Consumption(Buffered):
         if not self.running:
             await self.begin()
             return
-        if self._failures:
-            await self._nap(min(RETRY_S, 0.02 * 2 ** min(self._failures, 10)))
+        if self._pauses:
+            await self._nap(self._pauses.next_s())
         elif self._empty:
             await self._wake.wait()
         self._wake.clear()
@@ -223,9 +222,9 @@ class Consumption(Buffered):
                 await queue.check_life()
         except LinkLost as error:
             queue.not_touched(error)
-            self._failures += 1
+            self._pauses = self._pauses or Pauses()
             return
-        self._doubt, self._failures = False, 0
+        self._doubt, self._pauses = False, None
         if batch is None:
             await self._regain()
             self._empty = False  # nothing was looked at
@@ -311,14 +310,14 @@ class Consumption(Buffered):
 
     async def _give_back(self) -> None:
         """On the link of the takes, which has no patience of its own."""
-        queue, clock = self._queue, asyncio.get_running_loop().time
-        link, began = queue.bus.servers.takes[queue.server], clock()
-        for attempt in count():
+        queue, retry = self._queue, Retry(asyncio.get_running_loop().time)
+        link = queue.bus.servers.takes[queue.server]
+        while True:
             try:
                 await link.run(flows.give_back(queue.keys, self._record, self._handed, ttl_s=self._ttl_s, token=self._token))
                 return
             except LinkLost as error:
-                await asyncio.sleep(pause(error, attempt, clock() - began, patience(link.endpoint, error)))
+                await asyncio.sleep(retry.pause_s(error, patience(link.endpoint, error)))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 

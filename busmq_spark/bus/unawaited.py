@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.consume import Consumption
     from busmq_spark.core.message import Message
 
-LONGEST_PAUSE_S = 5.0
-
 
 async def next_or_retry(consumption: Consumption, report: Callable[[BusError], None]) -> Message | None:
     """The next message, None at the end. What Redis refuses (out of memory, say) is reported, and asked again after a pause."""
-    pause_s = 0.1
+    pauses = Pauses(0.2, 5.0)
     while True:
         try:
             return await anext(consumption)
@@ -25,5 +24,4 @@ async def next_or_retry(consumption: Consumption, report: Callable[[BusError], N
             return None
         except BusError as error:
             report(error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+            await asyncio.sleep(pauses.next_s())

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from websockets.exceptions import InvalidURI
 from websockets.uri import WebSocketURI, parse_uri
 
+from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.errors import ConfigError
-from busmq_spark.redis_io.endpoint import PATIENCE_S
 
 CONNECT_S = 5.0
 NOT_KNOWN = (

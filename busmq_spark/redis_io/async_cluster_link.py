@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, Flow, Step, T, run_async
+from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster import Cluster
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, pause
+from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
 from busmq_spark.redis_io.slots import Node, SlotMap, key_of, slot
 from busmq_spark.redis_io.translate import translate
 from busmq_spark.redis_io.wire import calls_of, result
@@ -52,9 +52,8 @@ class AsyncClusterLink:
         if not calls:
             return []
         cluster_step = ClusterStep(calls, self.endpoint)
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        for attempt in count():
+        retry = Retry(asyncio.get_running_loop().time)
+        while True:
             try:
                 await self._round(cluster_step, self._map or await self.refresh())
                 cluster_step.check()
@@ -67,9 +66,7 @@ class AsyncClusterLink:
                 await self._tidy(cluster_step)
                 return result(step, cluster_step.replies)
             if problem is not None:
-                given = patience(self.endpoint, problem) if self._patience_s is None else self._patience_s
-                await asyncio.sleep(pause(problem, attempt, clock() - began, given))
-        raise AssertionError("unreachable")
+                await asyncio.sleep(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
 
     async def refresh(self, dead: Iterable[Node] = ()) -> SlotMap:
         """Ask anew which slots are where; tasks that ask at once share one answer. Raises ServerUnreachable when no node does."""

@@ -5,7 +5,6 @@ for each other, in one write per turn of the loop; replies come back in that ord
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, Flow, Step, T, command, run_async
+from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
@@ -52,15 +52,14 @@ class AsyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        began, attempt = time.monotonic(), 0
+        retry = Retry(time.monotonic)
         while True:
             wire = self._wire
             try:
                 if wire is None or not wire.open:
                     wire = await self.connect()
             except _WIRE_ERRORS as error:
-                await self._pause_or_raise(translate(error, self.endpoint), attempt, began, wire)
-                attempt += 1
+                await self._pause_or_raise(translate(error, self.endpoint), retry, wire)
                 continue
             try:
                 replies = await wire.ask(calls)
@@ -71,17 +70,15 @@ class AsyncLink:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                began = began if attempt else time.monotonic()
-                await self._pause_or_raise(lost, attempt, began, wire)
-                attempt += 1
+                retry.unanswered()
+                await self._pause_or_raise(lost, retry, wire)
                 continue
             if failed is None:
                 return result(step, replies)
             refused = translate(failed, self.endpoint)
             if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
                 raise refused from None
-            await self._pause_or_raise(refused, attempt, began, wire)
-            attempt += 1
+            await self._pause_or_raise(refused, retry, wire)
 
     async def connect(self) -> WireProtocol:
         """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other errors of connecting, without patience."""
@@ -116,15 +113,10 @@ class AsyncLink:
         """Close the connection. A later step opens a new one."""
         self.drop()
 
-    async def _pause_or_raise(self, error: BusError, attempt: int, began: float, wire: WireProtocol | None) -> None:
-        pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
-        if not isinstance(error, LinkLost):
-            raise error from None
-        if self.endpoint.moves and wire is self._wire:
+    async def _pause_or_raise(self, error: BusError, retry: Retry, wire: WireProtocol | None) -> None:
+        if isinstance(error, LinkLost) and self.endpoint.moves and wire is self._wire:
             self.drop()  # who is master is asked anew
-        if time.monotonic() + pause_s > began + (patience(self.endpoint, error) if self._patience_s is None else self._patience_s):
-            raise error from None
-        await asyncio.sleep(pause_s)
+        await asyncio.sleep(retry.pause_s(error, patience(self.endpoint, error, self._patience_s)))
 
 
 async def _mended(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:

@@ -7,14 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from itertools import count
 from typing import Any, TypeVar
 
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
+from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.cluster import Cluster
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
-from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, pause, stopped
+from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, stopped
 from busmq_spark.redis_io.link import SyncLink, streamed
 from busmq_spark.redis_io.slots import Node, SlotMap, key_of, slot
 from busmq_spark.redis_io.translate import translate
@@ -48,8 +48,8 @@ class ClusterLink:
         if not calls:
             return []
         cluster_step = ClusterStep(calls, self.endpoint)
-        began = time.monotonic()
-        for attempt in count():
+        retry = Retry(time.monotonic)
+        while True:
             self._check()
             try:
                 self._round(cluster_step, self._map or self.refresh())
@@ -63,9 +63,7 @@ class ClusterLink:
                 self._tidy(cluster_step)
                 return result(step, cluster_step.replies)
             if problem is not None:
-                given = patience(self.endpoint, problem) if self._patience_s is None else self._patience_s
-                self._stopped.wait(pause(problem, attempt, time.monotonic() - began, given))
-        raise AssertionError("unreachable")
+                self._stopped.wait(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
 
     def post(self, call: Call) -> None:
         """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
@@ -156,15 +154,13 @@ class ClusterLink:
 
     def each(self, ask: Callable[[SyncLink], R]) -> list[R]:
         """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
-        began = time.monotonic()
-        for attempt in count():
+        retry = Retry(time.monotonic)
+        while True:
             self._check()
             try:
                 return [ask(link) for link in self.masters]
             except LinkLost as error:
-                given = patience(self.endpoint, error) if self._patience_s is None else self._patience_s
-                self._stopped.wait(pause(error, attempt, time.monotonic() - began, given))
-        raise AssertionError("unreachable")
+                self._stopped.wait(retry.pause_s(error, patience(self.endpoint, error, self._patience_s)))
 
     def _check(self) -> None:
         if self._stopped.is_set():

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from busmq_spark.errors import BusError, LinkLost, StateError
+from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
+from busmq_spark.errors import LinkLost, StateError
 from busmq_spark.redis_io.urls import Server
-
-PATIENCE_S = 8.0
-"""How long a step is retried while no server answers. Refused connections end the call in about 8 s; a last try that hangs adds its own time-out."""
-FAILOVER_PATIENCE_S = 60.0
-"""How long one step is retried while servers answer but none is master: Sentinel and Cluster need up to 35 s for a fail-over by default."""
 
 
 class ServerUnreachable(LinkLost):
@@ -46,9 +41,10 @@ class Endpoint(Protocol):
         ...
 
 
-def patience(endpoint: Endpoint, error: BusError) -> float:
-    """How long a step may be tried in all after this error."""
-    return FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, ServerUnreachable) else PATIENCE_S
+def patience(endpoint: Endpoint, error: Exception, chosen_s: float | None = None) -> float:
+    """How long a step may be tried in all after this error; ``chosen_s`` where its caller says."""
+    given_s = FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, ServerUnreachable) else PATIENCE_S
+    return given_s if chosen_s is None else chosen_s
 
 
 @dataclass(slots=True)
@@ -83,13 +79,3 @@ class AnyOf:
 def stopped() -> StateError:
     """The error of a stopped link; not LinkLost, so that no caller retries."""
     return StateError(event="ask", what="Redis", state="no longer ours to ask", remedy="The peer it was for is gone")
-
-
-def pause(error: BusError, attempt: int, elapsed_s: float, given_s: float) -> float:
-    """Seconds to wait before the next try; raises the error when it is not one to wait for, or the time given is over."""
-    if not isinstance(error, LinkLost):
-        raise error from None
-    pause_s: float = min(1.0, 0.02 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
-    if elapsed_s + pause_s > given_s:
-        raise error from None
-    return pause_s

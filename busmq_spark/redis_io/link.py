@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -12,6 +11,7 @@ import redis
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
+from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint, patience, stopped
@@ -63,12 +63,12 @@ class SyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        began = time.monotonic()
-        for attempt in range(1_000_000):
+        retry = Retry(time.monotonic)
+        while True:
             try:
                 connection = self._ready()
             except _WIRE_ERRORS as error:
-                self._pause_or_raise(translate(error, self.endpoint), attempt, began)
+                self._pause_or_raise(translate(error, self.endpoint), retry)
                 continue
             try:
                 replies = _exchange(connection, calls)
@@ -77,16 +77,15 @@ class SyncLink:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                began = began if attempt else time.monotonic()  # a reply is waited for longer than all patience
-                self._pause_or_raise(lost, attempt, began)
+                retry.unanswered()
+                self._pause_or_raise(lost, retry)
                 continue
             if (failed := first_error(replies)) is None:
                 return result(step, replies)
             refused = translate(failed, self.endpoint)
             if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
                 raise refused from None
-            self._pause_or_raise(refused, attempt, began)  # LOADING and its like: not executed
-        raise AssertionError("unreachable")
+            self._pause_or_raise(refused, retry)  # LOADING and its like: not executed
 
     def post(self, call: Call) -> None:
         """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
@@ -183,12 +182,8 @@ class SyncLink:
         except _WIRE_ERRORS:
             return False
 
-    def _pause_or_raise(self, error: BusError, attempt: int, began: float) -> None:
-        pause_s = min(1.0, 0.02 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # jitter, not a secret
-        if not isinstance(error, LinkLost):
-            raise error from None
-        if time.monotonic() + pause_s > began + (patience(self.endpoint, error) if self._patience_s is None else self._patience_s):
-            raise error from None
+    def _pause_or_raise(self, error: BusError, retry: Retry) -> None:
+        pause_s = retry.pause_s(error, patience(self.endpoint, error, self._patience_s))
         if self.endpoint.moves:
             self._drop()  # who is master is asked anew
         self._stopped.wait(pause_s)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import hiredis
 import redis.exceptions as rx
 
+from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, Unauthorized
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
@@ -89,17 +89,16 @@ class PubSubConnection(asyncio.Protocol):
 
     async def run(self) -> None:
         """Keep the connection until cancelled. Errors other than a lost link are raised."""
-        pause_s = 0.05
+        pauses = Pauses()
         try:
             while True:
                 try:
                     await self._connect()
                 except LinkLost as error:
                     log.debug("%s", error)
-                    await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311  # jitter, not a secret
-                    pause_s = min(1.0, 2 * pause_s)
+                    await asyncio.sleep(pauses.next_s())
                     continue
-                pause_s = 0.05
+                pauses = Pauses()
                 await self._watch()
                 if self._refused is not None:
                     refused, self._refused = translate(self._refused, self.endpoint), None

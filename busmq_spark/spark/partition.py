@@ -47,9 +47,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
 def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[Rows]:
     for prefetched, group in groupby(partition.ranges, key=partition.prefetched.__contains__):
         parts = list(group)
-        yield from (
-            chain.from_iterable(partition.prefetched[part] for part in parts) if prefetched else read_planned(store, parts, partition.ends, strict)
-        )
+        yield from chain.from_iterable(partition.prefetched[p] for p in parts) if prefetched else read_planned(store, parts, partition.ends, strict)
 
 
 def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[Rows]:

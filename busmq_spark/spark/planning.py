@@ -31,12 +31,12 @@ class QueryPlanning:
     """The batches of one query, one after the other. The first call that asks Redis opens connections and threads."""
 
     def __init__(self, options: ReadOptions) -> None:
+        self.planner = Planner(options)
         self.names = QueueNames(options)
         self.attachment: Attachment | None = None
         self.prefetched: Mapping[str, Sequence[Rows]] = {}
         self._options = options
         self._offsets = offsets.Memory()
-        self._planner = Planner(options)
         self._idle = EmptyBatches()
         self._acks = Acks(options)
         self._polling: Polling | None = None
@@ -44,10 +44,6 @@ class QueryPlanning:
         self._put_off = False  # it is too early for acks
         self._blind = False  # there may be a checkpoint that Spark has not shown
         self._compared = False  # the queues of the checkpoint with those of the options
-
-    def seal(self) -> None:
-        """Trigger.AvailableNow: what comes from now on is not read."""
-        self._planner.seal()
 
     def latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
@@ -60,9 +56,9 @@ class QueryPlanning:
         held = attachment.held(sources)
         if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, attachment):
             return self._nothing_new(at, begin, attachment)
-        unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self._planner.sealed)
+        unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self.planner.sealed)
         answers = PlannerIO(attachment, strict=self._options.fail_on_data_loss)
-        positions = run_sync(self._planner.plan(begin, held, unlimited=unlimited), answers)
+        positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited), answers)
         self.prefetched = answers.prefetched
         if self._blind and attachment.store.unavailable:
             self._acks = Acks(self._options)  # this is tried again within the same call of Spark
@@ -76,10 +72,10 @@ class QueryPlanning:
 
     def report(self) -> dict[str, Any] | None:
         """What ``reportLatestOffset`` says."""
-        if not self._planner.states or self.attachment is None:
+        if not self.planner.states or self.attachment is None:
             return None
         away = self.attachment.store.unavailable
-        report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self._planner.states.items()}, away)
+        report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self.planner.states.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
         return report
@@ -114,24 +110,24 @@ class QueryPlanning:
 
     def _links(self, sources: frozenset[str], attachment: Attachment) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
-        entering = {split(queue)[0] for queue in self._planner.unknown_last_ids}
+        entering = {split(queue)[0] for queue in self.planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *attachment.store.listed, *self.names.listed, *entering} - {""}
 
     def _news(self, begin: Mapping[str, Position], held: HeldQueues, attachment: Attachment) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
-        if self._planner.behind(begin, held, attachment.store.unavailable):
+        if self.planner.behind(begin, held, attachment.store.unavailable):
             return True
         if not self._polling.due():
             return False
-        pushed = run_sync(self._planner.pushed(held), PlannerIO(attachment, strict=True))
+        pushed = run_sync(self.planner.pushed(held), PlannerIO(attachment, strict=True))
         self._polling.asked()
         return pushed
 
     def _nothing_new(self, at: dict[str, Any], begin: Mapping[str, Position], attachment: Attachment) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit."""
         waiting = self._acks.waiting(begin, attachment)
-        self._planned = self._idle.next(at, time.monotonic(), early=self._put_off, available_now=self._planner.sealed) if waiting else at
+        self._planned = self._idle.next(at, time.monotonic(), early=self._put_off, available_now=self.planner.sealed) if waiting else at
         return self._planned
 
     def _attach(self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})) -> Attachment:
@@ -146,6 +142,6 @@ class QueryPlanning:
             mention_changes({queue: self.names.includes(queue) for queue in known}, self.names.named)
         self._compared |= bool(known)
         # What comes after the start of Trigger.AvailableNow is not available now.
-        names = self.names.to_acquire(known, attachment.queues, attachment.store, new_ones=not self._planner.sealed)
+        names = self.names.to_acquire(known, attachment.queues, attachment.store, new_ones=not self.planner.sealed)
         attachment.acquire(names, known, sources, done=done, blind=self._blind)
         return attachment

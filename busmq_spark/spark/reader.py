@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return compat.read_limit(self._options.max_messages, self._options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planning.seal()
+        self._planning.planner.seal()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next batch.

@@ -11,11 +11,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.once import PerProcess
+from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.core.sources import by_source
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.endpoint import PATIENCE_S
 from busmq_spark.store.linked import LinkedStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, SourceStore, WriteStore
 from busmq_spark.store.push_notifiers import RedisPushNotifiers

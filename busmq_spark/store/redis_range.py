@@ -20,6 +20,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import Pairs
 from busmq_spark.core.position import Range
 from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, Slice, probe, seek, shorts
+from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.links import Link
@@ -60,13 +61,13 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
     what is left of the range follows. Raises LinkLost when Redis stays away.
     """
     need = part.first
-    patience_until: float | None = None
+    retry: Retry | None = None
     while need <= part.last:
         try:
             for rows in _read_once(links, part, need, fail_on_data_loss):
                 yield rows
                 need = rows.first + len(rows.values)
-                patience_until = None
+                retry = None
             return
         except (QueueExpired, QueueRecreated) as loss:
             if fail_on_data_loss:
@@ -74,10 +75,8 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
             log.warning("%s; skipped", loss)  # nothing of that life is left; the next batch begins in the new one, and counts
             return
         except LinkLost as error:
-            now = time.monotonic()
-            patience_until = patience_until or now + (patience(links.single.endpoint, error) if links.patience_s is None else links.patience_s)
-            if now > patience_until:
-                raise
+            retry = retry or Retry(time.monotonic, (0, 0))  # the links pause
+            retry.pause_s(error, patience(links.single.endpoint, error, links.patience_s))
 
 
 def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Iterator[Rows]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.core.sources import shown, spell
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.store.protocol import ReadStore
@@ -58,26 +58,25 @@ class DirectCaller:
     def __init__(self, source: str, store: ReadStore, patience_s: float = 0.0) -> None:
         self.store = store
         self._source, self._patience_s = source, patience_s
-        self._since: float | None = None
+        self._retry: Retry | None = None
 
     def start(self, ask: Ask[T]) -> Callable[[], T]:
         return lambda: self._call(ask)
 
     def wait_or_raise(self, error: BusError) -> None:
         """Returns when the question that met this error is to be asked again, else raises the error."""
-        if not isinstance(error, LinkLost) or time.monotonic() - (self._since or time.monotonic()) >= self._patience_s:
-            self._since = None
-            raise named(self._source, error) from error
-        if self._since is None:
+        retry, self._retry = self._retry or Retry(time.monotonic), None
+        pause_s = retry.pause_s(named(self._source, error), self._patience_s)
+        if retry.failures == 1:
             log.warning("link %r cannot be reached (%s); waiting for it", self._source, error)
-            self._since = time.monotonic()
-        time.sleep(random.uniform(0.1, 0.5))  # noqa: S311  # jitter, not a secret
+        self._retry = retry
+        time.sleep(pause_s)
 
     def succeeded(self) -> None:
         """An answer came."""
-        if self._since is not None:
+        if self._retry is not None:
             log.warning("link %r is reached again", self._source)
-        self._since = None
+        self._retry = None
 
     def close(self) -> None:
         self.store.close()
@@ -179,15 +178,14 @@ class ThreadedCaller:
         store.close()
 
     def _probe(self, store: ReadStore, ask: Ask[Any]) -> None:
-        pause_s, most_s = PROBE_S
-        while not self._closed.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311  # jitter, not a secret
+        pauses = Pauses(*PROBE_S)
+        while not self._closed.wait(pauses.next_s()):
             probe = _Job(ask)
             probe.run(store)
             if not isinstance(probe.error, LinkLost):  # another error comes up when the question is asked next
                 with self._lock:
                     self._mark_available()
                 return
-            pause_s = min(most_s, 2 * pause_s)
 
     def _mark_unavailable(self, reason: str) -> None:
         if self._reason is None and not self._quiet:

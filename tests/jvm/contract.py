@@ -13,10 +13,10 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import errors, options, parsers
-from busmq_spark.core import idle, keys, message, offsets, queue, ranges, sink, staging, state, tasks
+from busmq_spark.core import idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks
 from busmq_spark.errors import BusError, DataLoss
-from busmq_spark.redis_io import cluster, cluster_step, connect, endpoint, eviction, holder, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, attach, discovery, lease, polling, span
+from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
+from busmq_spark.spark import acks, attach, discovery, lease, polling, renewal, span
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -100,8 +100,10 @@ def _of_links() -> dict[str, int]:
         "connectMs": _ms(connect.CONNECT_TIMEOUT_S),
         "replyMs": _ms(connect.REPLY_TIMEOUT_S),
         "askMs": _ms(one(sentinel._ASK_S, cluster._ASK_S)),
-        "patienceMs": _ms(endpoint.PATIENCE_S),
-        "failoverPatienceMs": _ms(endpoint.FAILOVER_PATIENCE_S),
+        "patienceMs": _ms(retry.PATIENCE_S),
+        "failoverPatienceMs": _ms(retry.FAILOVER_PATIENCE_S),
+        "firstPauseMs": _ms(retry.PAUSES_S[0]),
+        "mostPauseMs": _ms(retry.PAUSES_S[1]),
         "mostHops": cluster_step._MOST_HOPS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": sentinel.SENTINEL_PORT,
@@ -112,6 +114,7 @@ def _of_links() -> dict[str, int]:
 def _of_streams() -> dict[str, int]:
     return {
         "graceMs": _ms(lease.GRACE_S),
+        "renewalAgainMs": _ms(renewal.AGAIN_S),
         "leasePauseMs": _ms(lease.PAUSE_S),
         "discoveryMs": _ms(discovery.EVERY_S),
         "discoveryStepMs": _ms(discovery.STEP_S),

@@ -12,13 +12,14 @@ import pytest
 from busmq_spark.core import queue
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused, Unauthorized
 from busmq_spark.redis_io import async_link as async_link_module
 from busmq_spark.redis_io import connect
 from busmq_spark.redis_io import link as link_module
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.endpoint import PATIENCE_S, Endpoint
+from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.urls import Server
 from tests.redis_io.conftest import Driver, absent

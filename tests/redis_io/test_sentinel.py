@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from busmq_spark.core.flow import command
+from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.embedded import SentinelGroup
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
-from busmq_spark.redis_io.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, ServerUnreachable, patience
+from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
 from busmq_spark.redis_io.sentinel import Master
 from busmq_spark.redis_io.urls import Login, Server, parse
 from tests.redis_io.conftest import Driver, absent

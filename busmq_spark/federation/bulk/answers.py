@@ -7,6 +7,7 @@ import logging
 
 from websockets.asyncio.server import ServerConnection
 
+from busmq_spark.core.retry import FAILOVER_PATIENCE_S
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.calls import OPERATIONS, encode_error
@@ -14,7 +15,7 @@ from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.progress import unsent
 from busmq_spark.metrics import Metrics
 from busmq_spark.redis_io.address import Address
-from busmq_spark.redis_io.endpoint import FAILOVER_PATIENCE_S, patience
+from busmq_spark.redis_io.endpoint import patience
 
 log = logging.getLogger("busmq_spark")
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from busmq_spark.core.position import Range
+from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, Retry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
@@ -19,7 +20,6 @@ from busmq_spark.federation.bulk.bodies import Expected
 from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error
 from busmq_spark.federation.bulk.frames import Frame, Kind
 from busmq_spark.federation.bulk.socket import BulkSocket
-from busmq_spark.redis_io.endpoint import FAILOVER_PATIENCE_S, PATIENCE_S, pause
 from busmq_spark.store.protocol import Rows
 
 CREDIT = 16 * 1024 * 1024
@@ -47,13 +47,12 @@ class BulkLink:
 
         Raises what the server answers.
         """
-        began, attempt = time.monotonic(), 0
+        retry = Retry(time.monotonic)
         while True:
             try:
                 return self.result(self.post(name, *arguments, values=values), name)
             except LinkLost as error:
-                self._endure(error, attempt, began)
-                attempt += 1
+                self._endure(error, retry)
 
     def post(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> int:
         """Send a call and do not wait: it needs a :meth:`result`. Raises FederationLost when the link breaks; then none of those posted has one."""
@@ -117,19 +116,17 @@ class BulkLink:
 
     def read(self, parts: Sequence[Range], strict: bool) -> Iterator[Rows]:
         """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MOST_RANGES."""
-        rest, attempt, since = list(parts), 0, 0.0
+        rest, retry = list(parts), None
         while rest:
             expected = Expected(rest, strict)
             try:
                 for rows in self._read_once(rest, expected, strict):
-                    attempt = 0
+                    retry = None
                     yield rows
                 return
             except LinkLost as error:
                 rest = expected.rest
-                since = time.monotonic() if attempt == 0 else since
-                self._endure(error, attempt, since)
-                attempt += 1
+                self._endure(error, retry := retry or Retry(time.monotonic))
 
     def drop(self) -> None:
         """Close the connection; calls under way are dropped."""
@@ -138,15 +135,15 @@ class BulkLink:
             self._socket.close()
             self._socket = None
 
-    def _endure(self, error: LinkLost, attempt: int, began: float) -> None:
+    def _endure(self, error: LinkLost, retry: Retry) -> None:
         """Wait before the next try; raises the error when patience is over."""
         if isinstance(error, FederationLost):
             self.drop()
-        if attempt == 0:
+        if not retry.failures:
             log.log(logging.WARNING if self.address.patience_s >= PATIENCE_S else logging.DEBUG, "%s; trying again", error)
         retry_s = error.details.get("patience_s")  # how long it is worth while at the other side, where a fail-over may be under way
         patience_s = max(self.address.patience_s, min(retry_s, FAILOVER_PATIENCE_S)) if type(retry_s) is int else self.address.patience_s
-        time.sleep(pause(error, attempt, time.monotonic() - began, patience_s))
+        time.sleep(retry.pause_s(error, patience_s))
 
     def _read_once(self, parts: Sequence[Range], expected: Expected, strict: bool) -> Iterator[Rows]:
         socket = self._ready()

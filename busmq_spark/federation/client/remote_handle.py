@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+from busmq_spark.core.retry import PATIENCE_S, Pauses  # how long a call waits for an unreachable server, as long as for Redis
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
+from busmq_spark.federation.client import socket
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
-from busmq_spark.federation.client.socket import pause_s
 from busmq_spark.federation.npm_wire.creation import Creation
-from busmq_spark.redis_io.endpoint import PATIENCE_S  # how long a call waits for an unreachable server, as long as for Redis
 
 LOOK_S = 0.25
 END_S = 1.5
@@ -151,7 +151,7 @@ class RemoteHandle:
 
     async def _open(self, coming: asyncio.Future[RemoteObject], *, back: bool) -> None:
         """Until there is a remote object. ``back``: there was one before, so there may be no caller to raise an error to."""
-        attempt = 0
+        pauses = Pauses(*socket.PAUSES_S)
         try:
             while True:
                 self._failed = None
@@ -160,15 +160,13 @@ class RemoteHandle:
                     break
                 except FederationLost as error:
                     self._failed = error
-                    attempt += 1
                 except FederationRefused:
                     raise
                 except BusError as error:
                     if not back:
                         raise
-                    attempt += 1
                     self._owner.remote_failed(error)
-                await asyncio.sleep(pause_s(attempt))
+                await asyncio.sleep(pauses.next_s())
         except BusError as error:
             self._coming = None
             coming.set_exception(error)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -20,6 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.protocol import State
 
+from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_KNOWN
 from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, CountingConnection, PongTimes, SendWindow
@@ -45,12 +45,6 @@ PAUSES_S = (0.05, 5.0)
 MOST_BYTES = 100 * 1024 * 1024
 """Largest message taken, as by Node."""
 log = logging.getLogger("busmq_spark")
-
-
-def pause_s(attempt: int) -> float:
-    """How long to wait after so many failures: longer and longer, and never in step with others."""
-    least, most = PAUSES_S
-    return float(min(most, least * 2 ** min(attempt, 16)) * random.uniform(0.5, 1))  # noqa: S311  # spreads load, guards nothing
 
 
 class _Connect(connect):
@@ -89,7 +83,7 @@ class Socket:
 
     async def run(self) -> None:
         """Dial, read, and dial again."""
-        attempt = 0
+        pauses = Pauses(*PAUSES_S)
         while True:
             try:
                 socket = await self._dial()
@@ -100,14 +94,13 @@ class Socket:
             except FederationLost as error:
                 self.why = error
                 self._changed()
-                attempt += 1
-                await asyncio.sleep(pause_s(attempt))
+                await asyncio.sleep(pauses.next_s())
                 continue
             began = asyncio.get_running_loop().time()
             await self._live(socket)
             # One that is closed again and again at once is not hammered at.
-            attempt = 0 if asyncio.get_running_loop().time() - began > 1 else attempt + 1
-            await asyncio.sleep(pause_s(attempt))
+            pauses = Pauses(*PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
+            await asyncio.sleep(pauses.next_s())
 
     def hang_up(self) -> None:
         """Abort the connection, which seems dead; it is dialled again."""

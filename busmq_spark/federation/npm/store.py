@@ -8,7 +8,6 @@ as at-least-once needs; one thread may use one.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
 import time
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
+from busmq_spark.core.retry import Retry
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_S, FederationAddress
@@ -33,7 +33,6 @@ from busmq_spark.federation.client.target import Target
 from busmq_spark.federation.npm.append import AtLeastOnce
 from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
-from busmq_spark.redis_io.endpoint import pause
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows
 
@@ -245,14 +244,13 @@ class PlainStore(AtLeastOnce):
 
     def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None) -> T:
         """The answer; asked again while the link breaks, with the patience of the address. Everything here is made for that."""
-        began = time.monotonic()
-        for attempt in itertools.count():
+        retry = Retry(time.monotonic)
+        while True:
             try:
                 return (coming or self._begin(ask())).result()
             except LinkLost as error:
                 coming = None
-                time.sleep(pause(error, attempt, time.monotonic() - began, self.address.patience_s))
-        raise AssertionError
+                time.sleep(retry.pause_s(error, self.address.patience_s))
 
     def _check(self, subscription: str) -> None:
         if subscription:

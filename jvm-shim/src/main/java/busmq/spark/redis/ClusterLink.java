@@ -25,7 +25,7 @@ final class ClusterLink extends GuardedLink {
     @Override
     List<Object> step(List<Call> calls) {
         ClusterStep clusterStep = new ClusterStep(calls, cluster);
-        Patience patience = new Patience(cluster);
+        Retry retry = new Retry();
         while (true) {
             RuntimeException problem;
             try {
@@ -47,7 +47,7 @@ final class ClusterLink extends GuardedLink {
             }
             if (problem != null) {
                 try {
-                    patience.pause(problem);
+                    retry.pause(problem, cluster);
                 } catch (BusException over) {
                     return clusterStep.answers(over);
                 }
@@ -120,17 +120,13 @@ final class ClusterLink extends GuardedLink {
 
     /** What every master answers. When one does not, all are asked anew, until its successor does or patience is over. */
     <T> List<T> each(Function<Link, T> ask) {
-        Patience patience = new Patience(cluster);
+        Retry retry = new Retry();
         while (true) {
             try {
                 refresh(Set.of());
-                List<T> found = new ArrayList<>();
-                for (Node node : map.masters()) {
-                    found.add(ask.apply(new NodeLink(node)));
-                }
-                return found;
+                return map.masters().stream().map(node -> ask.apply(new NodeLink(node))).toList();
             } catch (ServerUnreachable | BusException error) {
-                patience.pause(error);
+                retry.pause(error, cluster);
             }
         }
     }

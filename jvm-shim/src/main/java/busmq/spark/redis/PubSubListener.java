@@ -80,7 +80,7 @@ final class PubSubListener {
     }
 
     private void run() {
-        long pauseMs = 50;
+        Retry retry = new Retry();
         TimerTask ping = new TimerTask() {
             @Override
             public void run() {
@@ -89,22 +89,27 @@ final class PubSubListener {
         };
         PINGS.schedule(ping, SILENCE_MS / 3, SILENCE_MS / 3);
         while (keepRunning()) {
+            long pauseMs;
             try {
                 connect();
-                pauseMs = 50;
+                retry = new Retry();
                 while (true) {
                     onReply(wire.receive());
                 }
             } catch (RuntimeException error) { // any kind: nothing would start this thread again
                 BusException reply = ErrorTranslator.translate(error, endpoint);
                 LOG.debug("no notifications: {}", reply.getMessage());
-                if (reply.kind() != ErrorKind.LINK_LOST) {
+                pauseMs = reply.kind() == ErrorKind.LINK_LOST ? retry.nextMs() : REFUSED_MS;
+                if (pauseMs == REFUSED_MS) {
                     LOG.warn("Pushes are not received, so queues are only polled: {}", reply.getMessage());
-                    pauseMs = REFUSED_MS;
                 }
             }
             drop();
-            pauseMs = sleep(pauseMs);
+            try {
+                Thread.sleep(pauseMs);
+            } catch (InterruptedException error) {
+                LOG.debug("{} goes on: it ends when there is no listener any more", Thread.currentThread().getName());
+            }
         }
         ping.cancel();
     }
@@ -160,14 +165,5 @@ final class PubSubListener {
             unusedSince.remove(channel);
             send("UNSUBSCRIBE", channel);
         }
-    }
-
-    private static long sleep(long pauseMs) {
-        try {
-            Thread.sleep(pauseMs);
-        } catch (InterruptedException error) {
-            LOG.debug("{} goes on: it ends when there is no listener any more", Thread.currentThread().getName());
-        }
-        return Math.min(1_000, 2 * pauseMs);
     }
 }

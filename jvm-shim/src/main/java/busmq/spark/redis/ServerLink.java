@@ -42,7 +42,7 @@ final class ServerLink extends GuardedLink {
         private final List<Call> calls;
         private final Object[] replies;
         private final boolean repeatable;
-        private final Patience patience = new Patience(endpoint);
+        private final Retry retry = new Retry();
         /** The places of those that are still to be answered. */
         private List<Integer> open;
 
@@ -58,7 +58,7 @@ final class ServerLink extends GuardedLink {
                 open(repeatable);
             } catch (JedisException | ServerUnreachable error) {
                 close();
-                patience.pause(error);
+                retry.pause(error, endpoint);
                 return;
             }
             try {
@@ -68,7 +68,8 @@ final class ServerLink extends GuardedLink {
                 if (!repeatable) {
                     throw ErrorTranslator.translate(error, endpoint);
                 }
-                patience.unanswered(error);
+                retry.unanswered();
+                retry.pause(error, endpoint);
             }
         }
 
@@ -89,7 +90,7 @@ final class ServerLink extends GuardedLink {
                 if (endpoint.moves()) {
                     close(); // who is master is asked anew
                 }
-                patience.pause(why); // LOADING and its like: not executed
+                retry.pause(why, endpoint); // LOADING and its like: not executed
             }
         }
     }

@@ -1,11 +1,13 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.options.WriteOptions;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -19,13 +21,20 @@ final class Renewal implements AutoCloseable {
         return thread;
     });
 
+    private final long everyMs;
     private final ScheduledFuture<?> work;
+    private long dueNs = System.nanoTime();
     /** 0 until the task stages. */
     private volatile long epoch;
 
     Renewal(WriteOptions options, String sink) {
-        long everyMs = Long.getLong("busmq.renewalMs", MS);
-        work = CLOCK.scheduleWithFixedDelay(() -> renew(options, sink), everyMs, everyMs, TimeUnit.MILLISECONDS);
+        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", MS), Contract.number("renewalAgainMs"));
+    }
+
+    /** {@code againMs}: how long after an error. */
+    Renewal(Supplier<SinkStore> open, String sink, long everyMs, long againMs) {
+        this.everyMs = everyMs;
+        work = CLOCK.scheduleWithFixedDelay(() -> renew(open, sink), everyMs, Math.min(againMs, everyMs), TimeUnit.MILLISECONDS);
     }
 
     void of(long epoch) {
@@ -37,18 +46,17 @@ final class Renewal implements AutoCloseable {
         work.cancel(false);
     }
 
-    private void renew(WriteOptions options, String sink) {
-        if (epoch == 0) {
+    private void renew(Supplier<SinkStore> open, String sink) {
+        if (epoch == 0 || System.nanoTime() - dueNs < 0) {
             return;
         }
-        try (SinkStore store = new SinkStore(options)) {
+        try (SinkStore store = open.get()) {
             store.staging(sink).renew(epoch);
+            dueNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(everyMs);
+        } catch (BusException error) {
+            LOG.warn("what sink {} has staged could not be renewed, and is tried again: {}", sink, error.getMessage());
         } catch (RuntimeException error) {
-            if (!(error instanceof BusException)) {
-                LOG.error("what sink {} has staged could not be renewed, and is tried again", sink, error);
-            } else {
-                LOG.warn("what sink {} has staged could not be renewed, and is tried again: {}", sink, error.getMessage());
-            }
+            LOG.error("what sink {} has staged could not be renewed, and is tried again", sink, error);
         }
     }
 }
