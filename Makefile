@@ -64,6 +64,11 @@ docs: $(VENV)/.installed-dev ## Build the documentation into site/, strictly
 bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure throughput and latency on this machine
 	@$(PY) -m tests.benchmarks $(ARGS)
 
+# With the Spark of the newest Kafka connector on Maven Central.
+.PHONY: bench-peers
+bench-peers: .venv-spark42/.installed $(JAR) ## Compare with Kafka, which Maven fetches (ARGS="--runs 1 --messages 20000 --seconds 5" tries it)
+	@.venv-spark42/bin/python -m tests.benchmarks peers $(ARGS)
+
 .PHONY: test-sparks test-spark40 test-spark41 test-spark42
 test-sparks: test-spark40 test-spark41 test-spark42 ## Run the smoke tests on the Sparks before 4.3, each in an environment of its own
 
@@ -103,7 +108,7 @@ dist: $(VENV)/.installed-dev $(JAR) ## Build the wheel and the source package, w
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and build output
-	rm -rf .venv .venv-spark* tests/peers/node_modules build dist site *.egg-info
+	rm -rf .venv .venv-spark* tests/peers/node_modules tests/benchmarks/.kafka build dist site *.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log artifacts jvm-shim/target \
 		flight-delays.png real-time-latency.png busmq-demo-spark.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,7 @@
-"""``python -m tests.benchmarks [name …]``: run all benchmarks, or the named ones, print the table, and write a full one to docs/performance.md."""
+"""``python -m tests.benchmarks [name …]``: run all benchmarks, or the named ones, print the table, and write a full one to docs/performance.md.
+
+``python -m tests.benchmarks peers [options]`` compares with Kafka instead: peers.py.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,29 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.benchmarks import bulk, bus, comeback, drain, far, federation, flat, idle, latency, realtime, reply, sink, slow
 from tests.benchmarks.harness import RUNS, Row
 
-BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
-    "latency": latency.run,  # these two first: they start sessions of their own
-    "realtime": realtime.run,
-    "reply": reply.run,
-    "drain": drain.run,
-    "sink": sink.run,
-    "queues": flat.queues,
-    "flat": flat.run,
-    "idle": idle.run,
-    "bus": bus.run,
-    "federation": federation.run,
-    "bulk": bulk.run,
-    "slow": slow.run,
-    "far": far.run,
-    "comeback": comeback.run,
+BENCHMARKS = {
+    "latency": "latency.run",  # these two first: they start sessions of their own
+    "realtime": "realtime.run",
+    "reply": "reply.run",
+    "drain": "drain.run",
+    "sink": "sink.run",
+    "queues": "flat.queues",
+    "flat": "flat.run",
+    "idle": "idle.run",
+    "bus": "bus.run",
+    "federation": "federation.run",
+    "bulk": "bulk.run",
+    "slow": "slow.run",
+    "far": "far.run",
+    "comeback": "comeback.run",
 }
+"""Module and function, imported when they are run: not every environment has what all of them need."""
 START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 
@@ -43,13 +47,19 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(names: Sequence[str]) -> int:
+    if names[:1] == ["peers"]:
+        from tests.benchmarks import peers
+
+        return peers.main(names[1:])
     if unknown := [name for name in names if name not in BENCHMARKS]:
         print(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     rows: list[Row] = []
     for name in names or BENCHMARKS:
         print(f"{name} …", file=sys.stderr, flush=True)
-        for row in BENCHMARKS[name]():
+        module, _, function = BENCHMARKS[name].partition(".")
+        run: Callable[[], Iterator[Row]] = getattr(import_module(f"tests.benchmarks.{module}"), function)
+        for row in run():
             rows.append(row)
             print(f"  {row.what}: {row.measured} {row.target}", file=sys.stderr, flush=True)
     text = table(rows)

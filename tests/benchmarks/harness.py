@@ -6,7 +6,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -74,12 +74,16 @@ def redis() -> Iterator[tuple[RedisServer, SyncLink]]:
         link.close()
 
 
-def fill(link: SyncLink, queue: str, rows: int, size: int) -> QueueKeys:
+def numbered(n: int, size: int) -> bytes:
+    return f"{n:010d}".encode().ljust(size, b"x")[:size]
+
+
+def fill(link: SyncLink, queue: str, rows: int, size: int, value: Callable[[int, int], bytes] = numbered) -> QueueKeys:
     """A fresh queue with ``rows`` messages of ``size`` bytes."""
     keys = QueueKeys(queue)
     link.run(q.close(keys))
     link.run(q.attach(keys, "bench", ttl_s=86_400))
-    values = [f"{i:010d}".encode().ljust(size, b"x")[:size] for i in range(min(rows, 10_000))]
+    values = [value(i, size) for i in range(min(rows, 10_000))]
     for at in range(0, rows, len(values)):
         part = values[: rows - at]
         for _ in link.stream((script("push", keys.shared, (keys.available, *chunk)) for chunk in chunks(part)), 3):
@@ -87,7 +91,7 @@ def fill(link: SyncLink, queue: str, rows: int, size: int) -> QueueKeys:
     return keys
 
 
-def session(tuned: bool = True, realtime: bool = False) -> Any:
+def session(tuned: bool = True, realtime: bool = False, settings: Mapping[str, str] | None = None) -> Any:
     """A local[2] session; stop it before asking for another kind."""
     from pyspark.sql import SparkSession
 
@@ -103,6 +107,8 @@ def session(tuned: bool = True, realtime: bool = False) -> Any:
     builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.driver.host", "127.0.0.1")
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
     if realtime:
         module.built()
         builder = busmq_spark.realtime(builder)

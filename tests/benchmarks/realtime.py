@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import psutil
-
 import busmq_spark
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
@@ -147,6 +145,8 @@ def throughput() -> Row:
 
 def idle(seconds: float = IDLE_S) -> Row:
     """A real-time query without anything to do: the Java process and Redis commands."""
+    import psutil
+
     spark = session(realtime=True)
     with redis() as (server, link), tempfile.TemporaryDirectory() as folder:
         for queue in ("in", "out"):
