@@ -84,7 +84,7 @@ def fill(link: SyncLink, queue: str, rows: int, size: int, value: Callable[[int,
     link.run(q.close(keys))
     link.run(q.attach(keys, "bench", ttl_s=86_400))
     values = [value(i, size) for i in range(min(rows, 10_000))]
-    for at in range(0, rows, len(values)):
+    for at in range(0, rows, len(values) or 1):
         part = values[: rows - at]
         for _ in link.stream((script("push", keys.shared, (keys.available, *chunk)) for chunk in chunks(part)), 3):
             pass
