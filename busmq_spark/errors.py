@@ -2,6 +2,8 @@
 
     BusError                       .code  stable, for programs;  .details  what was found;  .retriable
     ├── ConfigError                bad option or argument; raised before any connection is made
+    ├── EngineUnavailable          option ``engine`` asks for an engine that cannot do what is asked of it
+    ├── JarVersion                 the jar is of another version than the package, or than a second jar
     ├── LinkLost         retriable Redis cannot be reached, timed out or is still loading
     │   └── FederationLost retriable a federation server cannot be reached
     ├── FederationRefused          a federation server does not know the secret, or it may not do this
@@ -75,6 +77,21 @@ class ConfigError(BusError):
 
     code = "BUSMQ_CONFIG"
     remedy = "Correct the option or argument that the message names."
+
+
+class EngineUnavailable(BusError):
+    """Option ``engine`` asks for Java or Python where that one cannot do what the other options say, or is not there."""
+
+    code = "BUSMQ_ENGINE"
+    template = "engine={engine} is not possible: {reason}. {remedy}"
+    remedy = "Leave `engine` out, or do what the message names."
+
+
+class JarVersion(BusError):
+    """The jar with the Java engine is of another version than the Python package that is to work with it, or than a second jar."""
+
+    code = "BUSMQ_JAR_VERSION"
+    template = "{found}. Start Spark with the jar of the installed package only: busmq jar prints its path, and in a source tree make jar builds it"
 
 
 class LinkLost(BusError):

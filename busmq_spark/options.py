@@ -160,6 +160,13 @@ class StoreOptions(RedisOptions):
         doc="an unreachable federation server: its queues wait, the others go on; or the query fails",
     )
 
+    engine: str = option(
+        "engine",
+        one_of("auto", "java", "python"),
+        "auto",
+        doc="auto: Java where its jar is on the class path and can do it, else Python; java or python: that one, or an error that says why not",
+    )
+
     def __post_init__(self) -> None:
         names = [link for link, _ in self.links]
         if strange := [link for link, _ in self.link_secrets if link not in names]:

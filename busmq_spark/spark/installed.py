@@ -9,8 +9,18 @@ from pathlib import Path
 
 def says(file: str, word: str) -> bool:
     """Whether a file of that name in a ``conf`` folder has the word in it, in a comment or not."""
+    return any(word in text for text in _texts(file))
+
+
+def default_of(name: str) -> str | None:
+    """What spark-defaults.conf says of a setting; None: nothing."""
+    lines = [line.replace("=", " ", 1).split(maxsplit=1) for text in _texts("spark-defaults.conf") for line in text.splitlines()]
+    return next((line[1].strip() for line in lines if len(line) == 2 and line[0] == name), None)
+
+
+def _texts(file: str) -> list[str]:
     spec = find_spec("pyspark")
     homes = [os.environ.get("SPARK_HOME"), spec and spec.origin and str(Path(spec.origin).parent)]
     folders = [os.environ.get("SPARK_CONF_DIR"), *(f"{home}/conf" for home in homes if home)]
     paths = [Path(folder) / file for folder in folders if folder]
-    return any(path.is_file() and word in path.read_text(errors="replace") for path in paths)
+    return [path.read_text(errors="replace") for path in paths if path.is_file()]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark.installed import says
+from busmq_spark.spark.installed import default_of, says
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAME = "busmq-spark-shim.jar"
 PACKAGE = Path(__file__).parents[1]
 
 CLASS_PATH = "SPARK_DIST_CLASSPATH"
 """Spark's launcher appends what is in this variable to the class path, whatever the settings of a session say of jars."""
+VERSION_OPTION = "_busmqjarversion"
+"""In what the jar hands over to the data source in Python: the version of the package that the jar was made with."""
 MANAGER = "BUSMQ_CHECKPOINT_MANAGER"
 """Names our checkpoint file manager, in processes that have the jar on their class path; see ``tune``."""
 
@@ -32,6 +38,22 @@ def the_jar() -> Path:
         remedy = "Build it in a source tree with a JDK 17 or newer and Maven: mvn -f jvm-shim package -DskipTests"
         raise LocalToolMissing(tool=NAME, reason="this installation was made without it", remedy=remedy)
     return path
+
+
+def starts_java(builder: SparkSession.Builder) -> bool:
+    """Whether the builder's session is to start a Java of its own, which takes what the builder says of jars and of Java's options."""
+    from pyspark import SparkContext
+
+    remote = "spark.remote" in builder._options or "SPARK_REMOTE" in os.environ
+    return SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ and not remote
+
+
+def add_jar(builder: SparkSession.Builder, path: Path) -> None:
+    """Have the driver and the executors of the session take the jar, beside the jars that the builder or spark-defaults.conf names."""
+    named = builder._options.get("spark.jars") or default_of("spark.jars") or ""
+    jars = [each for each in named.split(",") if each]
+    if str(path) not in jars:
+        builder.config("spark.jars", ",".join([*jars, str(path)]))  # executors on other machines get it from the driver
 
 
 def offer_jar() -> bool:

@@ -1,9 +1,8 @@
-"""What Spark's real-time mode (``trigger(realTime=…)``, Spark 4.1 and later) must be configured with to accept ``format("busmq-realtime")``."""
+"""What Spark's real-time mode (``trigger(realTime=…)``, Spark 4.1 and later) must be configured with to accept ``format("busmq")`` in Java."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from inspect import signature
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark.installed import says
-from busmq_spark.spark.jar import the_jar
+from busmq_spark.spark.jar import add_jar, starts_java, the_jar
 from busmq_spark.spark.tune import tune
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ def realtime(target: Any, batch: str | None = None) -> Any:
     lasts, such as ``60 seconds``; the same as ``trigger(realTime=…)``, which PySpark 4.1 lacks.
 
         spark = realtime(SparkSession.builder.master("local[4]")).getOrCreate()
-        rows = spark.readStream.format("busmq-realtime").option("subscribe", "orders").load()
-        writer = rows.select("value").writeStream.format("busmq-realtime").option("queue", "out").option("checkpointLocation", "/data/c")
+        rows = spark.readStream.format("busmq").option("subscribe", "orders").load()
+        writer = rows.select("value").writeStream.format("busmq").option("queue", "out").option("checkpointLocation", "/data/c")
         realtime(writer, "60 seconds").start()
     """
     release = version("pyspark")
@@ -107,24 +106,19 @@ def _triggered(writer: Any, batch: str) -> Any:
 
 
 def _session(builder: SparkSession.Builder) -> SparkSession.Builder:
-    jar = str(the_jar())
-    _refuse_a_spark_without_it(jar)
-    chosen = builder._options
-    jars = [each for each in chosen.get("spark.jars", "").split(",") if each]
-    if jar not in jars:
-        builder.config("spark.jars", ",".join([*jars, jar]))  # executors on other machines get it from the driver
-    for name, value in {**SESSION, **_java_settings()}.items():
-        if name not in chosen:
+    jar = the_jar()
+    _refuse_a_spark_without_it(str(jar))
+    add_jar(builder, jar)
+    for name, value in {**SESSION, **_java_settings(builder)}.items():
+        if name not in builder._options:
             builder.config(name, value)
     LOG.warning("real-time mode: Spark's list of sinks and operators is off (realTimeMode.allowlistCheck=false), since our sink cannot be on it")
     return tune(builder)
 
 
-def _java_settings() -> dict[str, str]:
+def _java_settings(builder: SparkSession.Builder) -> dict[str, str]:
     """JAVA, but for what the defaults of this installation say: the builder would win over them."""
-    from pyspark import SparkContext
-
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if not starts_java(builder):
         return {}
     return {name: value for name, value in JAVA.items() if not says("spark-defaults.conf", name)}
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from busmq_spark.errors import BusError, ConfigError
+from busmq_spark import __version__
+from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
 from busmq_spark.redis_io.address import address
 from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import check_links
-from busmq_spark.spark.tracebacks import RefusedReader, without_traceback
+from busmq_spark.spark.tracebacks import RefusedReader, strip_traceback, without_traceback
 from busmq_spark.spark.unready import WithoutJar
 from busmq_spark.spark.writer import BatchWriter, stream_writer
 
@@ -42,6 +45,13 @@ class BusmqDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "busmq"
+
+    def __init__(self, options: dict[str, str]) -> None:
+        jar = _given(options, VERSION_OPTION)
+        if jar and jar != __version__:
+            found = f"the jar on the class path of Spark is of version {jar}, and the Python package busmq_spark of version {__version__}"
+            raise strip_traceback(JarVersion(found=found))
+        super().__init__({name: text for name, text in options.items() if name.lower() != VERSION_OPTION} if jar else options)
 
     def schema(self) -> str:
         """The columns. Spark asks for them at ``load()``, so that what is wrong with the options is said there. A table has no options yet."""
@@ -95,6 +105,14 @@ def _refuse_unlogged_batches(given: Mapping[str, str]) -> None:
         )
 
 
+def _why_no_java() -> dict[str, str]:
+    release = version("pyspark")
+    if tuple(int(part) for part in release.split(".")[:2]) < (4, 1):
+        return {"reason": f"this is Spark {release}, and the engine in Java needs Spark 4.1 or later", "remedy": "Leave engine out"}
+    remedy = "Call busmq_spark.tune(SparkSession.builder) before the first session, or start Spark with --jars $(busmq jar); or leave engine out"
+    return {"reason": "the jar that has it is not on the class path of this Spark", "remedy": remedy}
+
+
 def _given(options: Mapping[str, str], name: str) -> str:
     return next((text for given, text in options.items() if given.lower() == name.lower()), "")
 
@@ -102,6 +120,8 @@ def _given(options: Mapping[str, str], name: str) -> str:
 def _checked(options: Options) -> Options:
     """The options with addresses and secrets spelled out and checked: an executor does not have the driver's environment."""
     freeze()
+    if options.engine == "java":  # with the jar Java has answered
+        raise EngineUnavailable(engine="java", **_why_no_java())
     check_links(options)
     secrets = tuple((link, secret) for link, _ in options.links if (secret := options.secret_of(link)))
     if not options.has_redis:

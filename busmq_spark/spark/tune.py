@@ -53,7 +53,8 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Add the settings to a session builder and return it; what was set on it before stays, and what is set later wins.
 
     Python workers on this machine start in about half of the CPU time (``quicken_workers``). Where the jar of the Java module is at hand
-    (``busmq jar``), checkpoints on a local or mounted disk are kept by its own manager.
+    (``busmq jar``), the session gets it: ``format("busmq")`` is then Java for what Java can do (``engine``), and checkpoints on a local or
+    mounted disk are kept by a manager of its own.
     As always in Spark, the builder wins over ``spark-submit --conf`` and ``spark-defaults.conf``.
 
         spark = tune(SparkSession.builder.appName("orders")).getOrCreate()
@@ -61,7 +62,10 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     quicken_workers()
     chosen = builder._options
     wanted = settings(version("pyspark"))
-    if ".checkpointing." in wanted[MANAGER] and jar.offer_jar():  # ours is made for Spark 4.1 and later
+    path = jar.find_jar() if ".checkpointing." in wanted[MANAGER] else None  # ours is made for Spark 4.1 and later
+    if path and jar.starts_java(builder):
+        jar.add_jar(builder, path)
+    if path and jar.offer_jar():
         # Hadoop puts the variable in where the checkpoint is opened: in a Java that was started without the jar the other class stands.
         wanted[MANAGER] = f"${{env.{jar.MANAGER}:-{wanted[MANAGER]}}}"
     for name, value in wanted.items():

@@ -107,6 +107,7 @@ def session(tuned: bool = True, realtime: bool = False, settings: Mapping[str, s
     builder = SparkSession.builder.master("local[2]").appName("busmq benchmarks").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.datasource.busmq.engine", "python")  # Java is measured by its own format
     for name, value in (settings or {}).items():
         builder = builder.config(name, value)
     if realtime:

@@ -85,6 +85,7 @@ class Driver:
         for name, value in {
             "spark.ui.enabled": "false",
             "spark.driver.memory": "600m",
+            "spark.datasource.busmq.engine": "python",  # a test of Java names its format
             "spark.executor.extraJavaOptions": f"{QUICK_JAVA} {java.archive()}",  # a driver has them from SPARK_SUBMIT_OPTS
             "spark.sql.shuffle.partitions": "2",
             # A JVM that lives for seconds need not compile well; nor need Spark compile queries.

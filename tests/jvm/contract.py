@@ -12,11 +12,11 @@ import sys
 from dataclasses import fields
 from typing import Any
 
-from busmq_spark import errors, options, parsers
+from busmq_spark import __version__, errors, options, parsers
 from busmq_spark.core import idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, attach, discovery, lease, polling, renewal, span
+from busmq_spark.spark import acks, attach, discovery, jar, lease, polling, renewal, span
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -26,6 +26,7 @@ FILE = MODULE / "src" / "main" / "resources" / "busmq" / "spark" / "contract.jso
 def contract() -> dict[str, Any]:
     """Everything, as it is to stand in the file."""
     return {
+        "version": __version__,
         "errors": {cls.code: _error(cls) for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BusError)},
         "options": {"read": _options(options.ReadOptions), "write": _options(options.WriteOptions)},
         "engineOptions": sorted(options.ENGINE_OPTIONS),
@@ -140,6 +141,7 @@ def _texts() -> dict[str, str]:
         "recordGone": sink._LOST,
         "older": sink._OLDER,
         "varies": sink._VARIES,
+        "jarVersionOption": jar.VERSION_OPTION,
         "policyUnknown": eviction.UNKNOWN,
         "aboutLogins": translate._ABOUT_LOGINS,
     }

@@ -91,6 +91,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.streaming.stopTimeout": "90s",
         "spark.sql.session.timeZone": "UTC",
+        "spark.datasource.busmq.engine": "python",  # the jar is on the class path, and Java's tests name their format or engine
     }
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -93,6 +93,21 @@ def test_a_batch_write_and_a_batch_read(spark: SparkSession, bus: Bus, queue: st
     assert [row["id"] for row in read.collect()] == [*range(1, 11)]
 
 
+def test_one_name_is_served_by_either_engine_and_so_is_a_checkpoint(spark: SparkSession, bus: Bus, queue: str, out: str, tmp_path: Path) -> None:
+    bus.attach(queue)
+    for turn, engine in enumerate(("java", "python", "java")):
+        at = {"redis.url": bus.url, "engine": engine}
+        frame = spark.createDataFrame([(str(turn),)], "value string")
+        frame.write.format("busmq").mode("append").options(**at, queue=queue).save()
+        writer = spark.readStream.format("busmq").options(**at, subscribe=queue).load().select("value").writeStream.format("busmq")
+        query = writer.options(**at, queue=out).option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        assert query.awaitTermination(int(2 * PATIENCE_S))
+        assert ("engine=java" in query.lastProgress.sources[0].description) == (engine == "java")
+        assert bus.stored(out) == values(0, turn)
+    read = spark.read.format("busmq").options(**{"redis.url": bus.url, "subscribe": out})
+    assert read.option("engine", "python").load().collect() == read.option("engine", "java").load().collect()
+
+
 def failed(query: StreamingQuery) -> bool:
     """Never true: an error of the query comes up here."""
     if error := query.exception():

@@ -25,7 +25,8 @@ INSTALLED = Path(pyspark.__file__).parent
 def no_jar(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most people have none."""
     monkeypatch.setattr(jar, "find_jar", lambda: None)
-    for name in (jar.CLASS_PATH, jar.MANAGER, "SPARK_HOME", "SPARK_CONF_DIR"):
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)  # no Java runs
+    for name in (jar.CLASS_PATH, jar.MANAGER, "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # put back after each test
 
@@ -77,7 +78,8 @@ def test_without_the_jar_nothing_is_said_of_it() -> None:
 def test_with_the_jar_the_class_is_named_only_in_the_environment_that_brings_the_jar(a_jar: Path) -> None:
     """A Spark that has one has the other: setting, session and machine may be anybody's."""
     tuned = tune(builder())._options
-    assert tuned == {**settings(version("pyspark")), MANAGER: f"${{env.BUSMQ_CHECKPOINT_MANAGER:-{settings(version('pyspark'))[MANAGER]}}}"}
+    manager = f"${{env.BUSMQ_CHECKPOINT_MANAGER:-{settings(version('pyspark'))[MANAGER]}}}"
+    assert tuned == {**settings(version("pyspark")), MANAGER: manager, "spark.jars": str(a_jar)}
     assert os.environ[jar.CLASS_PATH] == str(a_jar)
     assert os.environ[jar.MANAGER] == "busmq.spark.LocalCheckpointFileManager"
 
@@ -92,8 +94,27 @@ def test_the_class_path_of_others_stays_and_the_jar_is_added_once(a_jar: Path, m
 def test_a_spark_whose_own_script_sets_the_class_path_is_left_alone(a_jar: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "spark-env.sh").write_text("export SPARK_DIST_CLASSPATH=$(hadoop classpath)\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert tune(builder())._options == settings(version("pyspark"))
+    assert tune(builder())._options == {**settings(version("pyspark")), "spark.jars": str(a_jar)}
     assert jar.MANAGER not in os.environ
+
+
+def test_the_jar_comes_once_beside_the_jars_of_the_builder_or_of_the_defaults(a_jar: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("# spark.jars no.jar\nspark.jars.packages  a:b:1\nspark.jars  theirs.jar, other.jar\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert tune(tune(builder()))._options["spark.jars"] == f"theirs.jar, other.jar,{a_jar}"
+    assert tune(tune(builder().config("spark.jars", "mine.jar")))._options["spark.jars"] == f"mine.jar,{a_jar}"
+
+
+@pytest.mark.parametrize("elsewhere", ["running", "submitted", "connect"])
+def test_a_java_that_this_process_does_not_start_is_told_of_no_jar(a_jar: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: str) -> None:
+    made = builder()
+    if elsewhere == "running":
+        monkeypatch.setattr("pyspark.SparkContext._gateway", object())
+    elif elsewhere == "submitted":
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    else:
+        made = made.config("spark.remote", "sc://far")
+    assert "spark.jars" not in tune(made)._options
 
 
 def test_spark_4_0_which_lacks_what_the_jar_builds_on_is_left_alone(a_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * {@code format("busmq-realtime")}: queues as a source and a sink, with the options, columns and offsets of {@code format("busmq")}.
- *
- * <p>The gap: a Python data source takes no part in real-time mode, neither as a source nor as a sink. Never named {@code busmq}: a JVM source of
- * the same name shadows the Python one in silence.
+ * {@code format("busmq-realtime")}: {@code format("busmq")} with {@code engine=java}, under the name it had first; see {@link Busmq}.
  */
 public final class BusmqRealtime implements TableProvider, DataSourceRegister {
     @Override

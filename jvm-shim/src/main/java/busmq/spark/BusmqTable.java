@@ -1,6 +1,7 @@
 package busmq.spark;
 
 import busmq.spark.catalog.NamedWrite;
+import busmq.spark.options.Engine;
 import busmq.spark.sink.SinkBuilder;
 import busmq.spark.source.BusmqScan;
 import java.util.EnumSet;
@@ -69,6 +70,12 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
         return new SinkBuilder(all.size() == info.options().size() ? info : new NamedWrite(info, all));
     }
 
+    /** Spark shows it as the name of a sink, in the progress of a query. */
+    @Override
+    public String toString() {
+        return "busmq[engine=java]";
+    }
+
     /** The options of one use, before those of the table, without what is for the other use only. */
     private CaseInsensitiveStringMap with(String use, String other, CaseInsensitiveStringMap given) {
         Map<String, String> all = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
@@ -78,6 +85,7 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
             }
         });
         all.putAll(given.asCaseSensitiveMap());
+        Engine.refusePython(all);
         return new CaseInsensitiveStringMap(all);
     }
 }

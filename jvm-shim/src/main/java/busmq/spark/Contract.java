@@ -5,11 +5,15 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
+import java.net.URL;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.stream.Collectors;
 
 /**
  * What this module and the Python package have in common, from {@code contract.json}, which is made of the Python sources. A name that is not in it
@@ -22,6 +26,32 @@ public final class Contract {
 
     /** What is known of an option without the class that parses it; no {@code fallback}: null. */
     public record Option(String alias, String fallback) {}
+
+    /** The version of the Python package that this jar was made with. */
+    public static String version() {
+        return version(ROOT);
+    }
+
+    /** Throws BUSMQ_JAR_VERSION where the class path has jars of several versions, of which classes would be mixed. */
+    static void refuseOtherJars() {
+        Map<String, String> jars = new TreeMap<>();
+        try {
+            for (URL each : Collections.list(Thread.currentThread().getContextClassLoader().getResources("busmq/spark/contract.json"))) {
+                String jar = each.toString().replaceFirst("^jar:", "").replaceFirst("!.*", "");
+                jars.put(version(new ObjectMapper().readTree(each)), jar);
+            }
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        if (jars.size() > 1) {
+            String found = jars.entrySet().stream().map(jar -> jar.getKey() + " (" + jar.getValue() + ")").collect(Collectors.joining(", "));
+            throw BusException.of(ErrorKind.JAR_VERSION, "found", "the class path of Spark has jars of busmq_spark of several versions: " + found);
+        }
+    }
+
+    private static String version(JsonNode contract) {
+        return contract.path("version").asText("of no known version");
+    }
 
     /** A constant; its name ends in its unit where it has one. */
     public static long number(String name) {

@@ -6,6 +6,8 @@ package busmq.spark;
  */
 public enum ErrorKind {
     CONFIG("BUSMQ_CONFIG"),
+    ENGINE("BUSMQ_ENGINE"),
+    JAR_VERSION("BUSMQ_JAR_VERSION"),
     LINK_LOST("BUSMQ_LINK_LOST"),
     UNAUTHORIZED("BUSMQ_UNAUTHORIZED"),
     TLS_FAILED("BUSMQ_TLS"),

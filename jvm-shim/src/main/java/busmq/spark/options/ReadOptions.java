@@ -78,4 +78,9 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     public long startOf(String queue) {
         return starting.of(queue);
     }
+
+    /** What is read, for people. */
+    public String queues() {
+        return subscribePattern == null ? String.join(",", subscribe) : "/" + subscribePattern + "/";
+    }
 }

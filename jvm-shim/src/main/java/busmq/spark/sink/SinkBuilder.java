@@ -12,7 +12,7 @@ import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 
 /**
- * The write side of {@code busmq-realtime}: streams and batches. Gap of the Python API: a Python sink cannot say that it takes update mode,
+ * The write side: streams and batches. Gap of the Python API: a Python sink cannot say that it takes update mode,
  * which real-time mode asks of every sink. Messages are never updated; an update is one more message.
  */
 public final class SinkBuilder implements WriteBuilder, SupportsTruncate, SupportsStreamingUpdateAsAppend {
@@ -34,13 +34,6 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
     public Write build() {
         WriteOptions options = WriteOptions.parse(info.options());
         SinkColumns columns = SinkColumns.of(info.schema(), options.queue());
-        boolean truncate = overwrite;
-        if (truncate && !options.truncate()) {
-            throw BusException.config("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
-        }
-        if (truncate && options.batch() != null) {
-            throw BusException.config("a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append");
-        }
         boolean explicit = info.options().containsKey("delivery");
         boolean asynchronous = info.options().getBoolean("asyncProgressTrackingEnabled", false);
         String query = info.queryId();
@@ -48,13 +41,14 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
         return new Write() {
             @Override
             public String description() {
-                return "busmq-realtime";
+                return "busmq[engine=java]";
             }
 
             @Override
             public BatchWrite toBatch() {
+                checkOverwrite(options);
                 Eviction.check(options.redis(), options.requireNoEviction());
-                return new BusmqBatchWrite(options, columns, truncate);
+                return new BusmqBatchWrite(options, columns, overwrite);
             }
 
             @Override
@@ -66,5 +60,15 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
                 return new BusmqStreamingWrite(options, columns, query, checkpoint, explicit, asynchronous);
             }
         };
+    }
+
+    /** Only of a batch: a stream in complete mode is overwrite to Spark, too, and appends each result, as Python's sink does. */
+    private void checkOverwrite(WriteOptions options) {
+        if (overwrite && !options.truncate()) {
+            throw BusException.config("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
+        }
+        if (overwrite && options.batch() != null) {
+            throw BusException.config("a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append");
+        }
     }
 }

@@ -25,7 +25,7 @@ public final class BusmqScan implements Scan {
 
     @Override
     public String description() {
-        return options.subscribePattern() == null ? "busmq " + String.join(",", options.subscribe()) : "busmq /" + options.subscribePattern() + "/";
+        return "busmq[engine=java " + options.queues() + "]";
     }
 
     @Override

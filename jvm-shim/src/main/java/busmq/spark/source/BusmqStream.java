@@ -381,4 +381,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
         return decoded;
     }
+
+    /** Spark shows it as the name of a source, in the progress of a query. */
+    @Override
+    public String toString() {
+        return "busmq[engine=java " + options.queues() + "]";
+    }
 }

@@ -1,0 +1,67 @@
+package busmq.spark;
+
+import busmq.spark.options.Engine;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.python.PythonProvider;
+import busmq.spark.source.SourceSchema;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.DataSourceRegister;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * {@code format("busmq")} where the jar is on the class path: this module for what it can do, and the Python data source of the same name for
+ * the rest; {@link Engine} decides.
+ *
+ * <p>Spark takes a Java data source before a Python one of the same name, in silence. It makes one of these for each use.
+ */
+public final class Busmq implements TableProvider, DataSourceRegister {
+    private PythonProvider python;
+
+    @Override
+    public String shortName() {
+        return "busmq";
+    }
+
+    /** Called for a read without a schema of the user's, at {@code load()}: what is wrong with the options is said there, as Python says it. */
+    @Override
+    public StructType inferSchema(CaseInsensitiveStringMap options) {
+        if (engine(options.asCaseSensitiveMap()) == Engine.PYTHON) {
+            return python().inferSchema(options);
+        }
+        if (!options.isEmpty() && options.keySet().stream().noneMatch(name -> name.startsWith(TableCatalog.OPTION_PREFIX))) {
+            ReadOptions.parse(options.asCaseSensitiveMap());
+        }
+        return SourceSchema.FULL;
+    }
+
+    @Override
+    public boolean supportsExternalMetadata() {
+        return true; // a user's schema may leave columns out, and have value as a string
+    }
+
+    @Override
+    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+        return engine(properties) == Engine.PYTHON ? python().getTable(schema, partitioning, properties)
+                : new BusmqTable(shortName(), schema, properties);
+    }
+
+    private static Engine engine(Map<String, String> options) {
+        Contract.refuseOtherJars();
+        String setting = SQLConf.get().getConfString(Engine.SETTING, null);
+        return Engine.of(options, setting, org.apache.spark.package$.MODULE$.SPARK_VERSION(), System.getenv());
+    }
+
+    /** The same one for the schema and the table: it remembers what Python said. */
+    private PythonProvider python() {
+        if (python == null) {
+            python = new PythonProvider(shortName());
+        }
+        return python;
+    }
+}

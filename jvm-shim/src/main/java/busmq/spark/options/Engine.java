@@ -1,0 +1,95 @@
+package busmq.spark.options;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
+import java.util.Locale;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.regex.Pattern;
+import java.util.regex.PatternSyntaxException;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+
+/** Which implementation serves {@code format("busmq")}: option {@code engine}, else the setting of the session, else Java for what it can do. */
+public enum Engine {
+    JAVA, PYTHON;
+
+    /** Where a session chooses for all its queries; the option goes before it. */
+    public static final String SETTING = "spark.datasource.busmq.engine";
+    static final Row<String> ROW = Row.of("engine", Parsers.oneOf("auto", "java", "python"));
+    private static final Pattern OLD_SPARK = Pattern.compile("([0-3]\\.|4\\.0\\.).*");
+
+    /**
+     * The engine for these options. Throws BUSMQ_ENGINE where Java is asked for and cannot do it.
+     *
+     * @param given of a use, or the properties of a table
+     * @param setting what the session says; null: nothing
+     * @param environment the variables of this process
+     */
+    public static Engine of(Map<String, String> given, String setting, String spark, Map<String, String> environment) {
+        Map<String, String> options = plain(given);
+        String option = options.get(ROW.name());
+        String chosen = option != null ? parsed("option 'engine'", option) : setting != null ? parsed(SETTING, setting) : ROW.fallback();
+        if (chosen.equals("python")) {
+            return PYTHON;
+        }
+        String reason = reason(options, spark, environment);
+        if (reason != null && chosen.equals("java")) {
+            throw refused("java", reason, "Leave engine out, or set it to auto or python: the engine in Python has the same options");
+        }
+        return reason == null ? JAVA : PYTHON;
+    }
+
+    /** Throws BUSMQ_ENGINE where a table that only Java has is asked for Python. */
+    public static void refusePython(Map<String, String> given) {
+        String option = plain(given).get(ROW.name());
+        if (option != null && parsed("option 'engine'", option).equals("python")) {
+            throw refused("python", "a table, a catalog and format(\"busmq-realtime\") are in Java only",
+                    "Leave engine out, or use load() or save() of format(\"busmq\")");
+        }
+    }
+
+    /** Why Java cannot do it; null: it can. */
+    private static String reason(Map<String, String> options, String spark, Map<String, String> environment) {
+        if (OLD_SPARK.matcher(spark).matches()) {
+            return "this is Spark " + spark + ", and the engine in Java needs Spark 4.1 or later";
+        }
+        for (String name : options.keySet()) {
+            if (name.toLowerCase(Locale.ROOT).startsWith("federation.")) {
+                return "option " + PyText.repr(name) + " is for a federation server, which Java does not reach";
+            }
+        }
+        String url = options.getOrDefault("redis.url", "");
+        for (String each : (url.isEmpty() ? environment.getOrDefault("BUSMQ_REDIS_URL", "") : url).split(",")) {
+            if (each.strip().toLowerCase(Locale.ROOT).startsWith("unix:")) {
+                return "redis.url names a unix socket, to which Java does not speak";
+            }
+        }
+        try {
+            Pattern.compile(options.getOrDefault("subscribePattern", ""));
+            return null;
+        } catch (PatternSyntaxException error) {
+            return "subscribePattern is no regular expression of Java (" + error.getDescription() + ")";
+        }
+    }
+
+    private static BusException refused(String engine, String reason, String remedy) {
+        return BusException.of(ErrorKind.ENGINE, "engine", engine, "reason", reason, "remedy", remedy);
+    }
+
+    private static String parsed(String name, String text) {
+        try {
+            return ROW.parse().apply(text);
+        } catch (IllegalArgumentException error) {
+            throw BusException.config(name + " is " + PyText.repr(text) + "; expected " + error.getMessage());
+        }
+    }
+
+    /** Without the prefix that the OPTIONS of a table have among its properties. */
+    private static Map<String, String> plain(Map<String, String> given) {
+        Map<String, String> plain = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
+        String prefix = TableCatalog.OPTION_PREFIX;
+        given.forEach((name, value) -> plain.put(name.startsWith(prefix) ? name.substring(prefix.length()) : name, value));
+        return plain;
+    }
+}
