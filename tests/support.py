@@ -13,7 +13,7 @@ from busmq_spark.embedded import server
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
 
 

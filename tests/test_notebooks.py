@@ -28,7 +28,7 @@ import sys, nbformat
 from nbclient import NotebookClient
 
 notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=580, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
+NotebookClient(notebook, timeout=880, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
 print(*(output.text for cell in notebook.cells for output in cell.get("outputs", []) if output.output_type == "stream"))
 """
 
@@ -48,7 +48,7 @@ def run(path: Path, folder: Path, **more: str) -> str:
     variables = {name: value for name, value in os.environ.items() if name != "BUSMQ_REDIS_URL"} | more
     variables["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-c", EXECUTE, str(path), str(folder)]
-    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=580, check=False)
+    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=880, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

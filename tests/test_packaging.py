@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
     out = tmp_path_factory.mktemp("wheel")
     # No isolation: hatchling is installed with the test tools, so this needs no network.
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=880)
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = out.glob("*.whl")
     return ZipFile(path)
@@ -99,7 +99,7 @@ def test_a_source_package_has_the_jar_and_makes_a_wheel_with_it_and_a_tree_witho
             jar.write_bytes(content)
         out = tmp_path / f"out{len(content)}"
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tmp_path / "tree")]  # as make dist does
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=880)
         assert done.returncode == 0, done.stdout + done.stderr
         assert ("lacks the Java module" in done.stdout + done.stderr) == (not content)
         [path] = out.glob("*.whl")

@@ -12,6 +12,7 @@ from typing import Any
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
+from tests.support import PATIENCE_S
 
 SECRET = "between-us-both-and-no-one-else"
 
@@ -57,7 +58,7 @@ def serving(redis_url: str) -> Iterator[str]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="federation", daemon=True)
     thread.start()
-    yield ready.result(timeout=60)
+    yield ready.result(timeout=PATIENCE_S)
     loop.call_soon_threadsafe(leave.set)
     thread.join()
     loop.close()

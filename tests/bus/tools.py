@@ -9,8 +9,9 @@ from typing import Any
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.message import Message
+from tests.support import PATIENCE_S
 
-UNTIL_S = 60.0
+UNTIL_S = PATIENCE_S
 LONG_S = 3600
 """A ttl whose keep-alive does not come by while a test runs: a consumer that sleeps would sleep on."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from busmq_spark.__main__ import main
+from tests.support import PATIENCE_S
 
-TIMEOUT_S = 120
 _FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -22,7 +22,7 @@ def run(arguments: list[str], stdin: bytes, environment: dict[str, str]) -> tupl
         streams[0].write_bytes(stdin)
         process = _FORKS.Process(target=_command, args=(arguments, streams, environment), daemon=True)
         process.start()
-        process.join(TIMEOUT_S)
+        process.join(PATIENCE_S)
         if process.exitcode is None:
             process.kill()
             raise AssertionError(f"busmq {' '.join(arguments)} has not ended; its stderr: {streams[2].read_text(errors='replace')}")

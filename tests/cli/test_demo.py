@@ -43,7 +43,7 @@ def departures() -> Any:
 
 
 def run(folder: Path, *arguments: str, url: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, "demo", *arguments], cwd=folder, env=environment(url), capture_output=True, text=True, timeout=580, check=False)
+    return subprocess.run([*COMMAND, "demo", *arguments], cwd=folder, env=environment(url), capture_output=True, text=True, timeout=880, check=False)
 
 
 def test_messages_are_the_flights_in_the_order_of_departure() -> None:
@@ -200,7 +200,7 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
             env=environment(None) | {"PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
-            timeout=580,
+            timeout=880,
             check=False,
         )
         assert '{"carrier":"UA","' in shown.stdout, shown.stderr

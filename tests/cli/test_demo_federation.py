@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mar
 
 def test_one_of_two_data_centres_goes_away_and_comes_back_and_every_order_is_there_once_in_order(tmp_path: Path) -> None:
     run = [*COMMAND, "demo", "federation", "--json"]
-    done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=580, check=False)
+    done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=880, check=False)
     assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [record["stage"] for record in records if "stage" in record] == ["centres", "both", "eu away", "eu back", "total"]

@@ -27,7 +27,7 @@ def jar() -> None:
 
 def test_every_order_arrives_once_in_order_and_a_plot_shows_how_long_they_took(tmp_path: Path) -> None:
     run = [*COMMAND, "demo", "realtime", "--seconds", "1", "--json", "--output", "plot.png"]
-    done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=580, check=False)
+    done = subprocess.run(run, cwd=tmp_path, env=environment(None), capture_output=True, text=True, timeout=880, check=False)
     assert done.returncode == 0, done.stderr
     [note] = [json.loads(line)["note"] for line in done.stderr.splitlines()]
     assert "allowlistCheck" in note  # what is switched off is said

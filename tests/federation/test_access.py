@@ -18,7 +18,8 @@ from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
-from tests.federation.tools import SECRET, WAIT_S, Thing, Wire
+from tests.federation.tools import SECRET, Thing, Wire
+from tests.support import PATIENCE_S
 
 
 def ring(**lists: list[str]) -> Keyring:
@@ -147,7 +148,7 @@ async def ask(server: FederationServer, *lines: str) -> bytes:
     """What a plain request gets."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write("\r\n".join([*lines, "Host: x", "", ""]).encode())
-    answer = await asyncio.wait_for(reader.read(), WAIT_S)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
     writer.close()
     return answer
 

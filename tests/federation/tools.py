@@ -16,8 +16,8 @@ from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Functions, Remot
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import Connection
 from busmq_spark.federation.serve.server import FederationServer
+from tests.support import PATIENCE_S
 
-WAIT_S = 60.0
 SECRET = "correct-horse-battery"  # a test's
 UNDEFINED = object()
 """An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
@@ -55,7 +55,7 @@ class Wire:
         await self.socket.send(Packet(channel, body).encode())
 
     async def next(self, channel: str) -> bytes | None:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.got[channel].get()
 
     def channel(self) -> str:

@@ -7,6 +7,7 @@ import os
 import queue
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any, Self
 
 import pytest
 
+from tests.support import PATIENCE_S
+
 FOLDER = Path(__file__).parent
-TIMEOUT_S = 120.0
 
 
 def missing() -> str:
@@ -46,7 +48,10 @@ class Peer:
 
     def __init__(self, urls: list[str], **options: Any) -> None:
         """``options`` go to Bus.create: ``layout``, ``driver`` …"""
-        self._process = subprocess.Popen(["node", "peer.js"], cwd=FOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        # What it says when it ends by itself, in a file: nothing would read a pipe.
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # closed by kill
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._said}
+        self._process = subprocess.Popen(["node", "peer.js"], cwd=FOLDER, **pipes, text=True, encoding="utf-8")
         self._results: queue.Queue[dict[str, Any]] = queue.Queue()
         self._messages: dict[str, queue.Queue[tuple[int, str]]] = {}
         self._events: dict[tuple[str, str], queue.Queue[list[Any]]] = defaultdict(queue.Queue)
@@ -117,7 +122,7 @@ class Peer:
 
     def received(self, name: str, many: int) -> list[tuple[int, str]]:
         """The next ``many`` messages of a queue it consumes."""
-        return [self._messages[name].get(timeout=TIMEOUT_S) for _ in range(many)]
+        return [self._messages[name].get(timeout=PATIENCE_S) for _ in range(many)]
 
     def received_nothing_more(self, name: str) -> bool:
         """As far as it has said up to now: call something that goes the same way first, or :meth:`count`."""
@@ -128,6 +133,7 @@ class Peer:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+        self._said.close()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             try:
@@ -141,7 +147,7 @@ class Peer:
 
     def event(self, thing: str, kind: str) -> list[Any]:
         """The arguments of the next event of this kind of an object that ``ops_*.js`` made; waits for it."""
-        return self._events[thing, kind].get(timeout=TIMEOUT_S)
+        return self._events[thing, kind].get(timeout=PATIENCE_S)
 
     def no_event(self, thing: str, kind: str) -> bool:
         """As far as it has said up to now."""
@@ -154,7 +160,9 @@ class Peer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": self._calls, "op": op, **arguments}) + "\n")
         self._process.stdin.flush()
-        result = self._results.get(timeout=TIMEOUT_S)
+        result = self._results.get(timeout=PATIENCE_S)
+        if "died" in result:
+            raise PeerError(result["died"])
         assert result["id"] == self._calls
         if "error" in result:
             raise PeerError(result["error"])
@@ -174,3 +182,6 @@ class Peer:
                     self._messages[said["queue"]].put((int(id), text))
                 case "error":
                     self.errors.append(said["args"][0])
+        self._process.wait()
+        self._said.seek(0)
+        self._results.put({"died": f"the Node process has ended: {self._said.read()}"})

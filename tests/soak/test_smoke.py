@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_a_round_of_the_soak_ends_well() -> None:
     command = [sys.executable, "-m", "tests.soak", "--seed", "4", "--round", "1", "--kind", "python", "--fault", "packet late"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=580)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=880)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "packet late" in done.stdout
 

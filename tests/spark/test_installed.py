@@ -49,7 +49,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=880)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
@@ -57,7 +57,7 @@ def job(starter: Sequence[str], bus: Bus, queue: str, environment: Any, cwd: Pat
     """The job at its end. A worker has 10 s of the clock to connect, which no setting of Spark changes: where that was too short, it runs again."""
     for attempt in range(10):
         command = [*starter, JOB.name, bus.url, f"{queue}-{attempt}", *more]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580, env=dict(environment), cwd=cwd)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=880, env=dict(environment), cwd=cwd)
         if "Python worker failed to connect back" not in done.stderr:
             break
     return done

@@ -143,7 +143,7 @@ def test_workers_run_this_python_unless_the_user_chose_one(monkeypatch: pytest.M
 
 @pytest.mark.spark
 def test_spark_runs_on_a_machine_without_java(no_java: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", TINY_JOB], capture_output=True, text=True, check=False, timeout=580)
+    done = subprocess.run([sys.executable, "-c", TINY_JOB], capture_output=True, text=True, check=False, timeout=880)
     [line] = [line for line in done.stdout.splitlines() if line.startswith("OUT|")] or [done.stderr]
     _, rows, home, used = line.split("|")
     assert rows == "100"

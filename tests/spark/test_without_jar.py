@@ -37,7 +37,7 @@ for use in (
 def test_every_use_says_how_the_jar_is_added(spark: SparkSession, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=580, env=clean(str(ROOT)), cwd=tmp_path)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=880, env=clean(str(ROOT)), cwd=tmp_path)
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
     assert len(said) == 3
     for line in said:
