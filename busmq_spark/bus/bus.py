@@ -15,20 +15,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.keepalive import KeepAlive
+from busmq_spark.bus.links import Links, links_of
 from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
 from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
-from busmq_spark.extras import without_extra
 from busmq_spark.options import BusOptions, from_keywords
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.holder import my_token
@@ -66,7 +65,7 @@ class Bus(Emitter):
         self.has_redis = url is not None or self.options.federate is None
         """Whether it has a Redis of its own; without one its objects are for ``federate`` only."""
         self._servers: Servers | None = None
-        self._links: Any = None
+        self._links: Links | None = None
         self._group: asyncio.TaskGroup | None = None
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -224,14 +223,9 @@ class Bus(Emitter):
         servers.start(self.spawn)
         self.spawn(self.keep_alive.run(), "keeping queues alive")
 
-    def _far(self) -> Any:
-        """The links to other buses. Found at run time: federation stands on the bus, so no file of the bus may import it, nor need web sockets."""
+    def _far(self) -> Links:
         if self._links is None:
-            try:
-                links = import_module("busmq_spark.federation.client.links")
-            except ModuleNotFoundError as error:
-                raise without_extra(error, "federation") from None
-            self._links = links.Links(self)
+            self._links = links_of(self)
         return self._links
 
     async def _leave_all(self) -> None:

@@ -24,6 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from busmq_spark.bus import links
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.persistable import PersistedDict
 from busmq_spark.errors import StateError
@@ -31,7 +32,7 @@ from busmq_spark.errors import StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-_HOMES = ("busmq_spark.bus.", "busmq_spark.federation.client.")
+_HOMES = ("busmq_spark.bus.", f"{links.HOME}.")
 log = logging.getLogger("busmq_spark")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import environ
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.channel import Channel
+from busmq_spark.bus.links import REGISTERED
 from busmq_spark.bus.persistable import PersistedDict, PersistedRecord
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue import Queue
@@ -24,6 +25,16 @@ from busmq_spark.federation.client.target import Target, target
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+
+
+REMOTES: dict[type, Callable[[Bus, Any, Pool], Any]] = {
+    Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
+    Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, (channel.local, channel.remote), pool),
+    Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
+    PersistedDict: lambda bus, kept, pool: RemoteDict(bus, kept.name, kept.ttl_s, pool),
+    PersistedRecord: lambda bus, kept, pool: RemoteRecord(bus, kept.name, kept.shape, pool, kept.ttl_s),
+    Service: lambda bus, service, pool: RemoteService(bus, service.name, pool),
+}
 
 
 class Links:
@@ -51,26 +62,11 @@ class Links:
         """The same object on the bus behind ``url``. Raises ConfigError for a bad URL, a missing secret, or what is no object of a bus."""
         if url is None and len(self.urls) != 1:
             raise ConfigError(reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one")
-        pool, bus = self._pool(url or self.urls[0], secret, secret_in_url), self._bus
-        made: Any
-        match thing:
-            case Queue():
-                made = RemoteQueue(bus, thing.name, pool)
-            case Channel():
-                made = RemoteChannel(bus, thing.name, (thing.local, thing.remote), pool)
-            case Pubsub():
-                made = RemotePubsub(bus, thing.name, thing.most, pool)
-            case PersistedDict():
-                made = RemoteDict(bus, thing.name, thing.ttl_s, pool)
-            case PersistedRecord():
-                made = RemoteRecord(bus, thing.name, thing.shape, pool, thing.ttl_s)
-            case Service():
-                made = RemoteService(bus, thing.name, pool)
-            case _:
-                raise ConfigError(
-                    reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service"
-                )
-        return made
+        pool = self._pool(url or self.urls[0], secret, secret_in_url)
+        for kind, remote in REMOTES.items():
+            if isinstance(thing, kind):
+                return remote(self._bus, thing, pool)
+        raise ConfigError(reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service")
 
     def _pool(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> Pool:
         options = self._bus.options
@@ -88,3 +84,6 @@ def _of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
     """One secret for all, or one per URL; else that of the environment."""
     given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
     return given or environ.get("BUSMQ_FEDERATION_SECRET")
+
+
+REGISTERED.append(Links)
