@@ -6,12 +6,18 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from busmq_spark.bus.consume import ConsumeOptions
     from busmq_spark.bus.events import Emitter
     from busmq_spark.core.message import Message
+
+
+Phase = Enum("Phase", "NEW RUNNING STOPPING CALLED_OFF ENDED")
+"""Where a consumption is in its life. CALLED_OFF: it is stopped before it has begun."""
+BEGUN, GOES_ON = (Phase.RUNNING, Phase.STOPPING), (Phase.NEW, Phase.RUNNING)
 
 
 class Buffered:
@@ -27,11 +33,9 @@ class Buffered:
         self._buffer: deque[Message] = deque()
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()  # ending waits for what is under way
-        self._stopping = self._ended = False
+        self._phase = Phase.NEW
         self.follows: Self | None = None
         """The consumption that this one ends by beginning."""
-        self.running = False
-        """Whether it has begun and not ended."""
 
     def __aiter__(self) -> Self:
         return self
@@ -45,7 +49,7 @@ class Buffered:
 
     def next_stored(self) -> Message | None:
         """Hand over the next message of those that are here; None when it has to be waited for."""
-        return None if self._stopping or not self._buffer else self.pop_head()
+        return None if self.ending or not self._buffer else self.pop_head()
 
     async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
         """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
@@ -74,21 +78,37 @@ class Buffered:
 
         Raises LinkLost when Redis stays unreachable; then it may be called again.
         """
-        self._stopping = True
-        self._wake.set()
+        self._begin_to_stop()
         if self.follows is not None:
             await self.follows.stop()
             self.follows = None
         async with self._busy:
             await self._end()
 
+    def _begin_to_stop(self) -> None:
+        self._phase = {Phase.NEW: Phase.CALLED_OFF, Phase.RUNNING: Phase.STOPPING}.get(self._phase, self._phase)
+        self._wake.set()
+
     async def _end(self) -> None:
+        """Once. An end that failed may be tried again."""
+        if self._phase is not Phase.ENDED:
+            await self._give_up()
+            ran, self._phase = self.running, Phase.ENDED
+            if ran:
+                self._queue._emit("consuming", False)
+
+    async def _give_up(self) -> None:
         raise NotImplementedError
 
     @property
+    def running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._phase in BEGUN
+
+    @property
     def ending(self) -> bool:
-        """Whether it is being stopped: nothing more is handed over."""
-        return self._stopping
+        """Whether it is being stopped, or has been: nothing more is handed over."""
+        return self._phase not in GOES_ON
 
     @property
     def active(self) -> bool:

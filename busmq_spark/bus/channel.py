@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from busmq_spark.bus.any_queue import TTL_S
 from busmq_spark.bus.events import Emitter, Handler
@@ -26,6 +27,10 @@ from busmq_spark.errors import BusError, QueueFull, StateError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+
+
+State = Enum("State", "AWAY JOINING CONNECTED LEAVING LEFT")
+"""Where one side is in its life. Over federation only: JOINING, a remote object is to connect; LEFT, it may still say that the channel has ended."""
 
 
 class ConnectKeywords(TypedDict, total=False):
@@ -58,31 +63,17 @@ class _Connection:
     inbox: Inbox
 
 
-class Channel(Emitter):
-    """One side of a channel. What is sent while the other side is disconnected stays in the queue for it, for the queue's ttl.
+class AnyChannel(Emitter):
+    """What one side of a channel of this bus and of one of another (``federation/client/channel.py``) have in common: its roles and its life."""
 
-    Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
-    (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that is killed emits no disconnect.
-
-    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers are also called
-    for what an iteration takes. A message not taken holds up everything behind it: a program that only sends adds a handler that does nothing.
-    """
-
-    events = ("connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error")
+    events: tuple[str, ...] = ("connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error")
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
         super().__init__(bus.spawn)
         self.bus, self.name = bus, name
         self.local, self.remote = local, remote
-        self._connection: _Connection | None = None
-        """The present connection, or the last one: its messages may still be acked."""
-        self._state = "away"
+        self._state = State.AWAY
         self._busy = asyncio.Lock()
-
-    def __repr__(self) -> str:
-        return f"Channel({self.name!r}, {self.local!r}, {self.remote!r})"
-
-    # -- life -------------------------------------------------------------------------------------------------------------------------------
 
     async def connect(self, **options: Unpack[ConnectKeywords]) -> Self:
         """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for ``async with await channel.connect(...)``.
@@ -112,10 +103,64 @@ class Channel(Emitter):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.disconnect()
 
+    def __aiter__(self) -> Messages:
+        return self.messages()
+
+    def messages(self) -> Messages:
+        """The messages, as an iterator of its own; several share them, each message going to one."""
+        return Messages(self)
+
     @property
     def connected(self) -> bool:
         """Whether this side is connected; the peer may be away."""
-        return self._state == "connected"
+        return self._state is State.CONNECTED
+
+    async def _open(self, local: str, remote: str, options: ConnectOptions) -> Self:
+        async with self._busy:
+            if self._state in (State.CONNECTED, State.LEAVING):
+                raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
+            await self._join(local, remote, options)
+            self._state = State.CONNECTED
+            self.bus.adopt(self)
+        self._emit("connect")
+        return self
+
+    async def _join(self, local: str, remote: str, options: ConnectOptions) -> None:
+        raise NotImplementedError
+
+    @property
+    def _reader(self) -> Any:
+        """What has ``next`` messages. Raises StateError before the first connection."""
+        raise NotImplementedError
+
+    async def _leave(self, word: Kind | None) -> None:
+        raise NotImplementedError
+
+    def _not_connected(self, what: str) -> StateError:
+        return StateError(event=what, what=f"channel {self.name!r}", state="not connected", remedy="Call connect() or listen() first")
+
+    def _not_reliable(self) -> StateError:
+        remedy = "Connect with reliable=True, or do not ack: the others are removed when they are taken"
+        return StateError(event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy)
+
+
+class Channel(AnyChannel):
+    """One side of a channel. What is sent while the other side is disconnected stays in the queue for it, for the queue's ttl.
+
+    Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
+    (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that is killed emits no disconnect.
+
+    Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers are also called
+    for what an iteration takes. A message not taken holds up everything behind it: a program that only sends adds a handler that does nothing.
+    """
+
+    def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
+        super().__init__(bus, name, local, remote)
+        self._connection: _Connection | None = None
+        """The present connection, or the last one: its messages may still be acked."""
+
+    def __repr__(self) -> str:
+        return f"Channel({self.name!r}, {self.local!r}, {self.remote!r})"
 
     # -- sending ----------------------------------------------------------------------------------------------------------------------------
 
@@ -135,46 +180,30 @@ class Channel(Emitter):
         finally:
             await queue.detach()
 
-    # -- receiving --------------------------------------------------------------------------------------------------------------------------
-
-    def __aiter__(self) -> Messages:
-        return self.messages()
-
-    def messages(self) -> Messages:
-        """The messages, as an iterator of its own; several share them, each message going to one."""
-        return Messages(self)
-
     async def ack(self, id: int) -> None:
         """Acknowledge every message up to this id that a reliable connection has handed over: the present one, or the one that ended last."""
         if self._connection is None:
             raise self._not_connected("ack on")
         if not self._connection.inbox.reliable:
-            remedy = "Connect with reliable=True, or do not ack: the others are removed when they are taken"
-            raise StateError(event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy)
+            raise self._not_reliable()
         await self._connection.inbox.ack(id)
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _open(self, local: str, remote: str, options: ConnectOptions) -> Self:
-        async with self._busy:
-            if self._state != "away":
-                raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
-            incoming, outgoing = Queue(self.bus, channel_queue(local, self.name)), Queue(self.bus, channel_queue(remote, self.name))
-            try:
-                for queue in (incoming, outgoing):
-                    await queue.attach(ttl_s=options.ttl_s, maxsize=options.maxsize)
-                inbox = await self._begin(incoming, options)
-                await self._announce(outgoing)
-            except BaseException:
-                for queue in (incoming, outgoing):
-                    with suppress(BusError):
-                        await queue.detach()
-                raise
-            self._connection, self._state = _Connection(incoming, outgoing, inbox), "connected"
-            self.bus.adopt(self)
-        self.bus.spawn(inbox.run(), f"reading channel {self.name}")  # before the event: its handler may raise
-        self._emit("connect")
-        return self
+    async def _join(self, local: str, remote: str, options: ConnectOptions) -> None:
+        incoming, outgoing = Queue(self.bus, channel_queue(local, self.name)), Queue(self.bus, channel_queue(remote, self.name))
+        try:
+            for queue in (incoming, outgoing):
+                await queue.attach(ttl_s=options.ttl_s, maxsize=options.maxsize)
+            inbox = await self._begin(incoming, options)
+            await self._announce(outgoing)
+        except BaseException:
+            for queue in (incoming, outgoing):
+                with suppress(BusError):
+                    await queue.detach()
+            raise
+        self._connection = _Connection(incoming, outgoing, inbox)
+        self.bus.spawn(inbox.run(), f"reading channel {self.name}")
 
     async def _begin(self, incoming: Queue, options: ConnectOptions) -> Inbox:
         consumption = incoming.consume(reliable=options.reliable, last=options.last, wait=options.wait, prefetch=options.prefetch)
@@ -191,9 +220,9 @@ class Channel(Emitter):
         """Disconnect, with a last word to the peer. What fails does not keep us from leaving."""
         failed: list[BusError] = []
         async with self._busy:
-            if self._state == "away" or (connection := self._connection) is None:
+            if self._state is State.AWAY or (connection := self._connection) is None:
                 return
-            was_leaving, self._state = self._state == "leaving", "leaving"  # leaving already: cancelled on the way
+            was_leaving, self._state = self._state is State.LEAVING, State.LEAVING  # leaving already: cancelled on the way
             steps = [connection.incoming.detach, connection.outgoing.detach]
             if word is not None and not was_leaving:
                 # After reading has ended: the peer replies HERE, and that frame is for the next one to connect in this role.
@@ -204,7 +233,7 @@ class Channel(Emitter):
                 except BusError as error:
                     failed.append(error)
             connection.inbox.look()
-            self._state = "away"
+            self._state = State.AWAY
             self.bus.release(self)
         self._emit("disconnect")
         if failed and word is Kind.END:
@@ -221,6 +250,12 @@ class Channel(Emitter):
                 self._report(error)
 
     @property
+    def _reader(self) -> Inbox:
+        if self._connection is None:
+            raise self._not_connected("read")
+        return self._connection.inbox
+
+    @property
     def _has_message_handler(self) -> bool:
         """Whether a handler takes messages."""
         return bool(self._handlers.get("message"))
@@ -231,33 +266,25 @@ class Channel(Emitter):
             self._connection.inbox.look()
         return added
 
-    def _not_connected(self, what: str) -> StateError:
-        return StateError(event=what, what=f"channel {self.name!r}", state="not connected", remedy="Call connect() or listen() first")
-
 
 class Messages:
     """The messages of a channel. Ends when its side has disconnected; cancelling a wait for the next one loses none."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: AnyChannel) -> None:
         self._channel = channel
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        return await self._inbox.next()
+        found: Message = await self._channel._reader.next()
+        return found
 
     async def take(self) -> tuple[Message, Callable[[], None]]:
         """The next message, and what to call once it has arrived: for each message, in their order. What has not arrived when this side disconnects
         goes back to its place. Raises StopAsyncIteration at the end."""
-        return await self._inbox.take()
-
-    @property
-    def _inbox(self) -> Inbox:
-        channel = self._channel
-        if channel._connection is None:
-            raise channel._not_connected("read")
-        return channel._connection.inbox
+        found: tuple[Message, Callable[[], None]] = await self._channel._reader.take()
+        return found
 
 
 async def _last_word(queue: Queue, word: Kind) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from busmq_spark.bus.buffered import Buffered
+from busmq_spark.bus.buffered import Buffered, Phase
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
@@ -115,8 +115,7 @@ class Consumption(Buffered):
         if self._token and self.running:
             remedy = "Consume again to wait for it"
             self._failed = QueueBusy(queue=self._queue.name, found="is consumed reliably by another process now", remedy=remedy)
-            self._stopping = True
-            self._wake.set()
+            self._begin_to_stop()
 
     @property
     def reliable(self) -> bool:
@@ -142,7 +141,7 @@ class Consumption(Buffered):
 
         Returns early when it is stopped meanwhile.
         """
-        if self.running or self._stopping:
+        if self.running or self.ending:
             return
         if self.follows is not None:
             await self.follows.stop()
@@ -151,17 +150,17 @@ class Consumption(Buffered):
         if self._token:
             await self._lease()
             await self._insist(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
-        if not self._stopping:
+        if not self.ending:
             await self._pubsub_connection.add(queue.keys.available, self._notified)
-        if not self._stopping:
-            self.running = True
+        if not self.ending:
+            self._phase = Phase.RUNNING
             queue._emit("consuming", True)
 
     async def filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         while True:
-            if self._stopping or (self._left == 0 and not self._buffer):
-                asked = self._stopping
+            if self.ending or (self._left == 0 and not self._buffer):
+                asked = self.ending
                 try:
                     await self.stop()
                 except LinkLost:
@@ -207,7 +206,7 @@ class Consumption(Buffered):
             await self._wake.wait()
         self._wake.clear()
         async with self._busy:
-            if not self._stopping:
+            if not self.ending:
                 await self._take()
 
     async def _take(self) -> None:
@@ -250,9 +249,9 @@ class Consumption(Buffered):
         """Become the one reliable consumer of the queue. Returns without it when stopped."""
         queue, dead = self._queue, ""
         self._leasing = True
-        while not self._stopping:
+        while not self.ending:
             holder = await self._ask_lease(dead)
-            if holder is None or self._stopping:
+            if holder is None or self.ending:
                 return  # ending releases it
             if holder == self._token and queue.bus.claim_lease(queue.name, self):
                 queue.leased = True
@@ -288,9 +287,7 @@ class Consumption(Buffered):
 
     # -- ending -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _end(self) -> None:
-        if self._ended:
-            return
+    async def _give_up(self) -> None:
         queue = self._queue
         self._pubsub_connection.remove(queue.keys.available, self._notified)
         self._buffer.clear()
@@ -303,10 +300,6 @@ class Consumption(Buffered):
         self._out = False
         if self._leasing:
             await self._unlease()
-        self._ended = True
-        if self.running:
-            self.running = False
-            queue._emit("consuming", False)
 
     async def _give_back(self) -> None:
         """On the link of the takes, which has no patience of its own."""
@@ -323,7 +316,7 @@ class Consumption(Buffered):
 
     async def _insist(self, flow: Callable[[], Flow[T]]) -> T | None:
         """Run a flow, again after every LinkLost; None when stopped meanwhile."""
-        while not self._stopping:
+        while not self.ending:
             try:
                 return await self._queue.run(flow())
             except LinkLost as error:

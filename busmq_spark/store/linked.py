@@ -83,14 +83,11 @@ class LinkedStore(AsksEach):
 
     def traces(self, queue: str) -> LossEvidence:
         """Of a source that became unreachable meanwhile: none."""
-        source, own = split(queue)
-        none = LossEvidence(None, 0, empty=False)
-        return self._one(source, lambda store: store.traces(own), none)
+        return self._one(queue, lambda store, own: store.traces(own), LossEvidence(None, 0, empty=False))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Nothing of a source that became unreachable meanwhile."""
-        source, own = split(queue)
-        return self._one(source, lambda store: store.bytes_until(own, first, last, budget), (first - 1, 0))
+        return self._one(queue, lambda store, own: store.bytes_until(own, first, last, budget), (first - 1, 0))
 
     def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[Rows] | None]:
         """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of an unreachable link are left out."""
@@ -134,8 +131,9 @@ class LinkedStore(AsksEach):
         for caller in self._callers.values():
             caller.close()
 
-    def _one(self, source: str, ask: Callable[[ReadStore], T], absent: T) -> T:
-        return self._answers({source: ask}).get(source, absent)
+    def _one(self, name: str, ask: Callable[[ReadStore, str], T], absent: T) -> T:
+        source, queue = split(name)
+        return self._answers({source: _bound(ask, queue)}).get(source, absent)
 
     def _spelt(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
         return {spell(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}

@@ -10,14 +10,14 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus.channel import Channel, ConnectKeywords, ConnectOptions
-from busmq_spark.bus.events import Emitter, Handler
+from busmq_spark.bus.channel import AnyChannel, ConnectOptions, State
+from busmq_spark.bus.events import Handler
+from busmq_spark.core.channel import Kind
 from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id
-from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull, StateError
+from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
 from busmq_spark.federation.client.remote_handle import RemoteHandle
@@ -33,62 +33,29 @@ EVENT_NAMES = {"remote:connect": "remote_connect", "remote:disconnect": "remote_
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteChannel(Emitter):
+class RemoteChannel(AnyChannel):
     """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the
     connection: after it has ended there is nothing to ack on; connect again with ``last``.
     """
 
-    events = (*Channel.events, "reconnecting", "reconnected")
+    events = (*AnyChannel.events, "reconnecting", "reconnected")
 
-    def __init__(self, bus: Bus, name: str, roles: tuple[str, str], pool: Pool) -> None:
-        super().__init__(bus.spawn)
-        self.bus, self.name = bus, name
-        self.local, self.remote = roles
+    def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: Pool) -> None:
+        super().__init__(bus, name, local, remote)
         self._pool = pool
-        self._handle = self._wired(roles)
+        self._handle = self._wired(local, remote)
         self._pushes = self._pushing()
         self._options: ConnectOptions | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
         self._received: deque[Message | str] = deque()
         self._offered = asyncio.Event()
-        self._iterated = self._there = self._advancing = self._begun = False
-        self._joins = False
-        """Whether a remote object connects: not one that only sends to a role."""
+        self._iterated = self._there = self._advancing = False
         self._last = 0
-        self._busy = asyncio.Lock()
-        self.connected = False
-        """Whether this side is connected, be the link up or down; the peer may be away."""
 
     def __repr__(self) -> str:
         return f"RemoteChannel({self.name!r}, {self.local!r}, {self.remote!r}, {self._pool.target.url!r})"
-
-    # -- life -------------------------------------------------------------------------------------------------------------------------------
-
-    async def connect(self, **options: Unpack[ConnectKeywords]) -> Self:
-        """As Channel.connect."""
-        return await self._open((self.local, self.remote), ConnectOptions(**options))
-
-    async def listen(self, **options: Unpack[ConnectKeywords]) -> Self:
-        """As Channel.listen."""
-        return await self._open((self.remote, self.local), ConnectOptions(**options))
-
-    async def disconnect(self) -> None:
-        """As Channel.disconnect."""
-        await self._leave("disconnect")
-
-    async def end(self) -> None:
-        """As Channel.end. Raises FederationLost when the link is down, so that the peer gets no frame."""
-        await self._leave("end")
-
-    attach, detach = connect, disconnect
-
-    async def __aenter__(self) -> Self:
-        return self if self.connected else await self.connect()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.disconnect()
 
     # -- talking ----------------------------------------------------------------------------------------------------------------------------
 
@@ -103,21 +70,13 @@ class RemoteChannel(Emitter):
         found = await self._handle.ask("sendTo", endpoint, as_text(encode(value)), again=False)
         return values.first(found, "an id")
 
-    def __aiter__(self) -> RemoteMessages:
-        return self.messages()
-
-    def messages(self) -> RemoteMessages:
-        """As Channel.messages."""
-        return RemoteMessages(self)
-
     async def ack(self, id: int) -> None:
         """As Channel.ack, while connected. The server does not answer: when the link breaks right behind it, the message may come again."""
         check_id(id)
         if not self.connected or self._options is None:
             raise self._not_connected("ack on")
         if not self._options.reliable:
-            remedy = "Connect with reliable=True, or do not ack: the others are removed when they are taken"
-            raise StateError(event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy)
+            raise self._not_reliable()
         id = min(id, self._last)  # the server has sent more than was handed over
         if id <= self._options.last:
             return
@@ -220,43 +179,36 @@ class RemoteChannel(Emitter):
             self._handle.close()
             self._emit("disconnect")
 
-    def _wired(self, roles: tuple[str, str]) -> RemoteHandle:
-        return RemoteHandle(self._pool, creation("channel", self.name, *roles), self.bus.spawn, self, self._restore)
+    def _wired(self, local: str, remote: str) -> RemoteHandle:
+        return RemoteHandle(self._pool, creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
 
     def _pushing(self) -> RemotePushPipeline:
         return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
 
-    async def _open(self, roles: tuple[str, str], options: ConnectOptions) -> Self:
+    async def _join(self, local: str, remote: str, options: ConnectOptions) -> None:
         if options.last and not options.reliable:
             raise ConfigError(reason="last counts only with reliable=True")
         if not options.wait:
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable reader waits for the one before it to end")
-        async with self._busy:
-            if self.connected:
-                raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
+        self._handle.close()
+        self._handle = self._wired(local, remote)
+        self._pushes, self._options, self._state = self._pushing(), options, State.JOINING
+        self._received.clear()
+        self._last = 0
+        self._there = self._iterated = False
+        try:
+            await self._handle.up()
+        except BaseException:
+            self._options, self._state = None, State.AWAY
             self._handle.close()
-            self._handle = self._wired(roles)
-            self._pushes, self._options, self._joins = self._pushing(), options, True
-            self._received.clear()
-            self._last = 0
-            self._there = self._iterated = self._begun = False
-            try:
-                await self._handle.up()
-            except BaseException:
-                self._options, self._joins = None, False
-                self._handle.close()
-                raise
-            self.connected = self._handle.keep_open = True
-            self.bus.adopt(self)
-        self._begun = True
+            raise
+        self._handle.keep_open = True
         self._advance_soon()
-        self._emit("connect")
-        return self
 
     async def _restore(self, remote: RemoteObject) -> None:
         options = self._options
         remote.on("error", self._far_error)
-        if options is None or not self._joins:
+        if options is None or self._state not in (State.JOINING, State.CONNECTED):  # one that only sends to a role
             return
         answered = self._failing = remote.expect("connect")
         remote.on("message", lambda text=None, id=None, *_: self._queued(remote, values.message(text, id)))
@@ -269,7 +221,7 @@ class RemoteChannel(Emitter):
 
     def _queued(self, remote: RemoteObject, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
-        if remote is self._handle.remote and self._begun:
+        if remote is self._handle.remote and self._state in (State.CONNECTED, State.LEFT):
             self._enqueue(what)
         else:
             self._received.append(what)
@@ -282,15 +234,15 @@ class RemoteChannel(Emitter):
         else:
             self._report(error)
 
-    async def _leave(self, method: str) -> None:
+    async def _leave(self, word: Kind | None) -> None:
         failed: BusError | None = None
         async with self._busy:
             if not self.connected:
                 return
             await self._pushes.flushed()
             if self._handle.remote is not None:
-                await self._handle.finish(method, "disconnect")
-            elif method == "end":
+                await self._handle.finish("end" if word is Kind.END else "disconnect", "disconnect")
+            elif word is Kind.END:
                 failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the end of the channel was not sent to the peer")
             was_disconnected = not self.connected  # with the server's event
             if not was_disconnected:
@@ -303,7 +255,7 @@ class RemoteChannel(Emitter):
 
     def _gone(self) -> None:
         """This side has left. Its remote object still says that the channel has ended, if it has."""
-        self.connected = self._joins = False
+        self._state = State.LEFT
         left = sum(isinstance(item, Message) for item in self._received)
         if left and self._options is not None and not self._options.reliable:
             log.warning("channel %r: %d messages were not taken, and federation has no way back", self.name, left)
@@ -312,20 +264,8 @@ class RemoteChannel(Emitter):
         self.bus.release(self)
         self._offered.set()
 
-    def _not_connected(self, what: str) -> StateError:
-        return StateError(event=what, what=f"channel {self.name!r}", state="not connected", remedy="Call connect() or listen() first")
-
-
-class RemoteMessages:
-    """The messages of a channel, as Messages at home."""
-
-    def __init__(self, channel: RemoteChannel) -> None:
-        self._channel = channel
-
-    def __aiter__(self) -> Self:
+    @property
+    def _reader(self) -> Self:
+        if self._options is None:
+            raise self._not_connected("read")
         return self
-
-    async def __anext__(self) -> Message:
-        if self._channel._options is None:
-            raise self._channel._not_connected("read")
-        return await self._channel.next()

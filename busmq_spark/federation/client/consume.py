@@ -13,9 +13,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.buffered import Buffered
+from busmq_spark.bus.buffered import Buffered, Phase
 from busmq_spark.bus.consume import ConsumeOptions
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
@@ -30,6 +31,8 @@ MOST_WAITING = 1000
 EARLY = 32
 MOST_UNRELIABLE = 100_000
 """The same where stopping may lose a message."""
+Far = Enum("Far", "IDLE PROBING CONSUMING PAUSING")
+"""What the server does for a consumption, or was asked to. PAUSING: it was told to stop, and what it was taking just then may still come."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -45,8 +48,8 @@ class RemoteConsumption(Buffered):
         self._position = options.index
         self._received = 0
         self._remote: RemoteObject | None = None
-        self._there = False  # the server consumes for this object, or was asked to
-        self._pausing = self._skipping = self._probing = False
+        self._far = Far.IDLE
+        self._skipping = False
         self._from = 0  # acked by the server when it began
         self._begun = asyncio.Event()
         self._failed: BusError | None = None
@@ -66,26 +69,26 @@ class RemoteConsumption(Buffered):
 
     async def begin(self) -> None:
         """Begin now; a reliable one has then what was not acked before. Returns early when it is stopped. Waits while the server is unreachable."""
-        if self.running or self._stopping:
+        if self.running or self.ending:
             return
         queue = self._queue
         if (before := self.follows) is not None:
             if not await self._inherited(before):
                 await before.stop()
             self.follows = None  # not earlier: this may be cancelled on the way
-        while self._remote is None and not self._stopping:
+        while self._remote is None and not self.ending:
             try:
                 self._remote = await queue.handle.up()
             except FederationLost as error:
                 queue._report(error)
-        if self._stopping:
+        if self.ending:
             return
-        self.running, queue.current = True, self
+        self._phase, queue.current = Phase.RUNNING, self
         if self._takes:
             self._take_over()  # and nothing more yet: what has come cannot go back
         else:
             self._ask()
-        while self._there and not self._begun.is_set() and not self._stopping:
+        while self._far is not Far.IDLE and not self._begun.is_set() and not self.ending:
             self._wake.clear()
             await self._wake.wait()
         queue._emit("consuming", True)
@@ -93,12 +96,12 @@ class RemoteConsumption(Buffered):
     async def filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         while True:
-            if self._buffer and not self._stopping:
+            if self._buffer and not self.ending:
                 return
-            if not self.running and not self._stopping and self._left != 0:
+            if not self.running and not self.ending and self._left != 0:
                 await self.begin()
                 continue
-            if self._stopping or self._left == 0:
+            if self.ending or self._left == 0:
                 await self.stop()
                 failed, self._failed = self._failed, None
                 raise failed or StopAsyncIteration
@@ -111,7 +114,7 @@ class RemoteConsumption(Buffered):
         message = self._buffer.popleft()
         self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
-        if not self._there:
+        if self._far is Far.IDLE:
             self._ask_early()
         return message
 
@@ -119,7 +122,7 @@ class RemoteConsumption(Buffered):
 
     def arrived(self, message: Message) -> None:
         """A message. What came twice, since the server began anew, is dropped."""
-        if self._probing:  # the oldest of all: from its id follows where the one behind the last received stands
+        if self._far is Far.PROBING:  # the oldest of all: from its id follows where the one behind the last received stands
             self._position = max(0, self._received + 1 - message.id)
             return
         self._position += 1
@@ -142,8 +145,8 @@ class RemoteConsumption(Buffered):
         """Whether the server consumes for us."""
         if state:
             self._begun.set()
-        elif not self._pausing:
-            probed, self._there, self._probing = self._probing, False, False
+        elif self._far is not Far.PAUSING:
+            probed, self._far = self._far is Far.PROBING, Far.IDLE
             if probed:
                 self._ask(probed=True)
             else:
@@ -153,7 +156,7 @@ class RemoteConsumption(Buffered):
     def remote_lost(self) -> None:
         """What it had sent and was not handed over stays, unless it comes again."""
         self._remote = None
-        self._there = self._pausing = self._probing = False
+        self._far = Far.IDLE
         if self._options.reliable:
             if self._left is not None:
                 self._left += len(self._buffer)
@@ -170,8 +173,8 @@ class RemoteConsumption(Buffered):
 
     def failed(self, error: BusError) -> None:
         """The server consumes for us no longer."""
-        self._failed, self._stopping, self._there = error, True, False
-        self._wake.set()
+        self._failed, self._far = error, Far.IDLE
+        self._begin_to_stop()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
@@ -184,13 +187,14 @@ class RemoteConsumption(Buffered):
         if not (self._takes and before._takes and before.running):
             return False
         async with before._busy:
-            self._remote, self._there, before._there = before._remote, before._there, False
-            if self._there and before._begun.is_set():
-                self._begun.set()
-            before._remote, before._stopping = None, True
+            if before._far is not Far.IDLE:
+                self._far = Far.CONSUMING
+                if before._begun.is_set():
+                    self._begun.set()
+            self._remote, before._remote, before._far = before._remote, None, Far.IDLE
+            before._begin_to_stop()
             self._queue.current = self
             await before._end()
-        before._wake.set()
         return True
 
     def _take_over(self) -> None:
@@ -209,9 +213,7 @@ class RemoteConsumption(Buffered):
 
     @property
     def _most_waiting(self) -> int:
-        if self._takes:
-            return MOST_UNRELIABLE
-        return max(MOST_WAITING, 4 * self.prefetch)
+        return MOST_UNRELIABLE if self._takes else max(MOST_WAITING, 4 * self.prefetch)
 
     @property
     def _in_parts(self) -> bool:
@@ -219,8 +221,8 @@ class RemoteConsumption(Buffered):
 
     def _ask(self, *, probed: bool = False) -> None:
         """Have the server consume for us, when it does not, and there is room."""
-        options, left, waiting = self._options, self._left, len(self._buffer)
-        if self._remote is None or self._there or self._stopping or not self.running:
+        options, left, waiting, far = self._options, self._left, len(self._buffer), Far.CONSUMING
+        if self._remote is None or self._far is not Far.IDLE or self.ending or not self.running:
             return
         if self._in_parts:
             if left == 0 or waiting * 2 > self.prefetch:
@@ -238,16 +240,16 @@ class RemoteConsumption(Buffered):
             self._skipping, self._from = bool(again), last
             self._queue.reliable_on = self._remote
         elif self._received and not probed:
-            asked, self._probing = {"remove": False, "index": 0, "max": 1}, True
+            asked, far = {"remove": False, "index": 0, "max": 1}, Far.PROBING
         else:
             asked = {"remove": False, "index": self._position} if left is None else {"remove": False, "index": self._position, "max": left}
             self._skipping, self._from = bool(self._received), 0
-        self._there = True
+        self._far = far
         self._remote.call("consume", asked)
 
     def _pause(self) -> None:
-        if self._there and not self._pausing and self._remote is not None:
-            remote, self._pausing = self._remote, True
+        if self._far is Far.CONSUMING and self._remote is not None:
+            remote, self._far = self._remote, Far.PAUSING
             remote.call("stop")
             # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
             remote.ask("count").add_done_callback(lambda _: self._paused(remote))
@@ -255,13 +257,13 @@ class RemoteConsumption(Buffered):
                 log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
 
     def _paused(self, remote: RemoteObject) -> None:
-        if remote is self._remote and self._pausing:
-            self._there = self._pausing = False
+        if remote is self._remote and self._far is Far.PAUSING:
+            self._far = Far.IDLE
             self._ask_early()
             self._wake.set()
 
     def _takes_more(self) -> bool:
-        return self._in_parts and self._there
+        return self._in_parts and self._far is not Far.IDLE
 
     async def _nap(self) -> None:
         self._wake.clear()
@@ -269,21 +271,15 @@ class RemoteConsumption(Buffered):
             async with asyncio.timeout(0.02):
                 await self._wake.wait()
 
-    async def _end(self) -> None:
-        if self._ended:
-            return
+    async def _give_up(self) -> None:
         remote = self._remote
-        if self._there and remote is not None:
+        if self._far is not Far.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
                 while self._takes_more() and values.first(await remote.ask("count"), "a count"):
                     await self._nap()  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
                 remote.call("stop")
                 await remote.ask("count")  # behind it: what the server was taking just then has come, too
-        self._there = False
+        self._far = Far.IDLE
         if self._takes:
             self._queue.taken = [*self._buffer, *self._queue.taken]
         self._buffer.clear()
-        self._ended = True
-        if self.running:
-            self.running = False
-            self._queue._emit("consuming", False)

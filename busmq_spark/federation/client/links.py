@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 REMOTES: dict[type, Callable[[Bus, Any, Pool], Any]] = {
     Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
-    Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, (channel.local, channel.remote), pool),
+    Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
     PersistedDict: lambda bus, kept, pool: RemoteDict(bus, kept.name, kept.ttl_s, pool),
     PersistedRecord: lambda bus, kept, pool: RemoteRecord(bus, kept.name, kept.shape, pool, kept.ttl_s),
