@@ -112,7 +112,12 @@ class Requester:
         if not self.active:
             raise self._closed("send to")
         expires_ms = int(await self._clock.now_ms()) + timeout_ms
-        await self._requests.push(RequestFrame(data, req_id, reply_to, expires_ms).encode())
+        try:
+            await self._requests.push(RequestFrame(data, req_id, reply_to, expires_ms).encode())
+        except StateError:
+            if self.active:
+                raise
+            raise self._closed("send to") from None  # its queues were detached while the clock was read
 
     async def _read(self, consumption: Consumption) -> None:
         while (message := await next_or_retry(consumption, self._service._report)) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.request import Request
 from busmq_spark.bus.requester import Waiting
@@ -240,6 +241,26 @@ async def test_disconnecting_waits_for_replies_and_fails_the_requests_that_are_l
         asked = asyncio.ensure_future(service.request(2))
         await asyncio.sleep(0)
         await service.disconnect(grace_ms=1)
+        with pytest.raises(StateError, match="disconnected"):
+            await asked
+
+
+async def test_a_request_whose_end_disconnects_while_it_reads_the_clock_fails_as_disconnected(
+    open_bus: OpenBus, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, left = asyncio.Event(), asyncio.Event()
+
+    async def now_ms(_: ServerClock) -> float:
+        reading.set()
+        await left.wait()
+        return 0.0
+
+    async with open_bus() as bus, stage(bus, fresh("svc")) as (service, _):
+        monkeypatch.setattr(ServerClock, "now_ms", now_ms)
+        asked = asyncio.ensure_future(service.request(1))
+        await reading.wait()
+        await service.disconnect(grace_ms=1)
+        left.set()
         with pytest.raises(StateError, match="disconnected"):
             await asked
 
