@@ -24,7 +24,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Kafka's own client beside Spark, for peers.py: a command a line on stdin, an answer a line on stdout.
  *
  * <p>{@code create TOPIC PARTITIONS}, {@code delete TOPIC}, {@code fill TOPIC ROWS SIZE}, {@code count TOPIC},
- * {@code traffic FROM TO RATE WARM_S SECONDS SIZE}. Messages are those of busmq_spark/demo/stopwatch.py.
+ * {@code traffic FROM TO RATE COUNT SIZE}. Messages are those of busmq_spark/demo/stopwatch.py.
  */
 final class KafkaTool {
     private static final Pattern ORDER = Pattern.compile("\"n\":(\\d+),\"at\":(\\d+)");
@@ -57,16 +57,11 @@ final class KafkaTool {
                 return Long.toString(count(words[1]));
             }
             case "traffic" -> {
-                int rate = Integer.parseInt(words[3]);
-                return traffic(words[1], words[2], rate, number(words[4], rate), number(words[5], rate), Integer.parseInt(words[6]));
+                return traffic(words[1], words[2], Integer.parseInt(words[3]), Integer.parseInt(words[4]), Integer.parseInt(words[5]));
             }
             default -> throw new IllegalArgumentException(words[0]);
         }
         return "0";
-    }
-
-    private static int number(String seconds, int rate) {
-        return (int) (Double.parseDouble(seconds) * rate);
     }
 
     private void fill(String topic, int rows, int size) {
@@ -100,14 +95,14 @@ final class KafkaTool {
         }
     }
 
-    /** Microseconds from send to arrival of the messages after the first {@code warm}, as a list in JSON; fewer than expected if none comes for long. */
-    private String traffic(String from, String to, int rate, int warm, int measured, int size) {
+    /** Microseconds from send to arrival of each message, as a list in JSON; fewer than expected if none comes for long. */
+    private String traffic(String from, String to, int rate, int count, int size) {
         try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
             consumer.assign(partitions(to));
             consumer.seekToEnd(consumer.assignment());
             consumer.assignment().forEach(consumer::position);
-            CompletableFuture<Void> sending = CompletableFuture.runAsync(() -> send(from, rate, warm + measured, size));
-            List<Long> took = arrivals(consumer, warm, warm + measured);
+            CompletableFuture<Void> sending = CompletableFuture.runAsync(() -> send(from, rate, count, size));
+            List<Long> took = arrivals(consumer, count);
             sending.join();
             return took.toString();
         }
@@ -121,12 +116,11 @@ final class KafkaTool {
         }
     }
 
-    private static List<Long> arrivals(KafkaConsumer<byte[], byte[]> consumer, int warm, int count) {
+    private static List<Long> arrivals(KafkaConsumer<byte[], byte[]> consumer, int count) {
         List<Long> took = new ArrayList<>();
         BitSet seen = new BitSet(count + 1);
-        int arrived = 0;
         long last = System.nanoTime();
-        while (arrived < count && System.nanoTime() - last < PATIENCE_NS) {
+        while (took.size() < count && System.nanoTime() - last < PATIENCE_NS) {
             for (var row : consumer.poll(Duration.ofMillis(100))) {
                 last = System.nanoTime();
                 Matcher found = ORDER.matcher(new String(row.value(), StandardCharsets.US_ASCII));
@@ -134,10 +128,7 @@ final class KafkaTool {
                 int n = Integer.parseInt(found.group(1));
                 if (!seen.get(n)) {
                     seen.set(n);
-                    arrived++;
-                    if (n > warm) {
-                        took.add((last - Long.parseLong(found.group(2))) / 1000);
-                    }
+                    took.add((last - Long.parseLong(found.group(2))) / 1000);
                 }
             }
         }
