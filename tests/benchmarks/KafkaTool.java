@@ -50,7 +50,7 @@ final class KafkaTool {
 
     private String run(String[] words) throws Exception {
         switch (words[0]) {
-            case "create" -> admin.createTopics(List.of(new NewTopic(words[1], Integer.parseInt(words[2]), (short) 1))).all().get();
+            case "create" -> create(words[1], Integer.parseInt(words[2]));
             case "delete" -> admin.deleteTopics(List.of(words[1])).all().get();
             case "fill" -> fill(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]));
             case "count" -> {
@@ -64,11 +64,32 @@ final class KafkaTool {
         return "0";
     }
 
+    /**
+     * Returns when the topic can be written. A producer that begins before may have its first batch refused and its second one taken, and then
+     * the first is out of order for ever.
+     */
+    private void create(String topic, int partitions) throws Exception {
+        admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1))).all().get();
+        while (producer.partitionsFor(topic).size() < partitions) {
+            Thread.sleep(10);
+        }
+        count(topic);
+    }
+
     private void fill(String topic, int rows, int size) {
         for (int n = 1; n <= rows; n++) {
-            producer.send(new ProducerRecord<>(topic, order(n, System.nanoTime(), size)));
+            send(topic, order(n, System.nanoTime(), size));
         }
         producer.flush();
+    }
+
+    private void send(String topic, byte[] value) {
+        producer.send(new ProducerRecord<>(topic, value), (sent, error) -> {
+            if (error != null) {
+                error.printStackTrace();
+                Runtime.getRuntime().halt(1); // whoever asked sees that nothing comes
+            }
+        });
     }
 
     private static byte[] order(int n, long at, int size) {
@@ -101,18 +122,18 @@ final class KafkaTool {
             consumer.assign(partitions(to));
             consumer.seekToEnd(consumer.assignment());
             consumer.assignment().forEach(consumer::position);
-            CompletableFuture<Void> sending = CompletableFuture.runAsync(() -> send(from, rate, count, size));
+            CompletableFuture<Void> sending = CompletableFuture.runAsync(() -> sendAtRate(from, rate, count, size));
             List<Long> took = arrivals(consumer, count);
             sending.join();
             return took.toString();
         }
     }
 
-    private void send(String topic, int rate, int count, int size) {
+    private void sendAtRate(String topic, int rate, int count, int size) {
         long began = System.nanoTime();
         for (int n = 1; n <= count; n++) {
             LockSupport.parkNanos(began + n * 1_000_000_000L / rate - System.nanoTime());
-            producer.send(new ProducerRecord<>(topic, order(n, System.nanoTime(), size)));
+            send(topic, order(n, System.nanoTime(), size));
         }
     }
 

@@ -102,7 +102,9 @@ class Kafka:
         assert self._tool.stdout is not None
         self._tool.stdin.write(" ".join(map(str, words)) + "\n")
         self._tool.stdin.flush()
-        return json.loads(self._tool.stdout.readline() or f'"KafkaTool ended at {words[0]}; its error is above"')
+        if not (answer := self._tool.stdout.readline()):
+            raise RuntimeError(f"KafkaTool ended at {' '.join(map(str, words))}; its error is above")
+        return json.loads(answer)
 
 
 @contextmanager
