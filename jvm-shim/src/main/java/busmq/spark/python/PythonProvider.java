@@ -17,7 +17,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The data source of the Python package, which Spark itself no longer finds where a Java one has its name. It is told the version of this jar,
+ * The data source of the Python package, which Spark itself no longer finds where a Java one has its name. It gets the version of this jar,
  * and refuses one that is not its own.
  */
 public final class PythonProvider {
@@ -32,7 +32,7 @@ public final class PythonProvider {
 
     /** The columns for these options; Spark starts a Python process to ask for them. */
     public StructType inferSchema(CaseInsensitiveStringMap options) {
-        return python.inferSchema(told(options));
+        return python.inferSchema(withVersion(options));
     }
 
     /** The table with these columns. */
@@ -40,7 +40,7 @@ public final class PythonProvider {
         return new PythonTable(python.getTable(schema, partitioning, properties));
     }
 
-    private static CaseInsensitiveStringMap told(CaseInsensitiveStringMap options) {
+    private static CaseInsensitiveStringMap withVersion(CaseInsensitiveStringMap options) {
         Map<String, String> all = new HashMap<>(options.asCaseSensitiveMap());
         all.put(JAR_VERSION, Contract.version());
         return new CaseInsensitiveStringMap(all);
@@ -66,12 +66,12 @@ public final class PythonProvider {
 
         @Override
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-            return ((SupportsRead) table).newScanBuilder(told(options));
+            return ((SupportsRead) table).newScanBuilder(withVersion(options));
         }
 
         @Override
         public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-            return ((SupportsWrite) table).newWriteBuilder(new ToldWrite(info.queryId(), info.schema(), told(info.options())));
+            return ((SupportsWrite) table).newWriteBuilder(new VersionedWrite(info.queryId(), info.schema(), withVersion(info.options())));
         }
 
         @Override
@@ -80,6 +80,6 @@ public final class PythonProvider {
         }
     }
 
-    private record ToldWrite(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
+    private record VersionedWrite(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
     }
 }
