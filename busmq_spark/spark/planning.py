@@ -48,6 +48,7 @@ class QueryPlanning:
     def latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
         self._blind = start is None and self._planned is None
+        skipped = self.attachment.store.skipped if self.attachment else 0
         at = start or self._planned or offsets.INITIAL
         self._compared |= at == offsets.INITIAL and not self._blind
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
@@ -60,7 +61,7 @@ class QueryPlanning:
         answers = PlannerIO(attachment, strict=self._options.fail_on_data_loss)
         positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited), answers)
         self.prefetched = answers.prefetched
-        if self._blind and attachment.store.unavailable:
+        if self._blind and (attachment.store.unavailable or attachment.store.skipped > skipped):
             self._acks = Acks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
         planned = self._offsets.encode(positions, self._links(sources, attachment))

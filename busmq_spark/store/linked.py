@@ -35,6 +35,7 @@ class LinkedStore(AsksEach):
         self._callers = callers
         self.listed: set[str] = set()
         """Sources that have listed their queues."""
+        self.skipped = 0
 
     @property
     def unavailable(self) -> set[str]:
@@ -147,7 +148,7 @@ class LinkedStore(AsksEach):
             try:
                 found[source] = answer()
             except SourceUnavailable:
-                continue
+                self.skipped += 1
             except BusError as error:
                 errors.append(error)
         if errors:

@@ -114,6 +114,11 @@ class SourceStore(ReadStore, Protocol):
         ...
 
     @property
+    def skipped(self) -> int:
+        """How many answers were left out so far: a source may be reached again before ``unavailable`` is read."""
+        ...
+
+    @property
     def listed(self) -> Collection[str]:
         """The links that have listed their queues."""
         ...

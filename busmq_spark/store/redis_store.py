@@ -46,6 +46,7 @@ class RedisStore:
 
     unavailable: Collection[str] = ()
     listed: Collection[str] = ()
+    skipped = 0
 
     def __init__(self, where: Address, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
