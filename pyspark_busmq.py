@@ -17,7 +17,7 @@ else:
     try:
         from busmq_spark.spark.source import BusmqDataSource as DefaultSource
     except (ImportError, BusError) as error:
-        from busmq_spark.spark.unready import stand_in
+        from busmq_spark.spark.missing_jar import stand_in
 
         DefaultSource = stand_in(error)
 

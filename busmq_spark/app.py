@@ -14,8 +14,8 @@ import typer
 
 from busmq_spark import __version__
 from busmq_spark.cli import embedded, info, jar, peek, push, queues, serve, subscriptions, tail, token
-from busmq_spark.cli.output import LogNotes, Output
-from busmq_spark.cli.where import reaching
+from busmq_spark.cli.output import Output, WarningPrinter
+from busmq_spark.cli.redis_options import reaching
 from busmq_spark.demo.command import demo
 from busmq_spark.errors import BusError, ConfigError
 
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     sys.stdout, sys.stderr = _usable(sys.stdout), _usable(sys.stderr)
     out = Output(as_json="--json" in arguments)
-    logging.basicConfig(handlers=[LogNotes(out)])
+    logging.basicConfig(handlers=[WarningPrinter(out)])
     try:
         if interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.federation.bulk.calls import OPERATIONS
-from busmq_spark.federation.bulk.frames import Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from tests.protocol_page import PAGE, ROOT, with_scripts
 
 TEXT = PAGE.read_text("utf-8")
@@ -40,7 +40,9 @@ def test_the_table_of_operations_has_each_of_them() -> None:
 
 def test_the_table_of_frames_has_each_kind_with_its_number() -> None:
     chapter = TEXT.partition("### 8.1")[2].partition("### 8.2")[0]
-    assert {name: int(number) for number, name in re.findall(r"^\| (\d) \| ([A-Z]+) \|", chapter, re.MULTILINE)} == {k.name: k.value for k in Kind}
+    assert {name: int(number) for number, name in re.findall(r"^\| (\d) \| ([A-Z]+) \|", chapter, re.MULTILINE)} == {
+        k.name: k.value for k in BulkFrameKind
+    }
 
 
 @pytest.mark.parametrize("suffix", sorted({key.rpartition("x")[2] for key in (*QueueKeys("x").all, QueueKeys("x").owners)}))

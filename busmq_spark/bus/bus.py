@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.keepalive import KeepAlive
-from busmq_spark.bus.links import Links, links_of
+from busmq_spark.bus.links import FederationLinks, links_of
 from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
 from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
@@ -65,7 +65,7 @@ class Bus(Emitter):
         self.has_redis = url is not None or self.options.federate is None
         """Whether it has a Redis of its own; without one its objects are for ``federate`` only."""
         self._servers: Servers | None = None
-        self._links: Links | None = None
+        self._links: FederationLinks | None = None
         self._group: asyncio.TaskGroup | None = None
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -223,7 +223,7 @@ class Bus(Emitter):
         servers.start(self.spawn)
         self.spawn(self.keep_alive.run(), "keeping queues alive")
 
-    def _far(self) -> Links:
+    def _far(self) -> FederationLinks:
         if self._links is None:
             self._links = links_of(self)
         return self._links

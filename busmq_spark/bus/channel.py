@@ -16,11 +16,11 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from busmq_spark.bus.any_queue import TTL_S
+from busmq_spark.bus.base_queue import TTL_S
 from busmq_spark.bus.events import Emitter, Handler
 from busmq_spark.bus.inbox import Inbox
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.channel import Kind, frame
+from busmq_spark.core.channel import ChannelFrameKind, frame
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.core.message import Message, encode
 from busmq_spark.errors import BusError, QueueFull, StateError
@@ -63,7 +63,7 @@ class _Connection:
     inbox: Inbox
 
 
-class AnyChannel(Emitter):
+class BaseChannel(Emitter):
     """What one side of a channel of this bus and of one of another (``federation/client/channel.py``) have in common: its roles and its life."""
 
     events: tuple[str, ...] = ("connect", "disconnect", "remote_connect", "remote_disconnect", "message", "end", "error")
@@ -89,11 +89,11 @@ class AnyChannel(Emitter):
 
     async def disconnect(self) -> None:
         """Send the peer a last frame and leave; the channel stays, with what is stored for us. No error when not connected."""
-        await self._leave(Kind.LEAVING)
+        await self._leave(ChannelFrameKind.LEAVING)
 
     async def end(self) -> None:
         """Leave and end the channel for the peer, too. Raises when the frame for the peer could not be sent; this side has left then, too."""
-        await self._leave(Kind.END)
+        await self._leave(ChannelFrameKind.END)
 
     attach, detach = connect, disconnect
 
@@ -133,7 +133,7 @@ class AnyChannel(Emitter):
         """What has ``next`` messages. Raises StateError before the first connection."""
         raise NotImplementedError
 
-    async def _leave(self, word: Kind | None) -> None:
+    async def _leave(self, word: ChannelFrameKind | None) -> None:
         raise NotImplementedError
 
     def _not_connected(self, what: str) -> StateError:
@@ -144,7 +144,7 @@ class AnyChannel(Emitter):
         return StateError(event="ack on", what=f"channel {self.name!r}", state="not reliable", remedy=remedy)
 
 
-class Channel(AnyChannel):
+class Channel(BaseChannel):
     """One side of a channel. What is sent while the other side is disconnected stays in the queue for it, for the queue's ttl.
 
     Events, with npm's name where it differs: ``connect``, ``disconnect``, ``remote_connect`` (``remote:connect``), ``remote_disconnect``
@@ -168,11 +168,11 @@ class Channel(AnyChannel):
         """Send to the peer; the result is the id, once stored. Values, order and errors as for Queue.push."""
         if self._connection is None or not self.connected:
             raise self._not_connected("send on")
-        return self._connection.outgoing.push(frame(Kind.MESSAGE, encode(value)))
+        return self._connection.outgoing.push(frame(ChannelFrameKind.MESSAGE, encode(value)))
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """Send to the reader of the role ``endpoint``, connected now or later; the result is the id. Needs no connection."""
-        message = frame(Kind.MESSAGE, encode(value))
+        message = frame(ChannelFrameKind.MESSAGE, encode(value))
         queue = Queue(self.bus, channel_queue(endpoint, self.name))
         await queue.attach(ttl_s=TTL_S)
         try:
@@ -212,11 +212,11 @@ class Channel(AnyChannel):
 
     async def _announce(self, outgoing: Queue) -> None:
         try:
-            await outgoing.push(frame(Kind.HERE))
+            await outgoing.push(frame(ChannelFrameKind.HERE))
         except QueueFull as error:
             self._report(error)  # the peer has much to read before it would learn of us; we read all the same
 
-    async def _leave(self, word: Kind | None) -> None:
+    async def _leave(self, word: ChannelFrameKind | None) -> None:
         """Disconnect, with a last word to the peer. What fails does not keep us from leaving."""
         failed: list[BusError] = []
         async with self._busy:
@@ -236,12 +236,12 @@ class Channel(AnyChannel):
             self._state = State.AWAY
             self.bus.release(self)
         self._emit("disconnect")
-        if failed and word is Kind.END:
+        if failed and word is ChannelFrameKind.END:
             raise failed[0]
         for trouble in failed:
             self._report(trouble)
 
-    async def _send_control(self, kind: Kind) -> None:
+    async def _send_control(self, kind: ChannelFrameKind) -> None:
         """Send a control frame unless we are leaving; failing is an event, since no call waits for it."""
         if self._connection is not None and self.connected:
             try:
@@ -270,7 +270,7 @@ class Channel(AnyChannel):
 class Messages:
     """The messages of a channel. Ends when its side has disconnected; cancelling a wait for the next one loses none."""
 
-    def __init__(self, channel: AnyChannel) -> None:
+    def __init__(self, channel: BaseChannel) -> None:
         self._channel = channel
 
     def __aiter__(self) -> Self:
@@ -287,5 +287,5 @@ class Messages:
         return found
 
 
-async def _last_word(queue: Queue, word: Kind) -> None:
+async def _last_word(queue: Queue, word: ChannelFrameKind) -> None:
     await queue.push(frame(word))

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.any_queue import AnyQueue
+    from busmq_spark.bus.base_queue import BaseQueue
 
 AGAIN_S = 60.0
 """How long one look at the server's clock is good for."""
@@ -18,7 +18,7 @@ JUMP_S = 1.0
 class ServerClock:
     """Asks the server rarely, and counts on from there."""
 
-    def __init__(self, queue: AnyQueue) -> None:
+    def __init__(self, queue: BaseQueue) -> None:
         self._queue = queue
         self._seen: tuple[float, float, float] | None = None
 

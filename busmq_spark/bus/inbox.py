@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import queue as flows
-from busmq_spark.core.channel import Acks, Kind, for_application, kind_of, unwrap
+from busmq_spark.core.channel import Acks, ChannelFrameKind, for_application, kind_of, unwrap
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, ProtocolError
 
@@ -142,8 +142,8 @@ class Inbox:
             kind = kind_of(message, self._queue.name)
         except ProtocolError as error:
             self._channel._report(error)
-        if kind is Kind.LEAVING:
-            await self._channel._send_control(Kind.HERE)  # the peer that connects next learns that this side is connected
+        if kind is ChannelFrameKind.LEAVING:
+            await self._channel._send_control(ChannelFrameKind.HERE)  # the peer that connects next learns that this side is connected
         try:
             await self._settle()
         except BusError as error:
@@ -151,13 +151,13 @@ class Inbox:
         if kind is not None:
             await self._react(kind)
 
-    async def _react(self, kind: Kind) -> None:
-        if kind is Kind.END:
+    async def _react(self, kind: ChannelFrameKind) -> None:
+        if kind is ChannelFrameKind.END:
             await self._all_arrived()
             await self._channel._leave(None)
             self._channel._emit("end")
-        elif self._remote != (kind is Kind.HERE):
-            self._remote = kind is Kind.HERE
+        elif self._remote != (kind is ChannelFrameKind.HERE):
+            self._remote = kind is ChannelFrameKind.HERE
             self._channel._emit("remote_connect" if self._remote else "remote_disconnect")
 
     async def _settle(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 
-class Links(Protocol):
+class FederationLinks(Protocol):
     """What federation makes for one bus."""
 
     def start(self) -> None: ...
@@ -22,10 +22,10 @@ class Links(Protocol):
 
 
 HOME = "busmq_spark.federation.client"
-REGISTERED: list[Callable[[Bus], Links]] = []
+REGISTERED: list[Callable[[Bus], FederationLinks]] = []
 
 
-def links_of(bus: Bus) -> Links:
+def links_of(bus: Bus) -> FederationLinks:
     """New links. Raises LocalToolMissing, which names the extra to install."""
     if not REGISTERED:
         try:

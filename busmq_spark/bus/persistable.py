@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from busmq_spark.core import persisted
+from busmq_spark.core.field_types import has_default, hints_of
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
-from busmq_spark.core.persisted import Fields, Sending
-from busmq_spark.core.shape import has_default, hints_of
+from busmq_spark.core.persisted import Fields, PendingSave
 from busmq_spark.errors import BusError, ConfigError, StateError
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Persistable:
     def _set_ttl(self, ttl_s: int | None) -> None:
         self.ttl_s = self.ttl_s if ttl_s is None else _checked(ttl_s)
 
-    async def _write(self, sending: Sending) -> int:
+    async def _write(self, sending: PendingSave) -> int:
         """Store the fields and touch the object; how many of ``sending.fields`` were not there before."""
         return await self._run(persisted.save(self.key, sending, self.ttl_s))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
-from busmq_spark.bus.any_queue import AnyQueue
+from busmq_spark.bus.base_queue import BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.push import PushPipeline
 from busmq_spark.core import queue as flows
@@ -32,7 +32,7 @@ WARN_S = 0.5
 log = logging.getLogger("busmq_spark")
 
 
-class Queue(AnyQueue):
+class Queue(BaseQueue):
     """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,

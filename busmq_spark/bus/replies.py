@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from busmq_spark.bus.any_queue import TTL_S
+from busmq_spark.bus.base_queue import TTL_S
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

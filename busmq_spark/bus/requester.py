@@ -35,7 +35,7 @@ class Requester:
         self._replies = service.bus.queue(reply_queue(service.name, self._token))
         self._clock = ServerClock(self._requests)
         self._numbers = itertools.count(1)
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingRequest] = {}
         self._settled = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self.active = False
@@ -93,11 +93,11 @@ class Requester:
                     yield value
 
     @asynccontextmanager
-    async def _asked(self, data: Any, timeout_ms: int | None) -> AsyncIterator[Waiting]:
+    async def _asked(self, data: Any, timeout_ms: int | None) -> AsyncIterator[PendingRequest]:
         """Send a request; its replies come in while the block runs."""
         timeout_ms = self._timeout_ms if timeout_ms is None else _checked(timeout_ms)
         req_id = self._new_id()
-        waiting = self._waiting[req_id] = Waiting(timeout_ms / 1000)
+        waiting = self._waiting[req_id] = PendingRequest(timeout_ms / 1000)
         try:
             async with asyncio.timeout_at(waiting.deadline):
                 await self._push(data, req_id, self._replies.name, timeout_ms)
@@ -153,7 +153,7 @@ class Requester:
         return StateError(event=event, what=f"service {self._service.name!r}", state="disconnected", remedy="Call connect() first")
 
 
-class Waiting:
+class PendingRequest:
     """One who waits for the replies to a request. The timeout counts from the last reply that came, read or not."""
 
     def __init__(self, timeout_s: float) -> None:

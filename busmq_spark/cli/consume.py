@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from busmq_spark.cli.leases import holders
-from busmq_spark.cli.target import Place
+from busmq_spark.cli.target import QueueLocation
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import ack, pop
@@ -14,7 +14,9 @@ from busmq_spark.core.state import QueueState, keep_alive
 from busmq_spark.errors import QueueBusy
 
 
-def consume(writer: MessageWriter, place: Place, state: QueueState, *, reliable: bool, most: int | None, wait: Callable[[], None] | None) -> None:
+def consume(
+    writer: MessageWriter, place: QueueLocation, state: QueueState, *, reliable: bool, most: int | None, wait: Callable[[], None] | None
+) -> None:
     """Take messages, oldest first, until ``most`` or for ever; without ``wait`` until the queue is empty. Keeps the queue alive meanwhile.
 
     Reliable: what an earlier reliable consumer took and never acknowledged comes first, each message is acknowledged once it is written, and

@@ -21,7 +21,7 @@ class NoSuchQueue(_Typed, QueueMissing):
     template = "there is no queue {queue!r} on {servers}. List them with: busmq queues; create it with: busmq push {typed} <message>"
 
 
-class NoRoom(_Typed, QueueFull):
+class QueueFullDuringPush(_Typed, QueueFull):
     """The queue is at its maxsize."""
 
     template = (

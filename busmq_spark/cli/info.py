@@ -11,10 +11,10 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import Overview, overviews
 from busmq_spark.cli.queues import reader_names
-from busmq_spark.cli.safe import count, duration, number, size
 from busmq_spark.cli.servers import ServerReport, report
 from busmq_spark.cli.subscriptions import warn_if_abandoned
 from busmq_spark.cli.target import opened, place_of
+from busmq_spark.cli.terminal_text import count, duration, number, size
 from busmq_spark.core.subscription import listed
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link

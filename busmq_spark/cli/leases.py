@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from busmq_spark.cli.safe import duration
-from busmq_spark.cli.target import Place
+from busmq_spark.cli.target import QueueLocation
+from busmq_spark.cli.terminal_text import duration
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import subscriptions
@@ -33,7 +33,7 @@ def is_dead(token: str) -> bool:
     return known_dead(token)
 
 
-def holders(place: Place) -> list[str]:
+def holders(place: QueueLocation) -> list[str]:
     """One text for each query that holds a lease on the queue or on one of its subscriptions."""
     names = ["", *place.link.run(subscriptions([place.keys]))[0]]
     held = living(names, place.link.execute(questions(place.keys, names)))

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from busmq_spark.cli.safe import one_line, plain, shown
+from busmq_spark.cli.terminal_text import one_line, plain, shown
 from busmq_spark.errors import BusError
 
 PIPE_WIDTH = 10_000
@@ -97,7 +97,7 @@ class Output:
         self.fail(error.code, message, retriable=error.retriable, details=error.details)
 
 
-class LogNotes(logging.Handler):
+class WarningPrinter(logging.Handler):
     """Warnings of this package as notes. Those of other packages are dropped (py4j logs a stack trace at every Ctrl-C)."""
 
     def __init__(self, out: Output) -> None:

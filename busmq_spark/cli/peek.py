@@ -9,8 +9,8 @@ from busmq_spark.cli.faults import NoSuchMessage
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.reading import read
-from busmq_spark.cli.safe import count
 from busmq_spark.cli.target import existing, opened
+from busmq_spark.cli.terminal_text import count
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.state import QueueState

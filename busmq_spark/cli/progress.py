@@ -10,13 +10,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Ta
 from rich.text import Text
 
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.safe import number, rate, shown
+from busmq_spark.cli.terminal_text import number, rate, shown
 
 SHOW_AFTER_S = 0.3
 """Short work shows no bar: a flash is only noise."""
 
 
-class Meter:
+class ProgressMeter:
     """Counts items and shows bar, count and rate. ``total`` is in items, or in bytes when ``weighed``; None when unknown.
 
     ``waiting``: show the bar at once, with this text until the first item is done.

@@ -9,8 +9,8 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import Damaged, Overview, shown_queues
-from busmq_spark.cli.safe import duration, number, shown
 from busmq_spark.cli.target import keys_of, opened
+from busmq_spark.cli.terminal_text import duration, number, shown
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from busmq_spark.cli.target import Place
+from busmq_spark.cli.target import QueueLocation
 from busmq_spark.core.flow import command
 from busmq_spark.core.message import Message
 from busmq_spark.core.ranges import RangeCursor, seek
 
 
-def read(place: Place, first: int, last: int) -> Iterator[list[Message]]:
+def read(place: QueueLocation, first: int, last: int) -> Iterator[list[Message]]:
     """The stored ones of the messages ``first..last``, in order and in parts."""
     need = first
     while need <= last:
@@ -33,7 +33,7 @@ def read(place: Place, first: int, last: int) -> Iterator[list[Message]]:
                 break
 
 
-def _start(place: Place, need: int) -> tuple[int, int] | None:
+def _start(place: QueueLocation, need: int) -> tuple[int, int] | None:
     """The first stored id from ``need`` on, and the id the head would have if ids had no holes; None when there is none."""
     oldest = int(place.link.execute(command("LINDEX", place.keys.messages, 0)) or 0)
     if oldest == 0:

@@ -8,8 +8,8 @@ from rich.text import Text
 from busmq_spark.cli.leases import is_dead
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.safe import count, duration, number, shown
 from busmq_spark.cli.target import existing, opened, place_of
+from busmq_spark.cli.terminal_text import count, duration, number, shown
 from busmq_spark.core.queue import LONG_TTL_S, attach
 from busmq_spark.core.subscription import Subscription, check_name, listed, register
 from busmq_spark.core.subscription import unsubscribe as forget

@@ -11,8 +11,8 @@ from busmq_spark.cli.consume import consume as take
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.reading import read
-from busmq_spark.cli.safe import shown
-from busmq_spark.cli.target import Place, existing, opened
+from busmq_spark.cli.target import QueueLocation, existing, opened
+from busmq_spark.cli.terminal_text import shown
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.state import QueueState
 from busmq_spark.options import RedisOptions
@@ -59,7 +59,7 @@ def tail(  # noqa: PLR0913  the options of a command
     writer = MessageWriter(out, queue, raw, null)
     with opened(redis) as links:
         place, state = existing(queue, links)
-        news = _News(place) if follow else None
+        news = _PushWaiter(place) if follow else None
         try:
             if removing:
                 take(writer, place, state, reliable=reliable, most=most, wait=news)
@@ -70,10 +70,10 @@ def tail(  # noqa: PLR0913  the options of a command
                 news.stop()
 
 
-class _News:
+class _PushWaiter:
     """Waits for a push to one queue."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: QueueLocation) -> None:
         self._notified = threading.Event()
         self._notifier = PushNotifier(place.link.endpoint, self._notified)
         self._notifier.listen([place.keys.available])
@@ -98,7 +98,7 @@ class _News:
 class Follower:
     """Shows each id once, in order, and says on stderr what it could not show."""
 
-    def __init__(self, writer: MessageWriter, place: Place, state: QueueState, since: int | None, last: int) -> None:
+    def __init__(self, writer: MessageWriter, place: QueueLocation, state: QueueState, since: int | None, last: int) -> None:
         self._writer, self._place, self._note = writer, place, writer.out.note
         self._name = shown(place.keys.name)
         self._born = state.born
@@ -108,7 +108,7 @@ class Follower:
             self._done = max(self._done, state.floor)
         self._gone = False
 
-    def run(self, most: int | None, wait: _News | None) -> None:
+    def run(self, most: int | None, wait: _PushWaiter | None) -> None:
         """Until ``most`` messages were shown, or for ever; without ``wait`` until everything stored was shown."""
         left = most
         while True:

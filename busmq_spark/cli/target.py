@@ -20,7 +20,7 @@ PATIENCE_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueueLocation:
     """One queue and the link to the server that owns it."""
 
     keys: QueueKeys
@@ -61,7 +61,7 @@ def keys_of(name: str, links: list[Link]) -> QueueKeys:
     return QueueKeys(name, cluster=links[0].cluster)
 
 
-def place_of(name: str, links: list[Link]) -> Place:
+def place_of(name: str, links: list[Link]) -> QueueLocation:
     """Where a queue is, or would be created."""
     if not name:
         raise ConfigError(reason="the name of the queue is empty")
@@ -70,10 +70,10 @@ def place_of(name: str, links: list[Link]) -> Place:
     except UnicodeEncodeError:
         raise ConfigError(reason=f"the name of the queue, {name!a}, is not UTF-8 text") from None
     keys = keys_of(name, links)
-    return Place(keys, links[locate([keys], links)[0]])
+    return QueueLocation(keys, links[locate([keys], links)[0]])
 
 
-def existing(name: str, links: list[Link]) -> tuple[Place, QueueState]:
+def existing(name: str, links: list[Link]) -> tuple[QueueLocation, QueueState]:
     """Where a queue is, and its state; raises NoSuchQueue."""
     place = place_of(name, links)
     state = place.state()

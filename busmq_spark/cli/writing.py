@@ -11,7 +11,7 @@ from rich.text import Text
 
 from busmq_spark.cli.options import exclusive
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.safe import SHOWN_CHARS, value_json, value_text
+from busmq_spark.cli.terminal_text import SHOWN_CHARS, value_json, value_text
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError
 

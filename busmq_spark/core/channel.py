@@ -10,7 +10,7 @@ from busmq_spark.core.queue import check_id
 from busmq_spark.errors import ProtocolError
 
 
-class Kind(IntEnum):
+class ChannelFrameKind(IntEnum):
     """What a frame says: the digit between its colons."""
 
     HERE = 1
@@ -23,15 +23,15 @@ class Kind(IntEnum):
     """The channel ends, for both."""
 
 
-_HEADS = {b":%d:" % kind: kind for kind in Kind}
+_HEADS = {b":%d:" % kind: kind for kind in ChannelFrameKind}
 
 
-def frame(kind: Kind, body: bytes = b"") -> bytes:
+def frame(kind: ChannelFrameKind, body: bytes = b"") -> bytes:
     """The message that carries a frame through a queue."""
     return b":%d:%b" % (kind, body)
 
 
-def kind_of(message: Message, queue: str) -> Kind:
+def kind_of(message: Message, queue: str) -> ChannelFrameKind:
     """Decode a frame. Raises ProtocolError when it is malformed or its kind is unknown."""
     found = message.value[:3]
     if (kind := _HEADS.get(found)) is None:

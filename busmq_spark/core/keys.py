@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from busmq_spark.core.once import once
+from busmq_spark.core.caching import cached_attribute
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
@@ -27,57 +27,57 @@ class QueueKeys:
     name: str
     cluster: bool = False
 
-    @once
+    @cached_attribute
     def base(self) -> str:
         """``bus:queue:<name>``, in braces for a cluster."""
         return f"{{{QUEUE_PREFIX}{self.name}}}" if self.cluster else f"{QUEUE_PREFIX}{self.name}"
 
-    @once
+    @cached_attribute
     def metadata(self) -> str:
         """Hash; its existence is the existence of the queue."""
         return f"{self.base}{METADATA_SUFFIX}"
 
-    @once
+    @cached_attribute
     def messages(self) -> str:
         """List of id, value, id, value …; the head is the oldest."""
         return f"{self.base}:messages"
 
-    @once
+    @cached_attribute
     def msgid(self) -> str:
         """Counter: the id given last."""
         return f"{self.base}:msgid"
 
-    @once
+    @cached_attribute
     def toack(self) -> str:
         """Pair list of messages that a reliable consumer took and has not acked."""
         return f"{self.base}:toack"
 
-    @once
+    @cached_attribute
     def available(self) -> str:
         """Pub/sub channel: a push happened."""
         return f"{self.base}:available"
 
-    @once
+    @cached_attribute
     def acks(self) -> str:
         """Ours. Hash: subscription → last acked id; ``:born`` is the incarnation they belong to, ``:at:`` and a name when that one was here last."""
         return f"{self.base}:acks"
 
-    @once
+    @cached_attribute
     def sinks(self) -> str:
         """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``, then ``;epoch;digest`` of the record where they are known."""
         return f"{self.base}:sinks"
 
-    @once
+    @cached_attribute
     def owners(self) -> str:
         """Ours. Hash: subscription → whose it is, among those that federation servers let in."""
         return f"{self.base}:owners"
 
-    @once
+    @cached_attribute
     def shared(self) -> tuple[str, str, str, str]:
         """The four keys every peer touches and deletes, in the order of the protocol."""
         return (self.metadata, self.messages, self.msgid, self.toack)
 
-    @once
+    @cached_attribute
     def all(self) -> tuple[str, ...]:
         """The four shared keys, then ``acks`` and ``sinks``."""
         return (*self.shared, self.acks, self.sinks)

@@ -80,7 +80,7 @@ def position_of(p: Mapping[str, Any]) -> Position:
     return Position(p["born"], p["last"], p["mark"], p.get("from"), p.get("lost", 0))
 
 
-class Memory:
+class OffsetCache:
     """Encodes and decodes, with a cache of the last offsets: Spark passes each of them back three times, and comparing is cheap."""
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from busmq_spark.core.field_types import TypeMismatch, from_text, to_text
 from busmq_spark.core.flow import Flow, command, script
-from busmq_spark.core.shape import Misfit, from_text, to_text
 from busmq_spark.errors import MessageRefused
 
 MOST_FIELDS = 20_000
@@ -21,7 +21,7 @@ MOST_FIELDS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class PendingSave:
     """What one save writes: ``fields`` over whatever stands there, ``missing`` only where nothing does."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
@@ -57,18 +57,18 @@ class Fields:
         """Names that a save would write over what is stored."""
         return {name for name in self.values if name in self._unsaved or self._changed(name)}
 
-    def send(self) -> Sending:
+    def send(self) -> PendingSave:
         """Begin a save. Raises MessageRefused, naming the field, when a value has become one that cannot be stored."""
         dirty = self.dirty
-        sending = Sending({name: self._text(name) for name in sorted(dirty)}, {name: self._text(name) for name in sorted(self._lost - dirty)})
+        sending = PendingSave({name: self._text(name) for name in sorted(dirty)}, {name: self._text(name) for name in sorted(self._lost - dirty)})
         self._assigned -= sending.fields.keys()
         return sending
 
-    def failed(self, sending: Sending) -> None:
+    def failed(self, sending: PendingSave) -> None:
         """The save failed, or its result is unknown: what it sent is still to be saved."""
         self._assigned |= sending.fields.keys()
 
-    def saved(self, sending: Sending, created: int) -> None:
+    def saved(self, sending: PendingSave, created: int) -> None:
         """The save came through and ``created`` of its fields were not there before."""
         if created > len(sending.fields.keys() - self._stored):
             self.gone()  # a field known to be stored was not: Redis has lost the object
@@ -100,7 +100,7 @@ class Fields:
                 continue  # a field of another client: neither read nor written
             try:
                 value = from_text(text, self._hint(name))
-            except Misfit as misfit:
+            except TypeMismatch as misfit:
                 misfits[name] = text.decode("utf-8", "replace")
                 if self.misfits.get(name) != misfits[name]:
                     expected[name] = str(misfit)
@@ -149,7 +149,7 @@ class Fields:
             raise MessageRefused(reason=f"field {name!r}: {refused.details['reason']}") from None
 
 
-def save(key: str, sending: Sending, ttl_s: int) -> Flow[int]:
+def save(key: str, sending: PendingSave, ttl_s: int) -> Flow[int]:
     """Write the fields and let the object live for ``ttl_s``. How many of ``fields`` were not there before."""
     first = [command("HSET", key, *_flat(sending.fields.items()))] if sending.fields else []
     more = [command("HSETNX", key, name, text) for name, text in sending.missing.items()]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from busmq_spark.core.caps import BytesUntil, share, within_bytes
+from busmq_spark.core.caps import LastIdWithinBytes, share, within_bytes
 from busmq_spark.core.loss import Loss, lost
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import shown, split
@@ -27,35 +27,35 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class ReadCounters:
     """How many ids each queue has given out. The answer is only compared with the next one."""
 
     queues: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class States:
+class ReadStates:
     """The state of each queue, as a mapping of QueueState. ``ids`` names the message whose fingerprint is compared, -1 for none."""
 
     ids: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ReadFingerprints:
     """The fingerprints of messages, by queue."""
 
     ids: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchRows:
     """Rows that shall travel with the batch. The answer has the queues whose rows were fetched."""
 
     ranges: Sequence[Range]
 
 
 @dataclass(frozen=True, slots=True)
-class LossFound:
+class HandleLoss:
     """Messages are gone: after ``at``, or (None) from where startingOffsets begins. The answer is where reading goes on, None for not yet."""
 
     queue: str
@@ -64,13 +64,13 @@ class LossFound:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ForgetQueue:
     """A queue that was new has expired. It is not held any more; no answer."""
 
     queue: str
 
 
-Question: TypeAlias = Counters | States | Marks | BytesUntil | Fetch | LossFound | Gone
+Question: TypeAlias = ReadCounters | ReadStates | ReadFingerprints | LastIdWithinBytes | FetchRows | HandleLoss | ForgetQueue
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
@@ -118,13 +118,13 @@ class Planner:
 
     def pushed(self, held: HeldQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning."""
-        counters: object = yield Counters(held.queues)
+        counters: object = yield ReadCounters(held.queues)
         return bool(counters != self._counters)
 
     def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps of the options."""
-        counters = yield Counters(held.queues)  # before the states: a push in between is seen by the next poll
-        states = yield States({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
+        counters = yield ReadCounters(held.queues)  # before the states: a push in between is seen by the next poll
+        states = yield ReadStates({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
         paused = {queue for queue in begin if queue in held.paused or (queue in held.queues and queue not in states)}
         self._remember(counters, states, paused)
         entries = yield from self._entries(begin, held, states)
@@ -152,14 +152,14 @@ class Planner:
             at = begin.get(queue)
             entry = (yield from self._enter(queue, state, held)) if at is None else at
             if at is not None and (loss := lost(at, state)):
-                entry = yield LossFound(queue, at, loss)
+                entry = yield HandleLoss(queue, at, loss)
             if entry is not None:
                 found[queue] = entry
         return found
 
     def _enter(self, queue: str, state: QueueState, held: HeldQueues) -> Planning[Position | None]:
         if not state.exists or not state.born:
-            yield Gone(queue)  # it went away after it was acquired; it is acquired anew when it is found again
+            yield ForgetQueue(queue)  # it went away after it was acquired; it is acquired anew when it is found again
             return None
         decided = held.entering.get(queue)
         start = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)
@@ -169,7 +169,7 @@ class Planner:
         if (skipped := state.floor - last) > 0 and self._options.fail_on_data_loss:
             oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
             # No answer: what is missing here is an error, and with failOnDataLoss=false nothing was asked for that is gone.
-            yield LossFound(queue, None, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
+            yield HandleLoss(queue, None, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
@@ -193,7 +193,7 @@ class Planner:
         few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
         if not few:
             return moved
-        found = yield Fetch([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
+        found = yield FetchRows([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
         return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
 
 
@@ -217,7 +217,7 @@ def starts_after(queue: str, start: str | int, state: QueueState) -> int:
 def _marks(goals: Mapping[str, int], states: Mapping[str, QueueState]) -> Planning[dict[str, str]]:
     """Fingerprints of the last messages of a batch: known for the newest, else one more question."""
     inner = {queue: goal for queue, goal in goals.items() if goal != states[queue].newest}
-    asked = (yield Marks(inner)) if inner else {}
+    asked = (yield ReadFingerprints(inner)) if inner else {}
     return {**{queue: states[queue].newest_mark for queue in goals if queue not in inner}, **asked}
 
 

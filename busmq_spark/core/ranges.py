@@ -38,7 +38,7 @@ WIDE, WIDE_DEEP = 64, 256
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class ReplySlice:
     """Rows ``start..stop`` (stop exclusive) of a reply are the ids that were expected next."""
 
     start: int
@@ -111,7 +111,7 @@ class RangeCursor:
             return script("window", (self._keys.messages,), (index, min(wanted, COUNTED_ROWS), self._target, WIDE if index < DEEP else WIDE_DEEP))
         return command("LRANGE", self._keys.messages, 2 * index, 2 * (index + rows) - 1)
 
-    def take(self, first: int, last: int, rows: int, size_bytes: int) -> Slice | None:
+    def take(self, first: int, last: int, rows: int, size_bytes: int) -> ReplySlice | None:
         """Account for a reply: ids ``first..last`` in ``rows`` rows (rows 0: an empty reply) of ``size_bytes`` bytes.
 
         The slice of it that was needed, or None when it does not hold the next id or has a hole.
@@ -122,7 +122,7 @@ class RangeCursor:
         self._rows = self._sized(rows, size_bytes)
         stop = min(rows, self._last - first + 1)
         self._need = first + stop
-        return Slice(need - first, stop)
+        return ReplySlice(need - first, stop)
 
     def _sized(self, rows: int, size_bytes: int) -> int:
         fitting = self._target * rows // max(1, size_bytes)

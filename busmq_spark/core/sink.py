@@ -255,13 +255,13 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherRecord:
+class RecordConflict:
     """Progress under the number of the batch is of a record that a run with the epoch ``made`` has made, and not of the one that is committed."""
 
     made: int
 
 
-def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], void: int = 0) -> Flow[Full | OtherRecord | None]:
+def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], void: int = 0) -> Flow[Full | RecordConflict | None]:
     """Append the staged lists of one queue in their order. None when all is appended, :class:`Full` when the queue has no room.
 
     ``void``: progress of records that were made by runs with lower epochs counts for nothing.
@@ -290,7 +290,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], voi
             case b"stale":
                 raise StaleBatch(sink=sink, batch=batch, found=a)
             case b"other":
-                return OtherRecord(a)
+                return RecordConflict(a)
             case b"missing":
                 raise QueueMissing(queue=keys.name)
             case _:

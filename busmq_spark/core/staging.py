@@ -23,7 +23,7 @@ NAMES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SinkRun:
     """Under which tasks stage: a run of a sink. ``epoch`` is higher for a run that began later."""
 
     sink: str
@@ -56,7 +56,7 @@ def unlist(sink: str, run: str, queues: Sequence[str]) -> Flow[None]:
         yield script("unlist", (sink_queues(sink),), (run, *queues[at : at + NAMES_AT_ONCE]))
 
 
-def sweep(queues: Sequence[QueueKeys], run: Run, held: Sequence[Staged]) -> Flow[list[int]]:
+def sweep(queues: Sequence[QueueKeys], run: SinkRun, held: Sequence[Staged]) -> Flow[list[int]]:
     """Remove what earlier runs have staged for these queues, but for the lists that are on record. The result is how many of each."""
     kept, calls = by_queue(held), []
     for keys in queues:
@@ -66,7 +66,7 @@ def sweep(queues: Sequence[QueueKeys], run: Run, held: Sequence[Staged]) -> Flow
     return removed
 
 
-def renew(queues: Sequence[QueueKeys], run: Run) -> Flow[list[int]]:
+def renew(queues: Sequence[QueueKeys], run: SinkRun) -> Flow[list[int]]:
     """Let what the run has staged for these queues live on. The result is how many lists of each there are."""
     calls = [script("renew", (keys.stages(run.sink),), (run.epoch, keys.stage(""), sinks.STAGE_TTL_S)) for keys in queues]
     there: list[int] = (yield calls) if calls else []

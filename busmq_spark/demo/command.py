@@ -13,10 +13,10 @@ import typer
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.progress import Meter
-from busmq_spark.cli.safe import count
-from busmq_spark.cli.target import Place, opened, place_of
-from busmq_spark.cli.where import RedisOption
+from busmq_spark.cli.progress import ProgressMeter
+from busmq_spark.cli.redis_options import RedisOption
+from busmq_spark.cli.target import QueueLocation, opened, place_of
+from busmq_spark.cli.terminal_text import count
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import LONG_TTL_S, attach, close, push_many
@@ -37,7 +37,7 @@ STEP = 5000
 FIRST_BATCH = "the first batch starts Spark's Python workers"
 
 
-class Scene(StrEnum):
+class DemoName(StrEnum):
     """What there is to see."""
 
     FLIGHTS = "flights"
@@ -45,13 +45,15 @@ class Scene(StrEnum):
     REALTIME = "realtime"
 
 
-TAKES = {Scene.FLIGHTS: {"rows", "redis", "output", "keep", "replace"}, Scene.FEDERATION: set[str](), Scene.REALTIME: {"output", "seconds"}}
+TAKES = {DemoName.FLIGHTS: {"rows", "redis", "output", "keep", "replace"}, DemoName.FEDERATION: set[str](), DemoName.REALTIME: {"output", "seconds"}}
 """The options of each scene, beside --json."""
 
 
 def demo(  # noqa: PLR0913  the options of a command
     context: typer.Context,
-    scene: Annotated[Scene, typer.Argument(help="flights; federation: two data centres, one goes away; realtime: milliseconds.")] = Scene.FLIGHTS,
+    scene: Annotated[
+        DemoName, typer.Argument(help="flights; federation: two data centres, one goes away; realtime: milliseconds.")
+    ] = DemoName.FLIGHTS,
     *,
     rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
     redis: RedisOption = None,
@@ -77,12 +79,12 @@ def demo(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     _refuse_those_of_others(context, scene)
-    if scene is Scene.FEDERATION:
+    if scene is DemoName.FEDERATION:
         _need("pyspark", "websockets")
         from busmq_spark.demo.federation import federation
 
         federation(out)
-    elif scene is Scene.REALTIME:
+    elif scene is DemoName.REALTIME:
         from busmq_spark.demo.realtime import FILE as REALTIME_FILE
         from busmq_spark.demo.realtime import SECONDS, realtime
 
@@ -92,11 +94,11 @@ def demo(  # noqa: PLR0913  the options of a command
     else:
         picture = _picture(output, FILE)
         _need("pyspark", "matplotlib")
-        _flights(out, Replay(rows, redis, keep, replace), picture)
+        _flights(out, ReplayOptions(rows, redis, keep, replace), picture)
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayOptions:
     """What was asked for."""
 
     rows: int | None
@@ -105,7 +107,7 @@ class Replay:
     replace: bool
 
 
-def _flights(out: Output, asked: Replay, picture: Path) -> None:
+def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
     from busmq_spark.demo.spark_job import Job
 
     with ExitStack() as stack:
@@ -124,7 +126,7 @@ def _flights(out: Output, asked: Replay, picture: Path) -> None:
             _stay(out)
 
 
-def _refuse_those_of_others(context: typer.Context, scene: Scene) -> None:
+def _refuse_those_of_others(context: typer.Context, scene: DemoName) -> None:
     others = set[str]().union(*TAKES.values()) - TAKES[scene]
     sources = {name: context.get_parameter_source(name) for name in context.params if name in others}
     # What is only in the environment was not said to this command.
@@ -155,7 +157,7 @@ def _own_redis(out: Output, stack: ExitStack) -> str:
 
 
 @contextmanager
-def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[Place, Place]]:
+def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[QueueLocation, QueueLocation]]:
     """The two queues, new and empty; removed at the end unless they are to be kept."""
     with opened(RedisOptions(url=url)) as links:
         places = place_of(QUEUES[0], links), place_of(QUEUES[1], links)
@@ -181,13 +183,13 @@ def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple
                     place.link.execute([command("DEL", key) for key in (place.keys.stages(sink), sink_record(sink), sink_queues(sink))])
 
 
-def _replay(report: Report, flights: Place, rows: int | None) -> dict[str, str]:
+def _replay(report: Report, flights: QueueLocation, rows: int | None) -> dict[str, str]:
     """Push every flight; the result is the names of the airlines."""
     from busmq_spark.demo.flights import load
 
     with report.out.working("reading the flights"):
         data = load(rows)
-    with Meter(report.out, f"replaying into queue {QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
+    with ProgressMeter(report.out, f"replaying into queue {QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
         for start in range(0, len(data.messages), STEP):
             part = data.messages[start : start + STEP]
             flights.link.run(push_many(flights.keys, part))
@@ -204,7 +206,7 @@ def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path)
         with report.out.working("starting Spark"):
             spark = stack.enter_context(LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG))
         started = time.monotonic()
-        with Meter(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
+        with ProgressMeter(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
 
             def seen(progress: Progress) -> None:
                 meter.add(progress.rows_in - meter.items)

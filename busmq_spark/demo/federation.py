@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.progress import Meter
-from busmq_spark.cli.safe import count, number, rate
+from busmq_spark.cli.progress import ProgressMeter
+from busmq_spark.cli.terminal_text import count, number, rate
 from busmq_spark.demo.centre import Centre
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_federation import Arrived, Flow
+    from busmq_spark.demo.spark_federation import ArrivalCounter, Flow
 
 QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -35,7 +35,7 @@ def federation(out: Output) -> None:
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
-        show = _Show(out)
+        show = _Printer(out)
         with out.working("starting two data centres"):
             here = stack.enter_context(RedisServer())
             eu, us = (stack.enter_context(Centre(name, QUEUE, folder)) for name in ("eu", "us"))
@@ -52,10 +52,10 @@ def federation(out: Output) -> None:
         show.line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _play(show: "_Show", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]:
+def _play(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
-    with Meter(show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers") as meter:
-        watch = _Watch(flow, meter)
+    with ProgressMeter(show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers") as meter:
+        watch = _ProgressWatcher(flow, meter)
         for centre in (eu, us):
             centre.produce()
         watch.until(lambda done: all(done.values()), "both data centres flow")
@@ -77,10 +77,10 @@ def _play(show: "_Show", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]
     return pushed
 
 
-class _Watch:
+class _ProgressWatcher:
     """Looks how far the query is, ten times a second."""
 
-    def __init__(self, flow: "Flow", meter: Meter) -> None:
+    def __init__(self, flow: "Flow", meter: ProgressMeter) -> None:
         self._flow, self._meter = flow, meter
         self.last: dict[str, int] = {}
 
@@ -105,7 +105,7 @@ class _Watch:
         return {name: after[name] - before[name] for name in after}, time.monotonic() - began
 
 
-class _Show:
+class _Printer:
     """What is said, to people or as JSON lines."""
 
     def __init__(self, out: Output) -> None:
@@ -132,7 +132,7 @@ class _Show:
         text = f"{count(behind, 'order')} that had waited arrived within {seconds:.1f} s of its return"
         self.line(f"{name} back", text, rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
 
-    def proof(self, pushed: dict[str, int], found: "dict[str, Arrived]") -> None:
+    def proof(self, pushed: dict[str, int], found: "dict[str, ArrivalCounter]") -> None:
         """What was pushed against what is there. Raises StateError when they differ."""
         rows: list[list[str | Text]] = []
         for name, many in pushed.items():

@@ -23,20 +23,20 @@ _WHOLE = ("flight", "hour", "dep_delay", "arr_delay", "air_time", "distance")
 
 
 @dataclass(frozen=True, slots=True)
-class Flights:
+class FlightData:
     """``messages``: one JSON object a flight, in the order in which they departed; ``airlines``: name of each carrier code."""
 
     messages: list[bytes]
     airlines: dict[str, str]
 
 
-def load(rows: int | None = None) -> Flights:
+def load(rows: int | None = None) -> FlightData:
     """Read the first ``rows`` departures of the year, or all of them."""
     folder = _folder()
     table = departures(folder)
     messages = as_json(table if rows is None else table.slice(0, rows))
     airlines = _read_csv((folder / "airlines.csv").read_bytes())
-    return Flights(messages, dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True)))
+    return FlightData(messages, dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True)))
 
 
 def departures(folder: Path) -> Any:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from busmq_spark.cli.safe import number
+from busmq_spark.cli.terminal_text import number
 from busmq_spark.demo.flight_delays import Delay, by_carrier
 
 FEWEST = 30

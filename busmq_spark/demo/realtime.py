@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.safe import count, number
 from busmq_spark.cli.target import opened, place_of
+from busmq_spark.cli.terminal_text import count, number
 from busmq_spark.core.queue import LONG_TTL_S, attach
-from busmq_spark.demo.stopwatch import Load, points, traffic
+from busmq_spark.demo.stopwatch import Workload, points, traffic
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions
@@ -36,7 +36,7 @@ BARS, TENTH_MS, DECADES, WIDE = " ▁▂▃▄▅▆▇█", 0.1, 4, 12
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class LatencySamples:
     """What the clients saw of one way."""
 
     name: str
@@ -64,7 +64,7 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         with out.working("starting Redis"):
             redis = stack.enter_context(RedisServer())
-        show = _Show(out)
+        show = _Printer(out)
         show.start(redis.url)
         found = [_time(show, redis.url, "without Spark", min(FLOOR_S, seconds))]
         with out.working("starting Spark"):
@@ -77,7 +77,7 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
     show.proof(found, picture, time.monotonic() - began)
 
 
-def _time(show: "_Show", url: str, name: str, seconds: float, stream: "Stream | None" = None) -> Timed:
+def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream | None" = None) -> LatencySamples:
     """Traffic to warm up with a stream, then traffic that counts."""
     source, target = (stream.source, stream.target) if stream else ("floor", "floor")
     for queue in {source, target}:
@@ -88,35 +88,35 @@ def _time(show: "_Show", url: str, name: str, seconds: float, stream: "Stream | 
         _warm(show, url, name, stream)
     took: list[int] = []
     record: dict[str, Any] = {}
-    load = Load(source, target, RATE, seconds)
+    load = Workload(source, target, RATE, seconds)
     with traffic(url, load, EVERY_S) as said, show.watching(name) as live:
         for record in said:
             took += record["took_us"]
             live.see(took, record["took_us"])
             if stream:
                 stream.check()
-    timed = Timed(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
+    timed = LatencySamples(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
     show.timed(timed)
     return timed
 
 
-def _warm(show: "_Show", url: str, name: str, stream: "Stream") -> None:
+def _warm(show: "_Printer", url: str, name: str, stream: "Stream") -> None:
     """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
     with show.out.working(f"{name}: warming up"):
         while not stream.warm():
-            with traffic(url, Load(stream.source, stream.target, RATE, WARM_S)) as said:
+            with traffic(url, Workload(stream.source, stream.target, RATE, WARM_S)) as said:
                 for _ in said:
                     pass
 
 
-class _Watched:
+class _LivePercentiles:
     """The percentiles while they come in, on stderr, when a person is there to see it."""
 
     def __init__(self, out: Output, name: str) -> None:
         self._name = name
         self._live = Live(console=out.errors, transient=True, auto_refresh=False) if out.watched else None
 
-    def __enter__(self) -> "_Watched":
+    def __enter__(self) -> "_LivePercentiles":
         if self._live:
             self._live.start()
         return self
@@ -149,15 +149,15 @@ def _histogram(took_us: Sequence[int]) -> list[Text]:
     return [Text(bars, "cyan"), Text(scale + "1 s", "dim")]
 
 
-class _Show:
+class _Printer:
     """What is said, to people or as JSON lines."""
 
     def __init__(self, out: Output) -> None:
         self.out = out
 
-    def watching(self, name: str) -> _Watched:
+    def watching(self, name: str) -> _LivePercentiles:
         """For a ``with`` block."""
-        return _Watched(self.out, name)
+        return _LivePercentiles(self.out, name)
 
     def start(self, redis: str) -> None:
         """What is about to happen."""
@@ -166,7 +166,7 @@ class _Show:
             self.out.say(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
             self.out.flush()
 
-    def timed(self, timed: Timed) -> None:
+    def timed(self, timed: LatencySamples) -> None:
         """One way is done."""
         at = points(timed.took_us)
         if self.out.as_json:
@@ -177,7 +177,7 @@ class _Show:
             self.out.say(Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-"))
         self.out.flush()
 
-    def proof(self, found: Sequence[Timed], picture: Path, seconds: float) -> None:
+    def proof(self, found: Sequence[LatencySamples], picture: Path, seconds: float) -> None:
         """All side by side. Raises StateError when an order is missing or out of order; at least once is what real-time mode promises."""
         if self.out.as_json:
             self.out.record(plot=str(picture), seconds=round(seconds, 1))
@@ -190,7 +190,7 @@ class _Show:
             raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
 
-def _row(timed: Timed) -> list[str | Text]:
+def _row(timed: LatencySamples) -> list[str | Text]:
     at = points(timed.took_us)
     counts = [number(timed.pushed), number(timed.arrived)]
     wrong = [Text(number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]

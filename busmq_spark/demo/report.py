@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.safe import count, number, rate
+from busmq_spark.cli.terminal_text import count, number, rate
 from busmq_spark.demo.flight_delays import Delay, by_carrier, worst_hours
 from busmq_spark.redis_io.urls import parse
 

@@ -40,7 +40,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ArrivalCounter:
     """What arrived of one data centre's messages 1, 2, 3 …"""
 
     rows: int
@@ -86,7 +86,7 @@ class Flow:
         return {link: sources.get(link, {}).get("queues", {}).get(self._route.queue, {}).get("last", 0) for link in self._route.links}
 
 
-def arrived(spark: LocalSpark, route: Route) -> dict[str, Arrived]:
+def arrived(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounter]:
     """What is in the sink, by data centre."""
     stored = spark.session.read.format("busmq").options(**route.writing, subscribe=route.queue).load()
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED).alias("row")).select("id", "row.*")
@@ -94,6 +94,6 @@ def arrived(spark: LocalSpark, route: Route) -> dict[str, Arrived]:
     misplaced = F.count_if(F.col("n") != F.col("place"))
     totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), misplaced)
     try:
-        return {row[0]: Arrived(*row[1:]) for row in totals.collect()}
+        return {row[0]: ArrivalCounter(*row[1:]) for row in totals.collect()}
     except PySparkException as error:
         raise spark.failure("the result could not be read back", error) from None

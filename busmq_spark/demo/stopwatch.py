@@ -50,7 +50,7 @@ def read(value: bytes) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class Arrived:
+class ArrivalCounter:
     """What has arrived of the orders 1, 2, 3 …"""
 
     rows: int = 0
@@ -104,7 +104,7 @@ def push(url: str, queue: str, rate: float, seconds: float, size: int) -> None:
 
 def take(url: str, queue: str, count: int, every_s: float) -> None:
     """One line every so many seconds (0: only at the end), until ``count`` messages have arrived."""
-    link, keys, arrived, vain = SyncLink(parse(url)[0]), QueueKeys(queue), Arrived(), 0
+    link, keys, arrived, vain = SyncLink(parse(url)[0]), QueueKeys(queue), ArrivalCounter(), 0
     said = time.monotonic()
     while arrived.rows < count and vain < PATIENCE:
         # The list itself wakes us, so that nothing but Redis is between its arrival and its being seen.
@@ -130,7 +130,7 @@ def say(record: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Workload:
     """What is pushed into ``source`` and awaited in ``target``."""
 
     source: str
@@ -146,7 +146,7 @@ class Load:
 
 
 @contextmanager
-def traffic(url: str, load: Load, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
+def traffic(url: str, load: Workload, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
     """Both clients at work; what the taker says, line by line. They end with the block, whatever happens."""
     with ExitStack() as stack:
         taker = _begin(stack, "take", url, load.target, load.count, every_s)

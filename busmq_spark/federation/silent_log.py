@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 
-class _Silent(logging.Logger):
+class _SilentLogger(logging.Logger):
     """Not known to ``logging.getLogger``, without handlers, off for every level."""
 
     def isEnabledFor(self, _level: int) -> bool:  # the name that logging gave it
@@ -19,5 +19,5 @@ class _Silent(logging.Logger):
         """Drop it."""
 
 
-WIRE_LOG: logging.Logger = _Silent("busmq_spark.federation.wire")
+WIRE_LOG: logging.Logger = _SilentLogger("busmq_spark.federation.wire")
 """Pass it as ``logger=`` to every ``serve`` and ``connect`` of websockets."""

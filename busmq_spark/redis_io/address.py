@@ -10,9 +10,9 @@ from pathlib import Path
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.cluster import Cluster
-from busmq_spark.redis_io.endpoint import AnyOf, Endpoint
-from busmq_spark.redis_io.sentinel import DEFAULT_MASTER, SENTINEL_PORT, Master
-from busmq_spark.redis_io.urls import DEFAULT_PORT, Login, Server, Trust, parse
+from busmq_spark.redis_io.endpoint import AnyNode, Endpoint
+from busmq_spark.redis_io.sentinel import DEFAULT_MASTER, SENTINEL_PORT, SentinelMaster
+from busmq_spark.redis_io.urls import DEFAULT_PORT, Credentials, Server, Trust, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Address:
 
     layout: str
     servers: tuple[Server, ...]
-    login: Login
+    login: Credentials
     master: str
 
     @property
@@ -35,13 +35,13 @@ class Address:
         if self.cluster:
             return (Cluster(self.servers),)
         if self.layout == "sentinel":
-            return (Master(self.servers, self.master, self.login),)
+            return (SentinelMaster(self.servers, self.master, self.login),)
         return self.servers
 
     @property
-    def pubsub_endpoints(self) -> tuple[Endpoint | AnyOf, ...]:
+    def pubsub_endpoints(self) -> tuple[Endpoint | AnyNode, ...]:
         """Where to subscribe, so that no publication is missed: at every server, or at any node of a cluster, whose nodes forward to each other."""
-        return (AnyOf(self.servers),) if self.cluster else self.endpoints
+        return (AnyNode(self.servers),) if self.cluster else self.endpoints
 
     @property
     def masked(self) -> str:
@@ -52,10 +52,10 @@ class Address:
 def address(options: RedisOptions) -> Address:
     """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before anything is connected."""
     trust = Trust(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
-    login = Login(options.user, options.password, trust)
+    login = Credentials(options.user, options.password, trust)
     sentinel = options.layout == "sentinel"
     # The credentials in the options are for the data servers; those of a sentinel are in its URL.
-    servers = parse(options.address, Login(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
+    servers = parse(options.address, Credentials(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
     _check_layout(options, servers)
     _check_tls(options, servers)
     return Address(options.layout, servers, login, options.master)

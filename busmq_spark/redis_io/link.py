@@ -189,7 +189,7 @@ class SyncLink:
         self._stopped.wait(pause_s)
 
 
-class Posting(Protocol):
+class PipelinedLink(Protocol):
     """A link with calls under way."""
 
     def post(self, call: Call) -> None: ...
@@ -197,7 +197,7 @@ class Posting(Protocol):
     def abandon(self) -> None: ...
 
 
-def streamed(link: Posting, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
+def streamed(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
     """See :meth:`SyncLink.stream`."""
     source = iter(calls)
     under_way = 0

@@ -11,7 +11,7 @@ from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.redis_io.connect import async_connection, cancellable, sync_connection
 from busmq_spark.redis_io.endpoint import ServerUnreachable
 from busmq_spark.redis_io.translate import translate
-from busmq_spark.redis_io.urls import NO_LOGIN, Login, Server
+from busmq_spark.redis_io.urls import NO_LOGIN, Credentials, Server
 from busmq_spark.redis_io.wire import pack_words
 
 DEFAULT_MASTER = "mymaster"
@@ -21,12 +21,12 @@ _ASK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Master:
+class SentinelMaster:
     """The endpoint behind some sentinels. ``login`` is for the data servers; a sentinel's own credentials stand in its URL."""
 
     sentinels: tuple[Server, ...]
     name: str = DEFAULT_MASTER
-    login: Login = NO_LOGIN
+    login: Credentials = NO_LOGIN
 
     moves = True
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from busmq_spark.core.caching import MemoizedFunction
 from busmq_spark.core.flow import Call
-from busmq_spark.core.once import Remembered
 
 SLOTS = 16_384
 Node = tuple[str, int]
@@ -41,7 +41,7 @@ def _slot(key: bytes) -> int:
     return crc % SLOTS
 
 
-_slots = Remembered(_slot, 100_000)
+_slots = MemoizedFunction(_slot, 100_000)
 
 
 def slot(key: bytes | str) -> int:

@@ -28,7 +28,7 @@ SYSTEM_TRUST = Trust()
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class Credentials:
     """Credentials for servers whose URL has none, and how their TLS is checked."""
 
     user: str | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class Login:
     trust: Trust = SYSTEM_TRUST
 
 
-NO_LOGIN = Login()
+NO_LOGIN = Credentials()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Server:
         return f"redis{'s' if self.tls else ''}://{secret}{host}:{self.port}"
 
 
-def parse(urls: str, login: Login = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
+def parse(urls: str, login: Credentials = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
     """The servers of a comma list. ``login`` holds for every URL that has no credentials of its own.
 
     Raises ConfigError that says which URL and why, and repeats nothing of it: a password that breaks its URL may stand anywhere in it.
@@ -89,7 +89,7 @@ def parse(urls: str, login: Login = NO_LOGIN, default_port: int = DEFAULT_PORT) 
     for place, url in enumerate(given, 1):
         try:
             servers.append(_server(url, login, default_port))
-        except _Bad as bad:
+        except _UrlError as bad:
             which = f"URL {place} of {len(given)} in redis.url" if len(given) > 1 else "redis.url"
             raise ConfigError(
                 reason=f"{which}: {bad}; expected redis://[user:password@]host[:port], rediss://… or unix:///path. "
@@ -98,35 +98,35 @@ def parse(urls: str, login: Login = NO_LOGIN, default_port: int = DEFAULT_PORT) 
     return tuple(servers)
 
 
-class _Bad(Exception):
+class _UrlError(Exception):
     """What is wrong with a URL, in words of ours only."""
 
 
-def _server(url: str, default: Login, default_port: int) -> Server:
+def _server(url: str, default: Credentials, default_port: int) -> Server:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _Bad("it is not a URL") from None
+        raise _UrlError("it is not a URL") from None
     if parts.scheme not in ("redis", "rediss", "unix"):
-        raise _Bad("it does not begin with a known scheme")
+        raise _UrlError("it does not begin with a known scheme")
     login, _, address = parts.netloc.rpartition("@")
     user, secret = _credentials(login)
     if secret is None:
         user, secret = user or default.user, default.password
     if parts.scheme == "unix":
         if address or not parts.path:
-            raise _Bad("it has a host" if address else "it has no path")
+            raise _UrlError("it has a host" if address else "it has no path")
         if login and "@" in parts.path:
-            raise _Bad("it has an @ behind its address")
+            raise _UrlError("it has an @ behind its address")
         return Server("", 0, path=unquote(parts.path), user=user, password=secret)
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        raise _Bad("it has an @ behind its address")
+        raise _UrlError("it has an @ behind its address")
     try:
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise _Bad("its port is not a number from 1 to 65535") from None
+        raise _UrlError("its port is not a number from 1 to 65535") from None
     if not host:
-        raise _Bad("it has no host")
+        raise _UrlError("it has no host")
     return Server(host, port or default_port, parts.scheme == "rediss", None, user, secret, default.trust)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from busmq_spark.core import offsets
 from busmq_spark.core.position import Position
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.attach import Attachment
+from busmq_spark.spark.attachment import Attachment
 
 SYNCHRONOUS = 3
 """Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and

@@ -22,7 +22,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredQueues:
     """What one walk has found."""
 
     queues: Sequence[str] = ()
@@ -36,15 +36,15 @@ class Discovery(threading.Thread):
     def __init__(self, open_store: Callable[[], SourceStore], accept: Callable[[str], bool], *, links: bool) -> None:
         super().__init__(name="busmq-discovery", daemon=True)
         self._open_store, self._accept, self._links = open_store, accept, links
-        self._found = Found()
+        self._found = DiscoveredQueues()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._parent = os.getppid()
 
-    def take(self) -> Found:
+    def take(self) -> DiscoveredQueues:
         """What the last walk has found, once; empty until the next has ended."""
         with self._lock:
-            found, self._found = self._found, Found()
+            found, self._found = self._found, DiscoveredQueues()
         return found
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Discovery(threading.Thread):
             paused_s += time.monotonic() - began
 
         began = time.monotonic()
-        found = Found(store.discover(self._accept, pace), frozenset(store.listed))
+        found = DiscoveredQueues(store.discover(self._accept, pace), frozenset(store.listed))
         with self._lock:
             self._found = found
         took_s = time.monotonic() - began - paused_s

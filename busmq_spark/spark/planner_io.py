@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from busmq_spark.core.caps import BytesUntil
-from busmq_spark.core.planner import Counters, Fetch, Gone, LossFound, Marks, Question, States
-from busmq_spark.spark.attach import Attachment
-from busmq_spark.store.linked import LinkedStore
+from busmq_spark.core.caps import LastIdWithinBytes
+from busmq_spark.core.planner import FetchRows, ForgetQueue, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates
+from busmq_spark.spark.attachment import Attachment
+from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import Rows
 
 PREFETCHED_BYTES = 4 * 1024 * 1024
@@ -26,20 +26,20 @@ class PlannerIO:
         """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not allowed."""
         store = self._attachment.store
         match question:
-            case Counters(queues):
+            case ReadCounters(queues):
                 return store.counters(queues)
-            case States(ids):
+            case ReadStates(ids):
                 return store.states(ids)
-            case Marks(ids):
+            case ReadFingerprints(ids):
                 return store.marks(ids)
-            case BytesUntil(queue, first, last, budget):
+            case LastIdWithinBytes(queue, first, last, budget):
                 return store.bytes_until(queue, first, last, budget)
-            case Fetch(ranges):
-                assert isinstance(store, LinkedStore), "only rows of links are fetched ahead"
+            case FetchRows(ranges):
+                assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
                 found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
                 self.prefetched = {queue: rows for queue, rows in found.items() if rows}
                 return found
-            case LossFound(queue, at, loss):
-                return self._attachment.after_loss(queue, at, loss)
-            case Gone(queue):
-                return self._attachment.forget(queue)
+            case HandleLoss(queue, at, loss):
+                return self._attachment.handle_loss(queue, at, loss)
+            case ForgetQueue(queue):
+                return self._attachment.forget_queue(queue)

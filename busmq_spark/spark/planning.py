@@ -17,13 +17,13 @@ from busmq_spark.core.tasks import ranges, tasks
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.acks import Acks
-from busmq_spark.spark.attach import Attachment, mention_changes
+from busmq_spark.spark.attachment import Attachment, mention_changes
 from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import Polling
 from busmq_spark.spark.queue_names import QueueNames
 from busmq_spark.spark.stores import planning_store, push_notifiers
-from busmq_spark.store.linked import within
+from busmq_spark.store.multi_source_store import within
 from busmq_spark.store.protocol import Rows
 
 
@@ -36,7 +36,7 @@ class QueryPlanning:
         self.attachment: Attachment | None = None
         self.prefetched: Mapping[str, Sequence[Rows]] = {}
         self._options = options
-        self._offsets = offsets.Memory()
+        self._offsets = offsets.OffsetCache()
         self._idle = EmptyBatches()
         self._acks = Acks(options)
         self._polling: Polling | None = None

@@ -6,7 +6,7 @@ import logging
 from threading import Event, Thread
 
 from busmq_spark.core.sink import STAGE_TTL_S
-from busmq_spark.core.staging import Run
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import BusError
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.stores import own_sink_store
@@ -22,7 +22,7 @@ class Renewal:
     """A daemon thread with a store of its own, since the one of the task has chunks under way. Use it as a context manager."""
 
     def __init__(self, options: WriteOptions) -> None:
-        self.run: Run | None = None
+        self.run: SinkRun | None = None
         """What to renew; None until the task stages."""
         self._options = options
         self._ended = Event()
@@ -40,7 +40,7 @@ class Renewal:
             if self.run is not None:
                 pause_s = RENEWAL_S if self._renewed(self.run) else min(AGAIN_S, RENEWAL_S)
 
-    def _renewed(self, run: Run) -> bool:
+    def _renewed(self, run: SinkRun) -> bool:
         store = own_sink_store(self._options)
         try:
             store.renew(run)

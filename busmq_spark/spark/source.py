@@ -17,13 +17,13 @@ from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
 from busmq_spark.redis_io.address import address
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
+from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import check_links
-from busmq_spark.spark.tracebacks import RefusedReader, strip_traceback, without_traceback
-from busmq_spark.spark.unready import WithoutJar
+from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
 from busmq_spark.spark.writer import BatchWriter, stream_writer
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class BusmqDataSource(DataSource):
         try:
             return StreamReader(self._read_options(schema), schema)
         except BusError as error:
-            return RefusedReader(error)
+            return FailingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse_a_table(self.options)
@@ -142,4 +142,4 @@ def register(spark: SparkSession) -> None:
     load_all()
     cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])  # type: ignore[no-untyped-call]  # untyped in pyspark
     spark.dataSource.register(BusmqDataSource)
-    spark.dataSource.register(WithoutJar)  # Spark prefers one in Java of the same name
+    spark.dataSource.register(MissingJarSource)  # Spark prefers one in Java of the same name

@@ -10,13 +10,13 @@ from math import inf
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.once import PerProcess
+from busmq_spark.core.caching import PerProcessCache
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.core.sources import by_source
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.store.linked import LinkedStore
+from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, SourceStore, WriteStore
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
@@ -26,7 +26,7 @@ from busmq_spark.store.source_caller import DirectCaller, SourceCaller, Threaded
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress
-    from busmq_spark.federation.npm.either_store import LinkStore
+    from busmq_spark.federation.npm.detected_store import ReadWriteStore
 
 
 PLANNING_PATIENCE_S = 1.0
@@ -48,12 +48,12 @@ def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_
     return FederationAddress(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link))
 
 
-def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> LinkStore:
+def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> ReadWriteStore:
     """A new store behind a federation server; nothing is connected yet."""
     address = link_address(options, link, patience_s)
-    from busmq_spark.federation.npm.either_store import open_either
+    from busmq_spark.federation.npm.detected_store import open_detected
 
-    return open_either(address)
+    return open_detected(address)
 
 
 def check_links(options: StoreOptions) -> None:
@@ -74,7 +74,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
     callers: dict[str, SourceCaller] = {
         link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
-    return LinkedStore({**_own(options), **callers})
+    return MultiSourceStore({**_own(options), **callers})
 
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
@@ -82,18 +82,18 @@ def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) 
     return _linked(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
 
-def _linked(options: StoreOptions, patience_s: float) -> LinkedStore:
+def _linked(options: StoreOptions, patience_s: float) -> MultiSourceStore:
     # The caller waits, and logs once when that begins and once when it ends; the link underneath shall not do so, too.
     link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
     callers = {link: DirectCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
-    return LinkedStore({**_own(options), **callers})
+    return MultiSourceStore({**_own(options), **callers})
 
 
 def _own(options: StoreOptions) -> dict[str, SourceCaller]:
     return {"": DirectCaller("", open_redis(options))} if options.has_redis else {}
 
 
-class LinkedPushNotifiers:
+class MultiSourcePushNotifiers:
     """The push notifiers of every source. Satisfies PushNotifiers."""
 
     def __init__(self, notifiers: Mapping[str, Sequence[PushNotifiers]]) -> None:
@@ -117,12 +117,12 @@ def push_notifiers(options: ReadOptions, store: SourceStore, notified: Event) ->
     """Listeners for the queues of a stream, not started."""
     if isinstance(store, RedisStore):
         return RedisPushNotifiers(store, notified)
-    assert isinstance(store, LinkedStore)
+    assert isinstance(store, MultiSourceStore)
     own = {"": [RedisPushNotifiers(store.own, notified)]} if store.own is not None else {}
-    return LinkedPushNotifiers({**own, **{link: open_link(options, link).push_notifiers(notified) for link, _ in options.links}})
+    return MultiSourcePushNotifiers({**own, **{link: open_link(options, link).push_notifiers(notified) for link, _ in options.links}})
 
 
-_SHARED = PerProcess()
+_SHARED = PerProcessCache()
 
 
 def task_store(options: StoreOptions) -> ReadStore:

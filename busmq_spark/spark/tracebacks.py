@@ -60,7 +60,7 @@ def strip_traceback(error: BusError) -> BusError:
 
 
 @without_traceback
-class RefusedReader(DataSourceStreamReader):
+class FailingReader(DataSourceStreamReader):
     """Raises at the first call: where Spark asks for a reader it hides an error behind one of its own."""
 
     def __init__(self, error: BusError) -> None:

@@ -14,15 +14,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.core.sink import Staged
 from busmq_spark.core.sink import attempt as attempt_of
-from busmq_spark.core.staging import Run
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import compat
+from busmq_spark.spark.batch_span import span
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.renewal import Renewal
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.span import span
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.store.protocol import Creation, FullPolicy, WriteStore
@@ -36,7 +36,7 @@ log = logging.getLogger("busmq_spark")
 class Outcome(WriterCommitMessage):
     """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing)."""
 
-    def __init__(self, query: str, staged: tuple[Staged, ...], run: Run | None = None) -> None:
+    def __init__(self, query: str, staged: tuple[Staged, ...], run: SinkRun | None = None) -> None:
         self.query = query
         self.staged = staged
         self.run = run
@@ -119,7 +119,9 @@ class Committer:
         self._options = options
         self._store = store
 
-    def commit(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", run: Run | None = None) -> tuple[Staged, ...]:
+    def commit(
+        self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", run: SinkRun | None = None
+    ) -> tuple[Staged, ...]:
         """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
         if not sink:
             raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
@@ -136,7 +138,7 @@ class Committer:
                 self._append(queue, sink, batch, part)
         return held
 
-    def _log_moved(self, sink: str, run: Run | None) -> None:
+    def _log_moved(self, sink: str, run: SinkRun | None) -> None:
         queue = self._options.queue
         if run is not None and run.before and queue is not None and queue not in run.before:
             log.warning(
@@ -285,7 +287,7 @@ def _property(context: TaskContext | None, name: str) -> str:
     return (context and context.getLocalProperty(name)) or ""
 
 
-def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Staged], Run | None]:
+def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Staged], SinkRun | None]:
     """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
     outcomes = [m for m in messages if isinstance(m, Outcome)]
     runs = [m.run for m in outcomes if m.run is not None]

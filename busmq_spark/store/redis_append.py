@@ -15,7 +15,7 @@ from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.sink import STAGE_AGAIN, Staged, digest, discard, encode_runs, next_segment, stage, stage_more, total
-from busmq_spark.core.staging import Run
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import new_token
@@ -81,7 +81,7 @@ class _Sent:
         self.part.digest = total((self.part.digest, digest(self.values)))
 
 
-class _Pipe:
+class _ChunkPipeline:
     """Chunks under way to one server."""
 
     def __init__(self, link: Link) -> None:
@@ -187,10 +187,10 @@ class RedisAppender:
         self._links = links
         self._keys = keys
         self._locate = locate
-        self._pipes = [_Pipe(link) for link in links]
+        self._pipes = [_ChunkPipeline(link) for link in links]
         self._lists: dict[str, _List] = {}
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes], run: Run | None = None) -> None:
+    def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
         staged = self._lists.get(key)
         if staged is None:

@@ -19,7 +19,7 @@ from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import Pairs
 from busmq_spark.core.position import Range
-from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, Slice, probe, seek, shorts
+from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, ReplySlice, probe, seek, shorts
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import patience
@@ -146,7 +146,7 @@ def _windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, str
             many.drop()
 
 
-def _values(pairs: Pairs, piece: Slice) -> Any:
+def _values(pairs: Pairs, piece: ReplySlice) -> Any:
     """The values of a reply as an Arrow binary array: the reply is seen as one array of value, rubbish, value, rubbish …, of which half is taken."""
     starts, lengths = pairs.starts[piece.start : piece.stop], pairs.lengths[piece.start : piece.stop]
     rows = len(starts)

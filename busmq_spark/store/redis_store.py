@@ -12,14 +12,14 @@ from busmq_spark.core import queue as queues_
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
+from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.flow import Flow, command, together
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
-from busmq_spark.core.once import PerProcess, Remembered
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import LONG_TTL_S, Attached
 from busmq_spark.core.ranges import TARGET_BYTES
-from busmq_spark.core.sink import Full, OtherRecord, Staged
-from busmq_spark.core.staging import Run
+from busmq_spark.core.sink import Full, RecordConflict, Staged
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
 from busmq_spark.options import RedisOptions, redis_options
@@ -38,7 +38,7 @@ T = TypeVar("T")
 MOST_PLACES = 100_000
 """Queues whose server is cached; when there are more, all are looked up again."""
 # Planning spells the keys of every queue several times a batch.
-_KEYS = {cluster: Remembered(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
+_KEYS = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
 
 class RedisStore:
@@ -167,7 +167,7 @@ class RedisStore:
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate, self.keys)
 
-    def stage_at(self, queue: str, key: str, before: int, values: Sequence[bytes], run: Run | None = None) -> tuple[int, int]:
+    def stage_at(self, queue: str, key: str, before: int, values: Sequence[bytes], run: SinkRun | None = None) -> tuple[int, int]:
         """Append one piece to a staged list, numbered by the caller so that it may be resent. Result: the rows up to and with it, and the server."""
         server = self.locate([queue])[queue]
         noted = (self.keys(queue).stages(run.sink), run.epoch) if run else ()
@@ -177,17 +177,17 @@ class RedisStore:
         """Append to the queue, at least once: how many were stored, and the maxsize that was in the way (0: none)."""
         return append(self._link(queue), self.keys(queue), values)
 
-    def begin(self, sink: str, run: str, queues: Sequence[str]) -> Run:
+    def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._home(sink)
         epoch, held = home.run(stagings.begin(sink, run, queues))
-        found = Run(sink, epoch, tuple(dict.fromkeys(part.queue for part in held or ())))
+        found = SinkRun(sink, epoch, tuple(dict.fromkeys(part.queue for part in held or ())))
         if held is not None:
             before = list(home.run(stagings.listed(sink)))
             self._grouped(before, lambda part: stagings.sweep([self.keys(queue) for queue in part], found, held))
             home.run(stagings.unlist(sink, run, before))
         return found
 
-    def renew(self, run: Run) -> None:
+    def renew(self, run: SinkRun) -> None:
         home = self._home(run.sink)
         home.execute([command("EXPIRE", key, LONG_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
         self._grouped(list(home.run(stagings.listed(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
@@ -209,10 +209,10 @@ class RedisStore:
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
         link, keys = self._links[staged[0].server], self.keys(queue)
         found = link.run(sinks.commit(keys, sink, batch, staged))
-        if isinstance(found, OtherRecord):
+        if isinstance(found, RecordConflict):
             void = int(self._home(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
             found = link.run(sinks.commit(keys, sink, batch, staged, void))
-        if isinstance(found, OtherRecord):
+        if isinstance(found, RecordConflict):
             raise BatchChanged(sink=sink, batch=batch, **sinks.other_record(queue, staged))
         return found
 
@@ -224,7 +224,7 @@ class RedisStore:
                 for (queue, own), result in zip(group.items(), self._links[server].run(together(flows)), strict=True):
                     if isinstance(result, BusError) and not isinstance(result, QueueMissing):
                         raise result
-                    found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, OtherRecord) else result
+                    found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, RecordConflict) else result
         return found
 
     def discard(self, staged: Sequence[Staged]) -> None:
@@ -305,7 +305,7 @@ def open_store(options: RedisOptions) -> RedisStore:
     return RedisStore(address(options))
 
 
-_SHARED = PerProcess()
+_SHARED = PerProcessCache()
 
 
 def shared_store(options: RedisOptions) -> RedisStore:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
-from busmq_spark.demo.stopwatch import Load, order, points
+from busmq_spark.demo.stopwatch import Workload, order, points
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.redis_io.link import SyncLink
 from tests.benchmarks.harness import RUNS, Spread, fill, ratios, redis
@@ -157,10 +157,10 @@ class Bench:
 
     def traffic(self, way: str, source: str, target: str) -> dict[str, float]:
         """Milliseconds from push to arrival at some points, once all of some traffic that does not count has arrived."""
-        loads = [Load(source, target, RATE, seconds, SIZE) for seconds in (min(WARM_S, self.seconds), self.seconds)]
+        loads = [Workload(source, target, RATE, seconds, SIZE) for seconds in (min(WARM_S, self.seconds), self.seconds)]
         return [timed(self.url, load) if way in ENGINES else self._timed(load) for load in loads][-1]
 
-    def _timed(self, load: Load) -> dict[str, float]:
+    def _timed(self, load: Workload) -> dict[str, float]:
         took = self.kafka.ask("traffic", load.source, load.target, load.rate, load.count, load.size)
         assert len(took) == load.count, f"{len(took)} messages arrived of {load.count}"
         return points(took)

@@ -14,7 +14,7 @@ from typing import Any
 import busmq_spark
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.stopwatch import POINTS, Load, points, traffic
+from busmq_spark.demo.stopwatch import POINTS, Workload, points, traffic
 from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor
@@ -100,12 +100,12 @@ def with_one_query(spark: Any, names: Sequence[str], seconds: float) -> Found:
         for queue in ("in", "out", "floor"):
             link.run(q.attach(QueueKeys(queue), "bench", ttl_s=86_400))
         query = pipeline(spark, WAYS[names[0]], server.url, folder)
-        timed(server.url, Load("in", "out", WAYS[names[0]].rate, WARM_S, SIZE))
+        timed(server.url, Workload("in", "out", WAYS[names[0]].rate, WARM_S, SIZE))
         found = {}
         for name in names:
             rate = WAYS[name].rate
-            counts = timed(server.url, Load("in", "out", rate, seconds, SIZE))
-            found[name] = {"pipeline": counts, "floor": timed(server.url, Load("floor", "floor", rate, FLOOR_S, SIZE))}
+            counts = timed(server.url, Workload("in", "out", rate, seconds, SIZE))
+            found[name] = {"pipeline": counts, "floor": timed(server.url, Workload("floor", "floor", rate, FLOOR_S, SIZE))}
         query.stop()
     return found
 
@@ -119,7 +119,7 @@ def pipeline(spark: Any, way: Way, url: str, folder: str) -> Any:
     return (busmq_spark.realtime(writer, way.batch) if way.batch else writer).start()
 
 
-def timed(url: str, load: Load) -> dict[str, float]:
+def timed(url: str, load: Workload) -> dict[str, float]:
     """Milliseconds from push to arrival at some points, the most as the last."""
     with traffic(url, load) as said:
         found = list(said)[-1]
@@ -152,7 +152,7 @@ def idle(seconds: float = IDLE_S) -> Row:
         for queue in ("in", "out"):
             link.run(q.attach(QueueKeys(queue), "bench", ttl_s=86_400))
         query = pipeline(spark, WAYS["rt60"], server.url, folder)
-        timed(server.url, Load("in", "out", 1000, WARM_S, SIZE))
+        timed(server.url, Workload("in", "out", 1000, WARM_S, SIZE))
         java = psutil.Process(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
         with Monitor(server) as monitor:
             before = java.cpu_times()

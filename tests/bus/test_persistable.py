@@ -13,8 +13,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.persistable import Persistable, PersistedDict, PersistedRecord
+from busmq_spark.core.field_types import to_text
 from busmq_spark.core.flow import command
-from busmq_spark.core.shape import to_text
 from busmq_spark.embedded import RedisServer, SentinelGroup
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError
 from tests.bus.conftest import OpenBus, Redis

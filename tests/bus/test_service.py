@@ -13,7 +13,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.request import Request
-from busmq_spark.bus.requester import Waiting
+from busmq_spark.bus.requester import PendingRequest
 from busmq_spark.bus.service import Service
 from busmq_spark.core.keys import service_queue
 from busmq_spark.core.service import ReplyFrame, decode_request
@@ -190,7 +190,7 @@ async def test_a_provider_that_falls_silent_in_the_middle_of_a_stream_is_a_timeo
 
 
 async def test_each_reply_restarts_the_timeout() -> None:
-    waiting = Waiting(0.2)
+    waiting = PendingRequest(0.2)
     before = waiting.deadline
     await asyncio.sleep(0.01)  # nothing is waited for: the clock goes on
     waiting.arrived(ReplyFrame("1", partial=True))

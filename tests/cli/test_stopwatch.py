@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, push_many
-from busmq_spark.demo.stopwatch import Arrived, Load, order, points, read, traffic
+from busmq_spark.demo.stopwatch import ArrivalCounter, Workload, order, points, read, traffic
 from tests.cli.conftest import environment
 from tests.conftest import Fresh, link_to
 
@@ -27,7 +27,7 @@ def test_an_order_carries_its_number_and_time_also_in_base64_and_as_spark_writes
 
 
 def test_orders_that_are_missing_come_twice_or_late_are_distinguished() -> None:
-    arrived = Arrived()
+    arrived = ArrivalCounter()
     for n in (1, 2, 2, 5, 3, 20_000):
         arrived.add(n, 100)
     assert arrived.record() == {"arrived": 6, "twice": 1, "misplaced": 1, "took_us": [100] * 6}
@@ -44,7 +44,7 @@ def test_points_are_those_of_the_sorted_times() -> None:
 def test_what_one_pushes_the_other_takes_each_once_in_order(redis_url: str, fresh: Fresh, rate: int) -> None:
     queue, link = fresh("q"), link_to(redis_url)
     link.run(attach(QueueKeys(queue), "born", ttl_s=60))
-    with traffic(redis_url, Load(queue, queue, rate, 0.5), every_s=0.1) as said:
+    with traffic(redis_url, Workload(queue, queue, rate, 0.5), every_s=0.1) as said:
         records = list(said)
     times = [took for record in records for took in record["took_us"]]
     assert {name: records[-1][name] for name in ("arrived", "twice", "misplaced")} == {"arrived": rate // 2, "twice": 0, "misplaced": 0}

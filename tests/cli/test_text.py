@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.cli.lines import batches
 from busmq_spark.cli.peek import id_range
-from busmq_spark.cli.safe import duration, one_line, shown, size, value_text
 from busmq_spark.cli.servers import dangers
+from busmq_spark.cli.splitting import batches
+from busmq_spark.cli.terminal_text import duration, one_line, shown, size, value_text
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.demo.flight_delays import Delay, by_carrier, worst_hours
 from busmq_spark.errors import ConfigError

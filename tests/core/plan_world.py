@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.caps import BytesUntil
+from busmq_spark.core.caps import LastIdWithinBytes
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import Counters, Fetch, Gone, LossFound, Marks, Question, States
+from busmq_spark.core.planner import FetchRows, ForgetQueue, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState
@@ -41,23 +41,23 @@ class World:
     def __call__(self, question: Question) -> Any:
         self.asked.append(_text(question).replace("\ufdd0", "/"))
         match question:
-            case Counters(queues):
+            case ReadCounters(queues):
                 return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
-            case States(ids):
+            case ReadStates(ids):
                 return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
-            case Marks(ids):
+            case ReadFingerprints(ids):
                 return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
-            case BytesUntil(queue, first, last, budget):
+            case LastIdWithinBytes(queue, first, last, budget):
                 fitting = min(last - first + 1, budget // self._sizes[queue])
                 return first - 1 + fitting, fitting * self._sizes[queue]
-            case Fetch(ranges):
+            case FetchRows(ranges):
                 return {part.queue for part in ranges} & {*self._fetched}
-            case LossFound(queue, _, _):
+            case HandleLoss(queue, _, _):
                 if queue not in self._after_loss:
                     raise LostInTest
                 found = self._after_loss[queue]
                 return found and position_of(found)
-            case Gone():
+            case ForgetQueue():
                 return None
 
     def _state(self, queue: str, asked: int) -> QueueState:
@@ -81,17 +81,17 @@ class World:
 
 def _text(question: Question) -> str:
     match question:
-        case Counters(queues):
+        case ReadCounters(queues):
             return " ".join(["counters", *sorted(queues)])
-        case States(ids):
+        case ReadStates(ids):
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case Marks(ids):
+        case ReadFingerprints(ids):
             return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case BytesUntil(queue, first, last, budget):
+        case LastIdWithinBytes(queue, first, last, budget):
             return f"bytes {queue} {first}..{last} {budget}"
-        case Fetch(ranges):
+        case FetchRows(ranges):
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
-        case LossFound(queue, _, loss):
+        case HandleLoss(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"
-        case Gone(queue):
+        case ForgetQueue(queue):
             return f"gone {queue}"

@@ -6,25 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.channel import Acks, Kind, for_application, frame, kind_of, unwrap
+from busmq_spark.core.channel import Acks, ChannelFrameKind, for_application, frame, kind_of, unwrap
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError
 
-kinds = st.sampled_from(Kind)
+kinds = st.sampled_from(ChannelFrameKind)
 # What was handed over, one id after the other: whether it waits for an ack, and the acks of the application in between.
 steps = st.lists(st.one_of(st.booleans(), st.integers(0, 30)), max_size=40)
 
 
 @given(kinds, st.binary(max_size=20))
-def test_a_frame_is_read_as_it_was_written(kind: Kind, body: bytes) -> None:
+def test_a_frame_is_read_as_it_was_written(kind: ChannelFrameKind, body: bytes) -> None:
     message = Message(7, frame(kind, body))
     assert kind_of(message, "q") is kind
-    assert for_application(message) == (kind is Kind.MESSAGE)
+    assert for_application(message) == (kind is ChannelFrameKind.MESSAGE)
     assert unwrap(message) == Message(7, body)
 
 
-@pytest.mark.parametrize(("kind", "written"), [(Kind.HERE, b":1:"), (Kind.MESSAGE, b":2:a:b"), (Kind.LEAVING, b":3:"), (Kind.END, b":4:")], ids=str)
-def test_frames_are_those_of_npm_busmq(kind: Kind, written: bytes) -> None:
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [(ChannelFrameKind.HERE, b":1:"), (ChannelFrameKind.MESSAGE, b":2:a:b"), (ChannelFrameKind.LEAVING, b":3:"), (ChannelFrameKind.END, b":4:")],
+    ids=str,
+)
+def test_frames_are_those_of_npm_busmq(kind: ChannelFrameKind, written: bytes) -> None:
     assert frame(kind, written[3:]) == written
 
 

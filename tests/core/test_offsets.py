@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.offsets import INITIAL, Memory, begin, decode, encode, links_of
+from busmq_spark.core.offsets import INITIAL, OffsetCache, begin, decode, encode, links_of
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.errors import ConfigError
@@ -49,7 +49,7 @@ def test_what_is_written_is_read_back(offset: dict[str, Position]) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.dictionaries(st.sampled_from("abc"), positions)), max_size=8))
 def test_a_memory_of_offsets_says_what_reading_them_anew_says(steps: list[tuple[bool, dict[str, Position]]]) -> None:
-    memory = Memory()
+    memory = OffsetCache()
     for written, found in steps:
         offset = memory.encode(found) if written else json.loads(json.dumps(encode(found)))
         assert offset == encode(found)

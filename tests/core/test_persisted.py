@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core import persisted
+from busmq_spark.core.field_types import from_text, to_text
 from busmq_spark.core.flow import Call, run_sync
-from busmq_spark.core.persisted import Fields, Sending
-from busmq_spark.core.shape import from_text, to_text
+from busmq_spark.core.persisted import Fields, PendingSave
 from busmq_spark.errors import MessageRefused
 
 NAMES = ["a", "b", "c"]
@@ -49,7 +49,7 @@ class Client:
 
     def __init__(self, redis: Hash, fields: Fields) -> None:
         self.redis, self.fields = redis, fields
-        self.under_way: Sending | None = None
+        self.under_way: PendingSave | None = None
         self.created: int | None = None
         self.view: dict[str, Any] = dict(fields.values)
         self.dirty: set[str] = set()
@@ -120,7 +120,7 @@ def test_two_holders_see_and_store_what_the_model_does(steps: list[tuple[int, tu
         assert client.dirty <= client.fields.dirty <= client.dirty | on_the_way
 
 
-def saved(fields: Fields, redis: Hash) -> Sending:
+def saved(fields: Fields, redis: Hash) -> PendingSave:
     sending = fields.send()
     if sending:
         fields.saved(sending, run_sync(persisted.save("k", sending, 60), redis.execute))

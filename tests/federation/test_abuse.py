@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.calls import OPERATIONS
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.handshake import BULK
 from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.npm_wire.creation import METHODS, creation
@@ -199,10 +199,10 @@ def bulk_calls(queue: str) -> list[bytes]:
     assert {*arguments} == {*OPERATIONS}
     body = frames.pack_values([b"a", b"bc" * 100])
     calls = [
-        Frame(Kind.CALL, number, {"op": name, "args": args}, body if name in ("stage", "push") else b"").encode()
+        Frame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if name in ("stage", "push") else b"").encode()
         for number, (name, args) in enumerate(arguments.items())
     ]
-    return [*calls, Frame(Kind.CREDIT, 14, 4096).encode(), Frame(Kind.CANCEL, 14).encode()]
+    return [*calls, Frame(BulkFrameKind.CREDIT, 14, 4096).encode(), Frame(BulkFrameKind.CANCEL, 14).encode()]
 
 
 async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fresh) -> None:

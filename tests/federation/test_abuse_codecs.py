@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.errors import BusError, ProtocolError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.calls import OPERATIONS, decode_error
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, decide
 from busmq_spark.federation.gate.keyring import Keyring
@@ -52,14 +52,14 @@ REQUESTS = [
 
 BULK_SCHEMA = frames.schema_of(pa.array([b"x"]))
 FRAMES = [
-    Frame(Kind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
-    Frame(Kind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])).encode(),
-    Frame(Kind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
-    Frame(Kind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
-    Frame(Kind.REPLY, 1, [1, False, 1000]).encode(),
-    Frame(Kind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
-    Frame(Kind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
-    Frame(Kind.CREDIT, 1, 4096).encode(),
+    Frame(BulkFrameKind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
+    Frame(BulkFrameKind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])).encode(),
+    Frame(BulkFrameKind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
+    Frame(BulkFrameKind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
+    Frame(BulkFrameKind.REPLY, 1, [1, False, 1000]).encode(),
+    Frame(BulkFrameKind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
+    Frame(BulkFrameKind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
+    Frame(BulkFrameKind.CREDIT, 1, 4096).encode(),
 ]
 
 
@@ -105,14 +105,14 @@ def read_token(data: bytes) -> None:
 
 def read_bulk(data: bytes) -> None:
     found = frames.decode(data)
-    if found.kind is Kind.CALL and isinstance(found.head, dict) and (operation := OPERATIONS.get(str(found.head.get("op")))):
+    if found.kind is BulkFrameKind.CALL and isinstance(found.head, dict) and (operation := OPERATIONS.get(str(found.head.get("op")))):
         operation.decode_arguments(found.head.get("args"))
         frames.unpack_values(found.body)
-    elif found.kind is Kind.REPLY:
+    elif found.kind is BulkFrameKind.REPLY:
         OPERATIONS["hello"].decode_result(found.head)
-    elif found.kind is Kind.ERROR:
+    elif found.kind is BulkFrameKind.ERROR:
         assert isinstance(decode_error(found.head, "ws://x"), BusError)
-    elif found.kind is Kind.ROWS:
+    elif found.kind is BulkFrameKind.ROWS:
         frames.decode_rows(found.body, BULK_SCHEMA).to_pylist()
 
 

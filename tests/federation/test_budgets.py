@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import LARGE, SMALL_HEAD
 from busmq_spark.federation.bulk.socket import BulkSocket
-from busmq_spark.federation.bulk.work import Work
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import Limits
@@ -52,7 +52,7 @@ def test_a_text_with_many_values_is_not_read() -> None:
     with pytest.raises(WireError, match="more than 200000 values"):
         decode_json(MANY, "a line")
     with pytest.raises(WireError, match="more than 200000 values"):
-        frames.decode(Frame(Kind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        frames.decode(Frame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
     text = frames.json.dumps(["[{," * MOST_VALUES])
     assert decode_json(text.encode(), "a line") == ["[{," * MOST_VALUES]
 
@@ -74,12 +74,12 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
             read.append(len(message))
         return decode(message)
 
-    def doing(self: Work, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: PeerOperations, name: str, arguments: Any, body: Any) -> Any:
         assert released.wait(PATIENCE_S)
         return []
 
     monkeypatch.setattr(frames, "decode", decoding)
-    monkeypatch.setattr(Work, "do", doing)
+    monkeypatch.setattr(PeerOperations, "do", doing)
     with site(redis_url) as there:
         sockets = [BulkSocket(there.address()) for _ in range(LARGE + 2)]
         for socket in sockets:
@@ -90,7 +90,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
         released.set()
         for socket in sockets:
             for _ in range(5):
-                assert decode(socket.receive()).kind is Kind.REPLY
+                assert decode(socket.receive()).kind is BulkFrameKind.REPLY
             socket.close()
 
 
@@ -112,14 +112,14 @@ async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve
 def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sockets(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
 
-    def doing(self: Work, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: PeerOperations, name: str, arguments: Any, body: Any) -> Any:
         assert released.wait(PATIENCE_S)
         return 1, 0
 
-    monkeypatch.setattr(Work, "do", doing)
+    monkeypatch.setattr(PeerOperations, "do", doing)
     with site(redis_url, limits=Limits(bytes_per_secret=1_000_000)) as there:
         sockets = [BulkSocket(there.address()) for _ in range(5)]
-        message = Frame(Kind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
+        message = Frame(BulkFrameKind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
         for socket in sockets:
             for _ in range(3):
                 socket.send(message)
@@ -129,7 +129,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
         released.set()
         for socket in sockets:
             for _ in range(3):
-                assert frames.decode(socket.receive()).kind is Kind.REPLY
+                assert frames.decode(socket.receive()).kind is BulkFrameKind.REPLY
             socket.close()
         wait_until(lambda: budget.bytes == 0 and budget.sockets == 0)
 
@@ -138,7 +138,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
 def test_a_peer_that_breaks_the_rules_in_its_turn_is_cut_off(redis_url: str) -> None:
     with site(redis_url) as there:
         socket = BulkSocket(there.address())
-        socket.send(Frame(Kind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        socket.send(Frame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
         with pytest.raises(FederationLost, match="code 1008"):
             socket.receive()
         socket.close()

@@ -18,16 +18,16 @@ from busmq_spark import errors
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import Attached
 from busmq_spark.core.sink import Full, Staged
-from busmq_spark.core.staging import Run
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.calls import OPERATIONS, By, Hello, decode_error, encode_error
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS, ServedBy, ServerHello, decode_error, encode_error
+from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import _Session
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.federation.bulk.work import Work
-from busmq_spark.store.linked import LinkedStore
+from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import Creation, LossEvidence, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
@@ -42,7 +42,7 @@ JSON = st.recursive(
 VALUES = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
 STAGED = st.builds(Staged, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE, WHOLE)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
-RUN = st.builds(Run, TEXT, WHOLE, NAMES)
+RUN = st.builds(SinkRun, TEXT, WHOLE, NAMES)
 STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 
 
@@ -82,7 +82,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "trim": (by_queue(WHOLE),),
 }
 RESULTS: dict[str, st.SearchStrategy[Any]] = {
-    "hello": st.builds(Hello, WHOLE, st.booleans(), WHOLE),
+    "hello": st.builds(ServerHello, WHOLE, st.booleans(), WHOLE),
     "discover": NAMES,
     "attach": by_queue(st.builds(Attached, st.booleans(), WHOLE, WHOLE, TEXT)),
     "states": by_queue(STATE),
@@ -102,14 +102,14 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
 
 def through(head: Any) -> Any:
     """As it comes out at the other end."""
-    return frames.decode(Frame(Kind.CALL, 1, head).encode()).head
+    return frames.decode(Frame(BulkFrameKind.CALL, 1, head).encode()).head
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(Kind), st.integers(0, frames.MAX_ID), JSON, st.binary(max_size=100))
-def test_a_frame_comes_through_as_it_was(kind: Kind, id: int, head: Any, body: bytes) -> None:
+@given(st.sampled_from(BulkFrameKind), st.integers(0, frames.MAX_ID), JSON, st.binary(max_size=100))
+def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any, body: bytes) -> None:
     message = Frame(kind, id, head, body).encode()
     found = frames.decode(message)
     assert (found.kind, found.id, found.head, bytes(found.body)) == (kind, id, head, body)
@@ -118,7 +118,7 @@ def test_a_frame_comes_through_as_it_was(kind: Kind, id: int, head: Any, body: b
 
 @pytest.mark.parametrize("case", GOLDEN["frames"], ids=lambda case: case["name"])
 def test_frames_are_those_of_the_golden_file(case: dict[str, Any]) -> None:
-    frame = Frame(Kind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
+    frame = Frame(BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
     assert frame.encode().hex() == case["message"]
     found = frames.decode(bytes.fromhex(case["message"]))
     assert (found.kind, found.id, found.head, bytes(found.body)) == (frame.kind, frame.id, frame.head, frame.body)
@@ -137,7 +137,7 @@ def test_values_to_store_are_packed_as_in_the_golden_file() -> None:
 @given(VALUES, st.booleans())
 def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes], wide: bool) -> None:
     array = pa.array(values, pa.large_binary() if wide else pa.binary())
-    message = Frame(Kind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
+    message = Frame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
     body = frames.decode(message).body
     found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.schema_of(array)))))
     assert found.to_pylist() == values
@@ -189,7 +189,7 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
         (b"\x01\0\0\0\0\x03\0\0\0NaN", "no JSON"),
         (b"\x01\0\0\0\0\x03\0\0\x001.5", "no JSON"),
         (b"\x01\0\0\0\0\x02\0\0\0\xff\xff", "no JSON"),
-        (Frame(Kind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
+        (Frame(BulkFrameKind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
     ],
 )
 def test_a_message_that_is_no_frame_is_recognized(message: Any, found: str) -> None:
@@ -256,7 +256,12 @@ def test_every_operation_is_tried_here() -> None:
     assert RESULTS.keys() <= OPERATIONS.keys()
 
 
-SERVERS = {By.STORE: (RedisStore, "{}"), By.WORK: (Work, "{}"), By.SESSION: (_Session, "_{}"), By.BESIDE: (_Session, "_{}")}
+SERVERS = {
+    ServedBy.STORE: (RedisStore, "{}"),
+    ServedBy.PEER: (PeerOperations, "{}"),
+    ServedBy.SESSION: (_Session, "_{}"),
+    ServedBy.BESIDE: (_Session, "_{}"),
+}
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
 PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
 LOCAL = {"keys", "locate", "appender", "commit_many", "truncate", "close"}
@@ -267,7 +272,7 @@ LOCAL = {"keys", "locate", "appender", "commit_many", "truncate", "close"}
 def test_an_operation_that_is_declared_is_served(name: str) -> None:
     operation = OPERATIONS[name]
     served, spelling = SERVERS[operation.by]
-    given = [None, *([1] if operation.by is By.BESIDE else []), *ARGUMENTS[name], *([[b""]] if operation.values else [])]
+    given = [None, *([1] if operation.by is ServedBy.BESIDE else []), *ARGUMENTS[name], *([[b""]] if operation.values else [])]
     signature(getattr(served, spelling.format(name))).bind(*given)  # raises TypeError where it takes others
 
 
@@ -278,7 +283,7 @@ def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
         wanted = getattr(ReadStore if hasattr(ReadStore, name) else WriteStore, name)
         assert [*signature(getattr(FederatedStore, name)).parameters] == [*signature(wanted).parameters]
         if hasattr(ReadStore, name):
-            assert [*signature(getattr(LinkedStore, name)).parameters] == [*signature(wanted).parameters]
+            assert [*signature(getattr(MultiSourceStore, name)).parameters] == [*signature(wanted).parameters]
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -14,7 +14,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation.bulk import socket as bulk_socket
-from busmq_spark.federation.bulk.bodies import Bodies
+from busmq_spark.federation.bulk.row_frames import RowFrames
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.store.protocol import FullPolicy
 from busmq_spark.store.redis_store import RedisStore
@@ -202,7 +202,7 @@ def test_a_server_that_skips_or_repeats_ids_is_refused(
     store: FederatedStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = filled(direct, fresh(), [b"1"] * 3000)
-    plain = Bodies.next
-    monkeypatch.setattr(Bodies, "next", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1}))
+    plain = RowFrames.next
+    monkeypatch.setattr(RowFrames, "next", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1}))
     with pytest.raises(WireError, match=r"rows from id 2; expected ids 1\.\.3000"):
         read(store, part)

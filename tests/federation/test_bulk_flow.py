@@ -18,8 +18,8 @@ from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.calls import OPERATIONS
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.server import CALLS
 from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
@@ -72,7 +72,7 @@ class Peer:
         [self.at_server] = here.call(lambda: here.connections - before)
 
     def call(self, id: int, name: str, *arguments: Any) -> None:
-        self.send(Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
+        self.send(Frame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
 
     def send(self, frame: Frame) -> None:
         self.socket.send(frame.encode())
@@ -103,25 +103,25 @@ def count(store: RedisStore | FederatedStore, part: Range) -> int:
 def test_without_credit_nothing_is_sent(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
     peer.call(1, "read", part, True, 1)
-    assert [peer.next().kind, peer.next().kind] == [Kind.SCHEMA, Kind.ROWS]
+    assert [peer.next().kind, peer.next().kind] == [BulkFrameKind.SCHEMA, BulkFrameKind.ROWS]
     for id in range(2, 30):
         peer.call(id, "counters", (part.queue,))
         assert (frame := peer.next()).id == id, f"{frame.kind.name} came without credit"
-    peer.send(Frame(Kind.CREDIT, 1, 2 * MIB))
-    assert peer.next().kind is Kind.ROWS
-    peer.send(Frame(Kind.CREDIT, 1, ENOUGH))
-    while (frame := peer.next()).kind is Kind.ROWS:
+    peer.send(Frame(BulkFrameKind.CREDIT, 1, 2 * MIB))
+    assert peer.next().kind is BulkFrameKind.ROWS
+    peer.send(Frame(BulkFrameKind.CREDIT, 1, ENOUGH))
+    while (frame := peer.next()).kind is BulkFrameKind.ROWS:
         pass
-    assert frame.kind is Kind.END
+    assert frame.kind is BulkFrameKind.END
 
 
 def test_a_cancelled_read_sends_nothing_more_and_makes_room_for_another(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"x" * 1000] * 20_000)
     for id in range(1, 40, 2):
         peer.call(id, "read", part, True, 1)
-        while (frame := peer.next()).kind is not Kind.ROWS or frame.id != id:
-            assert frame.kind is Kind.SCHEMA
-        peer.send(Frame(Kind.CANCEL, id))
+        while (frame := peer.next()).kind is not BulkFrameKind.ROWS or frame.id != id:
+            assert frame.kind is BulkFrameKind.SCHEMA
+        peer.send(Frame(BulkFrameKind.CANCEL, id))
         peer.call(id + 1, "counters", (part.queue,))
         assert peer.next().id == id + 1
 
@@ -131,7 +131,7 @@ def test_reads_at_once_are_counted(peer: Peer, direct: RedisStore, fresh: Fresh)
     for id in range(1, 10):
         peer.call(id, "read", part, True, 1)
     came = [peer.next() for _ in range(13)]
-    assert sorted(frame.id for frame in came if frame.kind is Kind.ERROR) == [5, 6, 7, 8, 9]
+    assert sorted(frame.id for frame in came if frame.kind is BulkFrameKind.ERROR) == [5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("credit", [1, ENOUGH], ids=["gives no credit", "never reads"])
@@ -171,13 +171,13 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     semaphore = here.call(CountingSemaphore)
     monkeypatch.setattr(here.bulk, "reads", [semaphore])
     peer.call(1, "read", part, True, 1)
-    assert [peer.next().kind, peer.next().kind] == [Kind.SCHEMA, Kind.ROWS]
+    assert [peer.next().kind, peer.next().kind] == [BulkFrameKind.SCHEMA, BulkFrameKind.ROWS]
     waiting = threading.Thread(target=lambda: done.append(count(store, part)))
     done: list[int] = []
     waiting.start()
     wait_until(lambda: semaphore.asked == 2, what="it stands in line")
     assert not done
-    peer.send(Frame(Kind.CANCEL, 1))
+    peer.send(Frame(BulkFrameKind.CANCEL, 1))
     waiting.join(PATIENCE_S)
     assert done == [20_000]
     peer.socket.close()
@@ -191,7 +191,7 @@ def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_
         peer.call(1, "read", part, True, 1)
         peer.call(2, "wait", 60_000)
         peer.call(3, "counters", (part.queue,))
-        assert {peer.next().kind for _ in range(3)} == {Kind.SCHEMA, Kind.ROWS, Kind.REPLY}
+        assert {peer.next().kind for _ in range(3)} == {BulkFrameKind.SCHEMA, BulkFrameKind.ROWS, BulkFrameKind.REPLY}
     for peer in peers:
         peer.socket.close()
 
@@ -222,7 +222,13 @@ def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct:
 
 @pytest.mark.parametrize(
     "message",
-    [b"", b"\x09" + bytes(20), Frame(Kind.REPLY, 1, 1).encode(), Frame(Kind.CREDIT, 1, -5).encode(), Frame(Kind.CREDIT, 1, "much").encode()],
+    [
+        b"",
+        b"\x09" + bytes(20),
+        Frame(BulkFrameKind.REPLY, 1, 1).encode(),
+        Frame(BulkFrameKind.CREDIT, 1, -5).encode(),
+        Frame(BulkFrameKind.CREDIT, 1, "much").encode(),
+    ],
     ids=["empty", "no such frame", "a reply", "credit below 0", "no number"],
 )
 def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, store: FederatedStore, message: bytes, fresh: Fresh) -> None:
@@ -247,23 +253,23 @@ def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, stor
     ],
 )
 def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) -> None:
-    peer.send(Frame(Kind.CALL, 7, head))
+    peer.send(Frame(BulkFrameKind.CALL, 7, head))
     frame = peer.next()
-    assert (frame.kind, frame.id, frame.head["code"]) == (Kind.ERROR, 7, WireError.code)
+    assert (frame.kind, frame.id, frame.head["code"]) == (BulkFrameKind.ERROR, 7, WireError.code)
     peer.call(8, "hello", 1, "peer")
-    assert peer.next().kind is Kind.REPLY
+    assert peer.next().kind is BulkFrameKind.REPLY
 
 
 def test_a_body_where_none_belongs_is_an_error(peer: Peer, fresh: Fresh) -> None:
-    peer.send(Frame(Kind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
-    assert peer.next().kind is Kind.ERROR
+    peer.send(Frame(BulkFrameKind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
+    assert peer.next().kind is BulkFrameKind.ERROR
 
 
 def test_a_wait_ends_by_itself_and_one_at_a_time(peer: Peer) -> None:
     peer.call(1, "wait", 300)
     peer.call(2, "wait", 300)
     first, second = peer.next(), peer.next()
-    assert (first.kind, first.id) == (Kind.ERROR, 2)
+    assert (first.kind, first.id) == (BulkFrameKind.ERROR, 2)
     assert (second.id, second.head) == (1, False)
 
 

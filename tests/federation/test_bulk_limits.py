@@ -17,13 +17,13 @@ from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
-from busmq_spark.federation.bulk.calls import OPERATIONS
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS
+from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import READS, READS_IN_ALL, SMALL_HEAD
 from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.federation.bulk.store_executor import Pool, StoreExecutor
-from busmq_spark.federation.bulk.work import Work
+from busmq_spark.federation.bulk.store_executor import ExecutorThreads, StoreExecutor
 from busmq_spark.federation.gate.budgets import Budget
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
@@ -49,7 +49,7 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
 
 
 def call(id: int, name: str, *arguments: Any) -> bytes:
-    return Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
+    return Frame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
 
 
 def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
         return check(self, head)
 
     def encoding(self: Frame) -> bytes:
-        if self.kind is Kind.REPLY and len(self.head) > 500:
+        if self.kind is BulkFrameKind.REPLY and len(self.head) > 500:
             seen["reply"].add(threading.get_ident())
         return encode(self)
 
@@ -90,13 +90,13 @@ def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
 
 def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federated, "AT_ONCE", 10)
-    plain, most = Work.do, []
+    plain, most = PeerOperations.do, []
 
-    def doing(self: Work, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: PeerOperations, name: str, arguments: Any, body: Any) -> Any:
         most.append(max(len(argument) for argument in arguments if isinstance(argument, dict | tuple)))
         return plain(self, name, arguments, body)
 
-    monkeypatch.setattr(Work, "do", doing)
+    monkeypatch.setattr(PeerOperations, "do", doing)
     queues = [fresh() for _ in range(25)]
     assert {*store.attach(queues, HOUR)} == {*queues}
     assert {*store.states(dict.fromkeys(queues, -1))} == {*queues}
@@ -141,14 +141,14 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
     here.call(lambda: session.extend(here.connections))
     for id in range(1, 3 * READS):
         socket.send(call(id, "read", part, True, MIB))
-        socket.send(Frame(Kind.CANCEL, id).encode())
+        socket.send(Frame(BulkFrameKind.CANCEL, id).encode())
     socket.send(call(99, "counters", (queue,)))
     while frames.decode(socket.receive()).id != 99:
         pass
     socket.send(call(100, "read", part, True, MIB))
     while (frame := frames.decode(socket.receive())).id != 100:
         pass
-    assert frame.kind is Kind.SCHEMA
+    assert frame.kind is BulkFrameKind.SCHEMA
     socket.close()
 
 
@@ -185,7 +185,7 @@ def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: Fede
 
 
 async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis_url: str) -> None:
-    pool, silent = Pool(threads=4, doubtful=2), threading.Event()
+    pool, silent = ExecutorThreads(threads=4, doubtful=2), threading.Event()
     where = address(RedisOptions(url=redis_url))
 
     def away() -> None:
@@ -219,7 +219,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
         greedy = [BulkSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(READS_IN_ALL // 2)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))
-        assert frames.decode(greedy[0].receive()).kind is Kind.SCHEMA
+        assert frames.decode(greedy[0].receive()).kind is BulkFrameKind.SCHEMA
         assert sum(len(rows.values) for rows in store.read(part, True)) == 20_000
         assert len(there.call(lambda: set(there.connections))) == READS_IN_ALL + 1  # none of them was cut off for that
         for socket in greedy:

@@ -15,8 +15,8 @@ from busmq_spark.core.sink import Staged, attempt
 from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import DataLoss, QueueMissing, WireError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.bodies import Expected
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.store import AT_ONCE, FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import Rows
@@ -200,6 +200,6 @@ def test_a_queue_that_is_missing_keeps_no_other_from_its_commit(store: Federated
 def test_rows_that_are_not_those_that_come_next_are_refused(runs: object) -> None:
     parts = [Range("a", "b", 1, 2), Range("c", "d", 1, 2)]
     values = pa.array([b"x", b"y"], pa.binary())
-    frame = Frame(Kind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes())
+    frame = Frame(BulkFrameKind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes())
     with pytest.raises(WireError):
-        list(Expected(parts, True).take(frame, frames.schema_of(values)))
+        list(RemainingRanges(parts, True).take(frame, frames.schema_of(values)))

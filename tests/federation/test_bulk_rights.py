@@ -16,7 +16,7 @@ from busmq_spark.core.sink import Staged
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireError
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.calls import OPERATIONS
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.store.protocol import FullPolicy

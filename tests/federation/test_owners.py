@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.core.position import Position
 from busmq_spark.core.sink import Staged, attempt
-from busmq_spark.core.staging import Run
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
@@ -87,7 +87,7 @@ def test_who_may_push_nowhere_has_no_sinks(as_: As, fresh: Fresh, who: str) -> N
     for name, *arguments in (
         ("record", sink, 2**53 - 1, [], "", "", 0),
         ("recorded", sink, 0),
-        ("renew", Run(sink, 1)),
+        ("renew", SinkRun(sink, 1)),
         ("forget", sink, []),
         ("discard", []),
     ):

@@ -15,7 +15,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.gate.listener import Socket
 from busmq_spark.federation.npm_wire.creation import creation
-from busmq_spark.federation.npm_wire.dnode import Functions
+from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import Connection
 from busmq_spark.federation.serve.outbox import HIGH
@@ -43,7 +43,7 @@ async def say(socket: ClientConnection, channel: str, *bodies: bytes) -> None:
 
 
 def call(method: int, *arguments: Any) -> bytes:
-    return pack_call(method, arguments, Functions()).encode()
+    return pack_call(method, arguments, LocalFunctions()).encode()
 
 
 def listen(event: str) -> bytes:

@@ -16,8 +16,8 @@ from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.creation import METHODS, Creation, creation
 from busmq_spark.federation.npm_wire.dnode import (
     DnodeMessage,
-    Functions,
     LineBuffer,
+    LocalFunctions,
     Remote,
     message_line,
     methods_message,
@@ -89,7 +89,7 @@ def nothing() -> None: ...
 
 
 def calls(*calls: list[Any]) -> list[bytes]:
-    functions = Functions()
+    functions = LocalFunctions()
     return [pack_call(0, arguments, functions).encode() for arguments in calls]
 
 
@@ -134,11 +134,11 @@ def test_the_arguments_of_a_call(arguments: str, values: list[Any]) -> None:
 
 
 def test_what_a_server_invokes_has_a_plain_list() -> None:
-    assert pack(3, [nothing], Functions()).encode() == b'{"method":3,"arguments":["[Function]"],"callbacks":{"0":["0"]},"links":[]}\n'
+    assert pack(3, [nothing], LocalFunctions()).encode() == b'{"method":3,"arguments":["[Function]"],"callbacks":{"0":["0"]},"links":[]}\n'
 
 
 def test_numbers_are_never_used_twice_and_bounded_in_number() -> None:
-    functions = Functions(most=2)
+    functions = LocalFunctions(most=2)
     assert [functions.register(nothing), functions.register(other), functions.register(nothing)] == [0, 1, 0]
     with pytest.raises(WireError, match="more than 2 functions"):
         functions.register(calls)
@@ -343,4 +343,4 @@ def test_what_cannot_be_written_is_refused() -> None:
         deep = [deep]
     for value in (float("nan"), {1, 2}, b"bytes", deep):
         with pytest.raises(WireError):
-            pack_call(0, [value], Functions()).encode()
+            pack_call(0, [value], LocalFunctions()).encode()

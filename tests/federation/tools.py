@@ -12,7 +12,7 @@ from typing import Any, Self
 from websockets.asyncio.client import ClientConnection, connect
 
 from busmq_spark.federation.npm_wire.creation import METHODS, Type, creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Functions, Remote, pack
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, Remote, pack
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import Connection
 from busmq_spark.federation.serve.server import FederationServer
@@ -23,7 +23,7 @@ UNDEFINED = object()
 """An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
 
 
-def pack_call(method: int, arguments: Iterable[Any], functions: Functions) -> DnodeMessage:
+def pack_call(method: int, arguments: Iterable[Any], functions: LocalFunctions) -> DnodeMessage:
     """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
     return pack(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
 
@@ -78,7 +78,7 @@ class Thing:
 
     def __init__(self, wire: Wire, channel: str, kind: Type, name: str) -> None:
         self.wire, self.channel, self.kind, self.name = wire, channel, kind, name
-        self.functions = Functions()
+        self.functions = LocalFunctions()
         self.heard: list[tuple[str, list[Any]]] = []
 
     async def send(self, method: str, *arguments: Any) -> None:

@@ -10,8 +10,8 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.links import async_links, sync_links
-from busmq_spark.redis_io.sentinel import Master
-from busmq_spark.redis_io.urls import Login, Server, Trust
+from busmq_spark.redis_io.sentinel import SentinelMaster
+from busmq_spark.redis_io.urls import Credentials, Server, Trust
 from tests.tls import Authority
 
 
@@ -29,7 +29,7 @@ def test_credentials_of_the_options_are_for_urls_without_any() -> None:
 
 def test_sentinels_are_one_endpoint_and_the_credentials_are_the_masters() -> None:
     found = address(RedisOptions(url="redis://s1,redis://:sentinels@s2:7", user="u", password="p", layout="sentinel", master="blue"))
-    assert found.endpoints == (Master((Server("s1", 26379), Server("s2", 7, password="sentinels")), "blue", Login("u", "p")),)
+    assert found.endpoints == (SentinelMaster((Server("s1", 26379), Server("s2", 7, password="sentinels")), "blue", Credentials("u", "p")),)
     assert not found.cluster
 
 

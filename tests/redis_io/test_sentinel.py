@@ -11,8 +11,8 @@ from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.embedded import SentinelGroup
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
 from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
-from busmq_spark.redis_io.sentinel import Master
-from busmq_spark.redis_io.urls import Login, Server, parse
+from busmq_spark.redis_io.sentinel import SentinelMaster
+from busmq_spark.redis_io.urls import Credentials, Server, parse
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import FakeRedis, says
 
@@ -27,32 +27,32 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def find(master: Master, way: str) -> Server:
+def find(master: SentinelMaster, way: str) -> Server:
     return master.find() if way == "sync" else asyncio.run(master.find_async())
 
 
 def test_the_first_sentinel_that_knows_the_name_is_believed(way: str) -> None:
     with FakeRedis(says(UNKNOWN)) as ignorant, FakeRedis(says(NAMED)) as knows:
-        found = find(Master((absent(), ignorant.server, knows.server), "blue", Login("u", "p")), way)
+        found = find(SentinelMaster((absent(), ignorant.server, knows.server), "blue", Credentials("u", "p")), way)
     assert (found.host, found.port, found.user, found.password) == ("127.0.0.1", 7001, "u", "p")
     assert knows.seen == [[b"SENTINEL", b"get-master-addr-by-name", b"blue"]]
 
 
 def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options_even_if_others_are_down(way: str) -> None:
     with FakeRedis(says(UNKNOWN)) as fake, pytest.raises(ConfigError, match=r"no master 'blue'.*redis\.sentinelMaster"):
-        find(Master((fake.server, absent()), "blue"), way)
+        find(SentinelMaster((fake.server, absent()), "blue"), way)
 
 
 def test_sentinels_that_are_all_down_are_unreachable_and_no_secret_shows(way: str) -> None:
     with pytest.raises(ServerUnreachable) as caught:
-        find(Master((absent(), absent()), login=Login(password="hidden-secret")), way)
+        find(SentinelMaster((absent(), absent()), login=Credentials(password="hidden-secret")), way)
     assert "hidden-secret" not in str(caught.value)
     assert "no sentinel answers" in str(caught.value)
 
 
 def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
     with FakeRedis(says(b"-NOAUTH Authentication required.\r\n")) as fake, pytest.raises(Unauthorized):
-        find(Master((absent(), fake.server)), way)
+        find(SentinelMaster((absent(), fake.server)), way)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
     ],
 )
 def test_a_failover_is_waited_for_only_while_a_server_answers(moves: bool, error: LinkLost, expected: float) -> None:
-    assert patience(Master(()) if moves else Server("h", 1), error) == expected
+    assert patience(SentinelMaster(()) if moves else Server("h", 1), error) == expected
 
 
 class Elsewhere(Server):
-    """A server that stands for whichever is master, as Master does without sentinels."""
+    """A server that stands for whichever is master, as SentinelMaster does without sentinels."""
 
     moves = True
 
@@ -93,7 +93,7 @@ def test_a_write_that_a_demoted_master_refuses_goes_to_the_next_master_even_if_i
 @pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
     with SentinelGroup(password="right") as group:
-        made = driver(Master(parse(",".join(group.urls)), group.name, Login(password="right")), patience_s=60)
+        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, Credentials(password="right")), patience_s=60)
         made.execute(command("SET", "a", "before"))
         assert made.execute(command("WAIT", 1, 10_000)) == 1
         dead = group.kill_master()
@@ -103,7 +103,7 @@ def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
 
 def test_credentials_that_the_master_refuses_end_the_call_at_once(driver: Driver) -> None:
     with SentinelGroup(replicas=0, sentinels=1, password="right") as group:
-        made = driver(Master(parse(",".join(group.urls)), group.name, Login(password="wrong-one")), patience_s=60)
+        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, Credentials(password="wrong-one")), patience_s=60)
         with pytest.raises(BusError) as caught:
             made.execute(command("GET", "a"))
         assert isinstance(caught.value, Unauthorized)

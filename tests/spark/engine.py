@@ -21,7 +21,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.spark import stores
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.source import BusmqDataSource
-from busmq_spark.spark.tracebacks import RefusedReader
+from busmq_spark.spark.tracebacks import FailingReader
 from busmq_spark.store.redis_store import open_store
 from tests.support import PATIENCE_S, wait_until
 
@@ -58,7 +58,7 @@ class Engine:
 
     def _new_reader(self) -> StreamReader:
         made = BusmqDataSource(self.options).streamReader(self._schema)
-        if isinstance(made, RefusedReader):
+        if isinstance(made, FailingReader):
             made.initialOffset()
         assert isinstance(made, StreamReader)
         return made

@@ -19,7 +19,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import ReadOptions, WriteOptions, parse
 from busmq_spark.spark import lease, stores
-from busmq_spark.store import linked, source_caller
+from busmq_spark.store import multi_source_store, source_caller
 from busmq_spark.store.source_caller import DirectCaller
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
@@ -111,7 +111,7 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
 
 
 def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linked, "FETCH_S", PATIENCE_S)
+    monkeypatch.setattr(multi_source_store, "FETCH_S", PATIENCE_S)
     monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
@@ -124,7 +124,7 @@ def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far
 
 def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     far.bus.fill(queue, 10)
-    monkeypatch.setattr(linked, "FETCH_S", -1.0)
+    monkeypatch.setattr(multi_source_store, "FETCH_S", -1.0)
     assert query.step("planned") is None
     assert query.reader._planning.prefetched == {}
     assert ids(gather(query, {"far": 10}), "far") == list(range(1, 11))

@@ -16,9 +16,9 @@ from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, Retry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.bodies import Expected
-from busmq_spark.federation.bulk.calls import OPERATIONS, Hello, decode_error
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
+from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.socket import BulkSocket
 from busmq_spark.store.protocol import Rows
 
@@ -35,7 +35,7 @@ class BulkLink:
 
     def __init__(self, address: FederationAddress) -> None:
         self.address = address
-        self.hello: Hello | None = None
+        self.hello: ServerHello | None = None
         """What the server said of itself; None before the first connection."""
         self._socket: BulkSocket | None = None
         self._ids = itertools.count(1)
@@ -63,7 +63,7 @@ class BulkLink:
         """The result of a call that was posted."""
         frame = self._next(id)
         del self._inbox[id]
-        if frame.kind is not Kind.REPLY:
+        if frame.kind is not BulkFrameKind.REPLY:
             raise self._lost(frames.wrong(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
         try:
             return OPERATIONS[name].decode_result(frame.head)
@@ -107,7 +107,7 @@ class BulkLink:
             with suppress(BusError):
                 self.result(id, name)
 
-    def ready(self) -> Hello:
+    def ready(self) -> ServerHello:
         """Connect, unless that is done, with patience; what the server says of itself."""
         if self.hello is None:
             self.call("hello", frames.VERSION, self._client)
@@ -118,7 +118,7 @@ class BulkLink:
         """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MOST_RANGES."""
         rest, retry = list(parts), None
         while rest:
-            expected = Expected(rest, strict)
+            expected = RemainingRanges(rest, strict)
             try:
                 for rows in self._read_once(rest, expected, strict):
                     retry = None
@@ -145,7 +145,7 @@ class BulkLink:
         patience_s = max(self.address.patience_s, min(retry_s, FAILOVER_PATIENCE_S)) if type(retry_s) is int else self.address.patience_s
         time.sleep(retry.pause_s(error, patience_s))
 
-    def _read_once(self, parts: Sequence[Range], expected: Expected, strict: bool) -> Iterator[Rows]:
+    def _read_once(self, parts: Sequence[Range], expected: RemainingRanges, strict: bool) -> Iterator[Rows]:
         socket = self._ready()
         one = len(parts) == 1
         id = self._send_call(socket, "read" if one else "read_many", (parts[0] if one else parts, strict, CREDIT), b"")
@@ -153,13 +153,13 @@ class BulkLink:
         try:
             while True:
                 frame = self._next(id)
-                if frame.kind is Kind.SCHEMA:
+                if frame.kind is BulkFrameKind.SCHEMA:
                     schema = frames.decode_schema(frame.body)
-                elif frame.kind is Kind.ROWS and schema is not None:
+                elif frame.kind is BulkFrameKind.ROWS and schema is not None:
                     # Before it is handed over: the next is on its way while the reader is busy with this one.
-                    socket.send(Frame(Kind.CREDIT, id, len(frame.body)).encode())
+                    socket.send(Frame(BulkFrameKind.CREDIT, id, len(frame.body)).encode())
                     yield from expected.take(frame, schema)
-                elif frame.kind is Kind.END:
+                elif frame.kind is BulkFrameKind.END:
                     done = True
                     expected.end()
                     return
@@ -177,7 +177,7 @@ class BulkLink:
     def _cancel(self, id: int) -> None:
         if self._socket is not None:
             try:
-                self._socket.send(Frame(Kind.CANCEL, id).encode())
+                self._socket.send(Frame(BulkFrameKind.CANCEL, id).encode())
             except FederationLost:
                 self.drop()
 
@@ -193,7 +193,7 @@ class BulkLink:
             if frame.id in self._inbox:
                 self._inbox[frame.id].append(frame)
         frame = self._inbox[id].popleft()
-        if frame.kind is Kind.ERROR:
+        if frame.kind is BulkFrameKind.ERROR:
             self._inbox.pop(id)
             raise decode_error(frame.head, self.address.url)
         return frame
@@ -202,7 +202,7 @@ class BulkLink:
         id = next(self._ids) % frames.MAX_ID
         self._inbox[id] = deque()
         try:
-            call = Frame(Kind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
+            call = Frame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
             self._check_size(name, len(call), len(body))
             socket.send(call)
         except BaseException:

@@ -36,7 +36,7 @@ _NARROW = pa.schema([pa.field("value", pa.binary(), nullable=False)])
 _WIDE = pa.schema([pa.field("value", pa.large_binary(), nullable=False)])
 
 
-class Kind(IntEnum):
+class BulkFrameKind(IntEnum):
     """What a frame is."""
 
     CALL = 1
@@ -53,7 +53,7 @@ class Kind(IntEnum):
 class Frame:
     """One message. ``head`` is what JSON can express; ``body`` is bytes, or a view of them."""
 
-    kind: Kind
+    kind: BulkFrameKind
     id: int
     head: Any = None
     body: Any = b""
@@ -80,9 +80,9 @@ def decode(message: bytes | memoryview | str) -> Frame:
     start = _PREFIX.size + length
     if start > len(view):
         raise wrong(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
-    if kind not in Kind._value2member_map_:
-        raise wrong(f"frame kind {kind}", f"one of {', '.join(k.name for k in Kind)}")
-    return Frame(Kind(kind), id, _json(view[_PREFIX.size : start]), view[start:])
+    if kind not in BulkFrameKind._value2member_map_:
+        raise wrong(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
+    return Frame(BulkFrameKind(kind), id, _json(view[_PREFIX.size : start]), view[start:])
 
 
 def head_bytes(message: bytes | str) -> int:

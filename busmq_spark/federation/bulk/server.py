@@ -23,13 +23,13 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.answers import Counts, put, refusal
-from busmq_spark.federation.bulk.bodies import MOST_RANGES, Bodies
-from busmq_spark.federation.bulk.calls import OPERATIONS, By, Hello, Operation
-from busmq_spark.federation.bulk.frames import Frame, Kind
+from busmq_spark.federation.bulk.failures import BulkCounters, put, refusal
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
+from busmq_spark.federation.bulk.peer_operations import check
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.store_executor import Clients, Places, Pool, Reading, StoreExecutor, Stores
-from busmq_spark.federation.bulk.work import check
+from busmq_spark.federation.bulk.row_frames import MOST_RANGES, RowFrames
+from busmq_spark.federation.bulk.store_executor import ClientExecutors, ExecutorThreads, QueueLocations, RunningRead, StoreExecutor, Stores
 from busmq_spark.federation.gate.budgets import Budgets
 from busmq_spark.federation.gate.limits import Limits
 from busmq_spark.federation.gate.rights import Identity
@@ -49,7 +49,7 @@ SMALL_HEAD = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
 LARGE = 4
 """Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
-BESIDE = tuple(name for name, operation in OPERATIONS.items() if operation.by is By.BESIDE)
+BESIDE = tuple(name for name, operation in OPERATIONS.items() if operation.by is ServedBy.BESIDE)
 MAX_CLIENT = 64
 log = logging.getLogger("busmq_spark")
 
@@ -62,15 +62,15 @@ class BulkServer:
 
     def __init__(self, options: RedisOptions, limits: Limits | None = None, metrics: Metrics | None = None, budgets: Budgets | None = None) -> None:
         self.limits, metrics = limits or Limits(), metrics or Metrics()
-        self.counts = Counts(metrics)
+        self.counts = BulkCounters(metrics)
         self.address: Address = address(options)
-        self.pool = Pool()
+        self.pool = ExecutorThreads()
         self.budgets = budgets or Budgets(self.limits, metrics, ())
         self.large = asyncio.Semaphore(LARGE)
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.address.pubsub_endpoints]
         each = max(2, READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = Places(), Clients(), Stores(self.address, READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueLocations(), ClientExecutors(), Stores(self.address, READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_Session] = set()
@@ -148,7 +148,7 @@ class _Session:
         self._calls: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
-        self._reads: dict[int, Reading] = {}
+        self._reads: dict[int, RunningRead] = {}
         self._waits: set[asyncio.Task[None]] = set()
         self._push_subscriptions = PushSubscriptions(server.pubsub, self._executor)
         self._budget = server.budgets.of(identity.name)
@@ -197,14 +197,14 @@ class _Session:
                 continue
             frame = frames.decode(message)
             match frame.kind:
-                case Kind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in BESIDE:
+                case BulkFrameKind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in BESIDE:
                     await self._answer(frame)
-                case Kind.CALL:
+                case BulkFrameKind.CALL:
                     await self._call(bytes(message))  # type: ignore[arg-type]  # texts were refused
-                case Kind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
+                case BulkFrameKind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
                     if frame.id in self._reads:
                         self._reads[frame.id].grant(frame.head)
-                case Kind.CANCEL:
+                case BulkFrameKind.CANCEL:
                     if (reading := self._reads.get(frame.id)) and reading.task:
                         reading.task.cancel()
                 case _:
@@ -241,7 +241,7 @@ class _Session:
     async def _answer(self, frame: Frame, *, large: bool = False) -> None:
         """Check the call and work it off, or begin to; what goes wrong on purpose is the answer."""
         try:
-            if frame.kind is not Kind.CALL:
+            if frame.kind is not BulkFrameKind.CALL:
                 raise frames.wrong(f"a large frame {frame.kind.name}", "a CALL")
             name, operation, arguments = await asyncio.to_thread(self._checked, frame) if large else self._checked(frame)
             self._server.counts.calls.add(operation=name)
@@ -270,11 +270,11 @@ class _Session:
         return name, operation, arguments
 
     async def _do(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
-        if operation.by is By.BESIDE:
+        if operation.by is ServedBy.BESIDE:
             getattr(self, f"_{name}")(frame.id, *arguments)
-        elif operation.by is By.SESSION:
+        elif operation.by is ServedBy.SESSION:
             result = await getattr(self, f"_{name}")(*arguments)
-            await self._send(Frame(Kind.REPLY, frame.id, operation.result.encode(result)))
+            await self._send(Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
         else:
             async with self._budget.discovering if name == "discover" else nullcontext():
                 reply = await self._executor.run(self._reply, frame, name, operation, arguments)
@@ -282,16 +282,16 @@ class _Session:
 
     def _reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
-        return Frame(Kind.REPLY, frame.id, operation.result.encode(self._executor.work.do(name, arguments, frame.body))).encode()
+        return Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.work.do(name, arguments, frame.body))).encode()
 
-    async def _hello(self, _: int, name: str) -> Hello:
+    async def _hello(self, _: int, name: str) -> ServerHello:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
         if len(name) > MAX_CLIENT:
             raise frames.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
         if name and self._client is None:
             self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._executor, self._socket.transport.abort)
-        return Hello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
+        return ServerHello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
 
     async def _listen(self, queues: tuple[str, ...]) -> None:
         self._server.listen()
@@ -309,7 +309,7 @@ class _Session:
     async def _waited(self, id: int, timeout_s: float) -> None:
         notified = await self._push_subscriptions.wait(timeout_s)
         self._waits.clear()
-        await self._send(Frame(Kind.REPLY, id, notified))
+        await self._send(Frame(BulkFrameKind.REPLY, id, notified))
 
     # -- range reads ----------------------------------------------------------------------------------------------------------------------
 
@@ -321,11 +321,11 @@ class _Session:
             raise frames.wrong(f"{len(parts)} ranges", f"1 to {MOST_RANGES}")
         if len(self._reads) >= READS or id in self._reads:
             raise frames.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
-        reading = self._reads[id] = Reading(credit)
+        reading = self._reads[id] = RunningRead(credit)
         reading.task = asyncio.create_task(self._send_rows(id, reading, parts, strict, many=many), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._read_ended(id, reading))  # also when cancelled before its first step
 
-    async def _send_rows(self, id: int, reading: Reading, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
+    async def _send_rows(self, id: int, reading: RunningRead, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
         executor, well = self._server.executor(self._identity), False
         try:
             parts = await executor.run(self._server.places.find, executor.work.store, parts)
@@ -333,9 +333,9 @@ class _Session:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._budget.reads(server))
                     await turns.enter_async_context(self._server.reads[server])
-                await self._stream(id, reading, executor, Bodies(executor.work.store, parts, strict, many=many))
+                await self._stream(id, reading, executor, RowFrames(executor.work.store, parts, strict, many=many))
             well = True
-            await self._send(Frame(Kind.END, id))
+            await self._send(Frame(BulkFrameKind.END, id))
         except ConnectionClosed:
             pass
         except BusError as error:
@@ -349,30 +349,30 @@ class _Session:
             self._read_ended(id, reading)
             (self._server.stores.give_back if well else StoreExecutor.close)(executor)
 
-    def _read_ended(self, id: int, reading: Reading) -> None:
+    def _read_ended(self, id: int, reading: RunningRead) -> None:
         if self._reads.get(id) is reading:
             del self._reads[id]
             self._room.set()
 
-    async def _stream(self, id: int, reading: Reading, executor: StoreExecutor, bodies: Bodies) -> None:
+    async def _stream(self, id: int, reading: RunningRead, executor: StoreExecutor, bodies: RowFrames) -> None:
         following, schema = executor.start(bodies.next), None
         while (body := await following) is not None:
             following = executor.start(bodies.next)  # Redis and Arrow go on while this one is on its way
             try:
                 if body.schema is not schema:
-                    await self._send(Frame(Kind.SCHEMA, id, None, frames.encode_schema(body.schema)))
+                    await self._send(Frame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
                     schema = body.schema
                 for part in body.parts:
                     self._server.places.found(part)
                 await self._spend(reading, body.data.size)
-                await self._send(Frame(Kind.ROWS, id, body.head, body.data))
+                await self._send(Frame(BulkFrameKind.ROWS, id, body.head, body.data))
                 self._server.counts.rows.add(body.rows)
                 self._server.counts.bytes.add(body.data.size)
             except BaseException:
                 following.cancel()
                 raise
 
-    async def _spend(self, reading: Reading, amount: int) -> None:
+    async def _spend(self, reading: RunningRead, amount: int) -> None:
         """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for its place."""
         try:
             async with asyncio.timeout(self._limits.send_s):

@@ -20,13 +20,13 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, by_queue, digest, encode_runs, total
-from busmq_spark.core.staging import Run
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.bodies import MOST_RANGES
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
+from busmq_spark.federation.bulk.row_frames import MOST_RANGES
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.passed_on import AsksEach, Method, P, T, only, passed_on
+from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, only, passed_on
 from busmq_spark.store.protocol import FullPolicy, ReadStore, Rows, WriteStore
 
 PIECE_BYTES = 256 * 1024
@@ -49,7 +49,7 @@ def _call(method: Method[P, T]) -> Method[P, T]:
     return passed_on(method, lambda store, *asked: store._link.call(*asked))
 
 
-class FederatedStore(AsksEach):
+class FederatedStore(PerQueueOperations):
     """Reads and writes of named queues through a federation server. Satisfies ReadStore and WriteStore."""
 
     def __init__(self, address: FederationAddress) -> None:
@@ -87,9 +87,9 @@ class FederatedStore(AsksEach):
     def appender(self) -> FederatedAppender:
         return FederatedAppender(self._link)
 
-    def begin(self, sink: str, run: str, queues: Sequence[str]) -> Run:
+    def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         first, *_ = [self._link.call("begin", sink, run, some) for some in _cut(queues)]
-        return cast(Run, first)
+        return cast(SinkRun, first)
 
     renew = _call(WriteStore.renew)
     record = _call(WriteStore.record)
@@ -146,7 +146,7 @@ def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
         yield some
 
 
-class _Piece:
+class _StagedChunk:
     """Some rows of a staged list, and their place there."""
 
     def __init__(self, part: _List, before: int, values: Sequence[bytes]) -> None:
@@ -164,7 +164,7 @@ class _Piece:
 class _List:
     """One staged list as it grows."""
 
-    def __init__(self, queue: str, key: str, run: Run) -> None:
+    def __init__(self, queue: str, key: str, run: SinkRun) -> None:
         self.queue, self.key, self.run = queue, key, run
         self.server = self.rows = self.digest = 0
         self.sizes: list[int] = []
@@ -180,13 +180,13 @@ class FederatedAppender:
     def __init__(self, link: BulkLink) -> None:
         self._link = link
         self._lists: dict[str, _List] = {}
-        self._waiting: deque[tuple[int, _Piece]] = deque()
+        self._waiting: deque[tuple[int, _StagedChunk]] = deque()
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes], run: Run | None = None) -> None:
+    def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
-        part = self._lists.setdefault(key, _List(queue, key, run or Run("", 0)))
+        part = self._lists.setdefault(key, _List(queue, key, run or SinkRun("", 0)))
         for piece, sizes in self._pieces(values):
-            self._send(_Piece(part, part.rows, piece))
+            self._send(_StagedChunk(part, part.rows, piece))
             part.digest = total((part.digest, digest(piece)))
             part.rows += len(piece)
             part.sizes += sizes
@@ -250,7 +250,7 @@ class FederatedAppender:
         if piece:
             yield piece, sizes
 
-    def _send(self, piece: _Piece) -> None:
+    def _send(self, piece: _StagedChunk) -> None:
         while len(self._waiting) >= DEPTH:
             self._settle_one()
         try:

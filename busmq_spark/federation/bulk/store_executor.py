@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk.work import Work
+from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.gate.budgets import Budget
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.redis_io.address import Address
@@ -31,7 +31,7 @@ REPLY_BYTES = 2 * 1024 * 1024
 """Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with 1 MB it takes a quarter longer (measured)."""
 
 
-class Pool(ThreadPoolExecutor):
+class ExecutorThreads(ThreadPoolExecutor):
     """The threads. Most of them wait for Redis; some are reserved for executors whose last call got a reply."""
 
     def __init__(self, threads: int = THREADS, doubtful: int = DOUBTFUL) -> None:
@@ -43,9 +43,9 @@ class StoreExecutor:
     """A store, used by one thread at a time."""
 
     def __init__(
-        self, where: Address, pool: Pool, identity: Identity, most_subscriptions: int, budget: Budget, store: RedisStore | None = None
+        self, where: Address, pool: ExecutorThreads, identity: Identity, most_subscriptions: int, budget: Budget, store: RedisStore | None = None
     ) -> None:
-        self.work = Work(store or RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self.work = PeerOperations(store or RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
         self._busy: Future[Any] | None = None
         self._doubtful = False
@@ -105,7 +105,7 @@ def _seen(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-class Reading:
+class RunningRead:
     """One range read under way."""
 
     def __init__(self, credit: int) -> None:
@@ -125,7 +125,7 @@ class Reading:
         self._credit -= amount
 
 
-class Clients:
+class ClientExecutors:
     """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Clients:
             del self._executors[client]
 
 
-class Places:
+class QueueLocations:
     """Which server has a queue, as reads found out: to ask all of them for every read would let a silent one hold up readers of the others."""
 
     def __init__(self) -> None:

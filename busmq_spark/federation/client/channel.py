@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus.channel import AnyChannel, ConnectOptions, State
+from busmq_spark.bus.channel import BaseChannel, ConnectOptions, State
 from busmq_spark.bus.events import Handler
-from busmq_spark.core.channel import Kind
+from busmq_spark.core.channel import ChannelFrameKind
 from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
@@ -33,14 +33,14 @@ EVENT_NAMES = {"remote:connect": "remote_connect", "remote:disconnect": "remote_
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteChannel(AnyChannel):
+class RemoteChannel(BaseChannel):
     """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the
     connection: after it has ended there is nothing to ack on; connect again with ``last``.
     """
 
-    events = (*AnyChannel.events, "reconnecting", "reconnected")
+    events = (*BaseChannel.events, "reconnecting", "reconnected")
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: Pool) -> None:
         super().__init__(bus, name, local, remote)
@@ -234,15 +234,15 @@ class RemoteChannel(AnyChannel):
         else:
             self._report(error)
 
-    async def _leave(self, word: Kind | None) -> None:
+    async def _leave(self, word: ChannelFrameKind | None) -> None:
         failed: BusError | None = None
         async with self._busy:
             if not self.connected:
                 return
             await self._pushes.flushed()
             if self._handle.remote is not None:
-                await self._handle.finish("end" if word is Kind.END else "disconnect", "disconnect")
-            elif word is Kind.END:
+                await self._handle.finish("end" if word is ChannelFrameKind.END else "disconnect", "disconnect")
+            elif word is ChannelFrameKind.END:
                 failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the end of the channel was not sent to the peer")
             was_disconnected = not self.connected  # with the server's event
             if not was_disconnected:

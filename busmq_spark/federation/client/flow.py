@@ -90,7 +90,7 @@ class SendWindow:
             go_on()
 
 
-class PongTimes:
+class PongTracker:
     """What the pongs have proven: whatever was sent before a ping has arrived when its pong comes."""
 
     def __init__(self) -> None:

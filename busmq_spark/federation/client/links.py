@@ -21,7 +21,7 @@ from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.pubsub import RemotePubsub
 from busmq_spark.federation.client.queue import RemoteQueue
 from busmq_spark.federation.client.service import RemoteService
-from busmq_spark.federation.client.target import Target, target
+from busmq_spark.federation.client.target import FederationTarget, target
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -37,12 +37,12 @@ REMOTES: dict[type, Callable[[Bus, Any, Pool], Any]] = {
 }
 
 
-class Links:
+class FederationClients:
     """One pool of web sockets per URL and secret. Those of the option ``federate`` are dialled when the bus is entered, others when first used."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._pools: dict[Target, Pool] = {}
+        self._pools: dict[FederationTarget, Pool] = {}
         self.urls = tuple(url.strip() for url in (bus.options.federate or "").split(",") if url.strip())
         for url in self.urls:
             self._pool(url)
@@ -86,4 +86,4 @@ def _of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
     return given or environ.get("BUSMQ_FEDERATION_SECRET")
 
 
-REGISTERED.append(Links)
+REGISTERED.append(FederationClients)

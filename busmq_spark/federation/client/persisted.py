@@ -18,7 +18,7 @@ from busmq_spark.federation.npm_wire.creation import creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.core.persisted import Sending
+    from busmq_spark.core.persisted import PendingSave
     from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
 
@@ -53,7 +53,7 @@ class _Remote(Persistable):
     def remote_failed(self, error: BusError) -> None:
         """The waiting calls raise the error."""
 
-    async def _write(self, sending: Sending) -> int:
+    async def _write(self, sending: PendingSave) -> int:
         fields = dict(sending.fields)
         if sending.missing:
             there = await self._read()

@@ -11,14 +11,14 @@ from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.client.socket import Socket
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.target import Target
+    from busmq_spark.federation.client.target import FederationTarget
     from busmq_spark.federation.npm_wire.creation import Creation
 
 
 class Pool:
     """Opens nothing before ``start``."""
 
-    def __init__(self, target: Target, size: int, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
+    def __init__(self, target: FederationTarget, size: int, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
         self.target = target
         self._spawn = spawn
         self._change = asyncio.Event()

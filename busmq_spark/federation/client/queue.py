@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from busmq_spark.bus.any_queue import TTL_S, AnyQueue
+from busmq_spark.bus.base_queue import TTL_S, BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import LONG_TTL_S, check_id
@@ -35,14 +35,14 @@ class _AttachOptions(NamedTuple):
     discoverable: bool
 
 
-class RemoteQueue(AnyQueue):
+class RemoteQueue(BaseQueue):
     """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable, calls wait 8 s and then raise FederationLost; a
     queue that is attached is attached again, and consumed from where it was. Values must be text: bytes that are no UTF-8 are refused.
     """
 
-    events = (*AnyQueue.events, "reconnecting", "reconnected")
+    events = (*BaseQueue.events, "reconnecting", "reconnected")
     _consumption: RemoteConsumption | None
 
     def __init__(self, bus: Bus, name: str, pool: Pool) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.pool import Pool
 
 
-class _Far:
+class _RemoteBus:
     """A bus as a service sees it, with the queues of the other one."""
 
     def __init__(self, bus: Bus, pool: Pool) -> None:
@@ -42,7 +42,7 @@ class RemoteService(Service):
     """A service behind a federation server. When the link breaks, requests and replies under way may be lost: their requesters time out."""
 
     def __init__(self, bus: Bus, name: str, pool: Pool) -> None:
-        super().__init__(_Far(bus, pool), name)  # type: ignore[arg-type]  # it has what a service asks of its bus
+        super().__init__(_RemoteBus(bus, pool), name)  # type: ignore[arg-type]  # it has what a service asks of its bus
         self._pool = pool
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from websockets.protocol import State
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_KNOWN
-from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, CountingConnection, PongTimes, SendWindow
+from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, CountingConnection, PongTracker, SendWindow
 from busmq_spark.federation.gate.handshake import OURS
 from busmq_spark.federation.npm_wire.deflate import offered
 from busmq_spark.federation.npm_wire.mux import Packet
@@ -30,7 +30,7 @@ from busmq_spark.federation.silent_log import WIRE_LOG
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_object import RemoteObject
-    from busmq_spark.federation.client.target import Target
+    from busmq_spark.federation.client.target import FederationTarget
 
 BEAT_S = 10.0
 PONG_S = 10.0
@@ -57,7 +57,9 @@ class _Connect(connect):
 class Socket:
     """Runs from ``run`` until cancelled or refused. ``changed`` is called when it opens, when it is lost and when it is refused."""
 
-    def __init__(self, target: Target, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, target: FederationTarget, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]], changed: Callable[[], None]
+    ) -> None:
         self.target = target
         self.why: BusError = self._lost("it was not reached yet")
         """What happened last; FederationRefused is final."""
@@ -215,7 +217,7 @@ class Socket:
 
     async def _beat(self, socket: CountingConnection) -> None:
         """Send pings, which npm servers answer as well: a server that does not, and sends nothing else either, counts as lost."""
-        clock, pong_times = asyncio.get_running_loop().time, PongTimes()
+        clock, pong_times = asyncio.get_running_loop().time, PongTracker()
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(BEAT_S)

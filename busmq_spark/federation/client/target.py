@@ -15,7 +15,7 @@ SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FederationTarget:
     """``url`` as it was given: queues found at the server are stored under it. The secret is not in the repr."""
 
     url: str
@@ -51,7 +51,7 @@ def _trust(tls_ca: str | None, _changed_ns: int) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=tls_ca)
 
 
-def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False) -> Target:
+def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False) -> FederationTarget:
     """Raises ConfigError before anything is connected. The URL is shown in errors only when it can hold no secret."""
     parts = urlsplit(url.strip())
     if parts.scheme not in SCHEMES or not parts.hostname:
@@ -64,4 +64,4 @@ def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in
         raise ConfigError(reason=f"the secret for {url.strip()} has characters that no HTTP header can carry; expected visible ASCII ones")
     if tls_ca and not Path(tls_ca).is_file():
         raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")
-    return Target(url.strip(), secret, tls_ca, secret_in_url, compression)
+    return FederationTarget(url.strip(), secret, tls_ca, secret_in_url, compression)

@@ -25,7 +25,7 @@ _SHAPE = re.compile(r"bt1\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TokenClaims:
     """What a valid token says."""
 
     name: str
@@ -53,7 +53,7 @@ def signed(name: str, key: bytes, now: float, expires_s: float, narrow: Mapping[
     return made
 
 
-def verified(text: str, keys: Mapping[str, bytes], now: float) -> Claim | None:
+def verified(text: str, keys: Mapping[str, bytes], now: float) -> TokenClaims | None:
     """The claim of a token signed with one of ``keys`` that has not ended."""
     if len(text) > MOST_CHARS or not _SHAPE.fullmatch(text):
         return None
@@ -68,13 +68,13 @@ def verified(text: str, keys: Mapping[str, bytes], now: float) -> Claim | None:
     return claim if claim is not None and claim.name == signer and now < claim.expires <= now + LONGEST_S + 60 else None
 
 
-def _claim(text: str) -> Claim | None:
+def _claim(text: str) -> TokenClaims | None:
     try:
         found = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         name, expires, narrow = found["n"], found["e"], found.get("g")
         if type(name) is not str or type(expires) is not int:
             return None
-        return Claim(name, expires, None if narrow is None else Grants.parse(dict(narrow), "token"))
+        return TokenClaims(name, expires, None if narrow is None else Grants.parse(dict(narrow), "token"))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError):
         return None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from busmq_spark.core.sink import Staged
-from busmq_spark.core.staging import Run
+from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.store.protocol import FullPolicy
 
@@ -45,7 +45,7 @@ class PlainAppender:
     def __init__(self, store: AtLeastOnce) -> None:
         self._store = store
 
-    def stage(self, queue: str, key: str, values: Sequence[bytes], run: Run | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+    def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """What exactly-once needs."""
         self._store.once()
 

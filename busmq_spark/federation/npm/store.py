@@ -29,7 +29,7 @@ from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
-from busmq_spark.federation.client.target import Target
+from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm.append import AtLeastOnce
 from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
@@ -45,7 +45,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class _Target(Target):
+class _Target(FederationTarget):
     """The same address with what Spark's options say of TLS."""
 
     context: SSLContext | None = None

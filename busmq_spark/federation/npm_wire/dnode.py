@@ -88,7 +88,7 @@ class DnodeMessage:
         return list(given.values()) if len(given) < 2 else [given[place] for place in sorted(given, key=int)]
 
 
-class Functions:
+class LocalFunctions:
     """The functions of this side that the peer may call on one channel."""
 
     def __init__(self, most: int = FUNCTIONS, first: int = 0) -> None:
@@ -305,7 +305,7 @@ def _at(whole: Any, step: str) -> Any:
     raise WireError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
 
 
-def pack(method: int | str, arguments: Iterable[Any], functions: Functions) -> DnodeMessage:
+def pack(method: int | str, arguments: Iterable[Any], functions: LocalFunctions) -> DnodeMessage:
     """The line that invokes a peer's function with ``arguments``: a plain list, functions in it registered."""
     callbacks: dict[str, Path] = {}
     links: list[tuple[Path, Path]] = []

@@ -86,7 +86,7 @@ class FederationServer:
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
         self._limits, self._metrics = limits or Limits(), metrics or Metrics()
         self._policy = HandshakePolicy(keyring, path, tuple(origins))
-        self._counts = Counts(self._metrics)
+        self._counts = ServerCounters(self._metrics)
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._proxies, self._compression = networks(proxies), compression
         self._draining = False
@@ -291,7 +291,7 @@ class FederationServer:
         self._counts.waiting.set(sum(connection.outbox.waiting for connection in self._connections))
 
 
-class Counts:
+class ServerCounters:
     """What the server counts."""
 
     def __init__(self, metrics: Metrics) -> None:

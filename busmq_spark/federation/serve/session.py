@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.errors import BusError, MessageRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.npm_wire.creation import Creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Functions, LineBuffer, Remote, methods_message, pack
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, Remote, methods_message, pack
 from busmq_spark.federation.npm_wire.mux import HEAD_BYTES
 from busmq_spark.federation.serve.exposed import expose
 from busmq_spark.federation.serve.exposed.base import Call
@@ -35,7 +35,7 @@ class Session:
     def __init__(self, connection: Connection, channel: str) -> None:
         self.connection, self._channel = connection, channel
         self.bus, self.identity, self.limits = connection.bus, connection.identity, connection.limits
-        self.functions = Functions()
+        self.functions = LocalFunctions()
         self._object: Exposed | None = None
         self._methods: tuple[str, ...] = ()
         self._lines = LineBuffer(connection.limits.message_bytes)
@@ -176,7 +176,7 @@ class Session:
 
     def _create(self, made: Creation) -> None:
         self._methods = made.methods
-        self.functions = Functions(self.limits.callbacks_per_channel, first=len(made.methods))
+        self.functions = LocalFunctions(self.limits.callbacks_per_channel, first=len(made.methods))
         self._object = expose(self, made)
         self.send(READY)
         self.send(methods_message(made.methods).encode())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from busmq_spark.bus.any_queue import TTL_S
+from busmq_spark.bus.base_queue import TTL_S
 from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import Right, Verbs
@@ -57,7 +57,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ExposedMethod:
     """A row of a table: what handles it, and what must be granted. ``handler`` gives a coroutine when it takes its time."""
 
     handler: Callable[[Any, Call], Coroutine[Any, Any, None] | None]
@@ -70,7 +70,7 @@ class Exposed:
     kind: ClassVar[str]
     emits: ClassVar[frozenset[str]] = frozenset()
     """The events that it emits. A listener of any other event would wait for ever, and is not stored."""
-    methods: ClassVar[dict[str, Method]]
+    methods: ClassVar[dict[str, ExposedMethod]]
 
     def __init__(self, session: Session, made: Creation) -> None:
         self.session, self.bus, self.name = session, session.bus, made.name
@@ -80,7 +80,7 @@ class Exposed:
 
     # -- who may --------------------------------------------------------------------------------------------------------------------------------
 
-    def allowed(self, name: str, values: list[Any]) -> Method:
+    def allowed(self, name: str, values: list[Any]) -> ExposedMethod:
         """The method with this name. Raises FederationRefused when there is none, or the peer may not call it."""
         method = self.methods.get(name)
         if method is None:
@@ -91,7 +91,7 @@ class Exposed:
             self._granted.add(need)
         return method
 
-    def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
+    def need(self, name: str, method: ExposedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
         """What a call needs."""
         return method.need
 
@@ -170,7 +170,11 @@ class Exposed:
         """The channel is over: detach."""
 
 
-EVENTS = {"on": Method(Exposed.on, NOTHING), "once": Method(Exposed.once, NOTHING), "promisify": Method(Exposed.nothing, NOTHING)}
+EVENTS = {
+    "on": ExposedMethod(Exposed.on, NOTHING),
+    "once": ExposedMethod(Exposed.once, NOTHING),
+    "promisify": ExposedMethod(Exposed.nothing, NOTHING),
+}
 
 
 def refused(reason: str) -> FederationRefused:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.bus.channel import ConnectKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.npm_wire.dnode import Remote, message_line
-from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, storable, ttl_of
+from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, ExposedMethod, number, storable, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
@@ -158,18 +158,18 @@ class ExposedChannel(Exposed):
     def _failed(self, error: BusError) -> None:
         self.session.fail(None, error)
 
-    methods: ClassVar[dict[str, Method]] = {
+    methods: ClassVar[dict[str, ExposedMethod]] = {
         **EVENTS,
-        "connect": Method(connect, BOTH),
-        "attach": Method(connect, BOTH),
-        "listen": Method(listen, BOTH),
-        "send": Method(send, PUSH),
-        "sendTo": Method(send_to, PUSH),
-        "disconnect": Method(disconnect),
-        "detach": Method(disconnect),
-        "end": Method(finish, PUSH),
-        "isAttached": Method(is_attached),
-        "ack": Method(ack, CONSUME),
+        "connect": ExposedMethod(connect, BOTH),
+        "attach": ExposedMethod(connect, BOTH),
+        "listen": ExposedMethod(listen, BOTH),
+        "send": ExposedMethod(send, PUSH),
+        "sendTo": ExposedMethod(send_to, PUSH),
+        "disconnect": ExposedMethod(disconnect),
+        "detach": ExposedMethod(disconnect),
+        "end": ExposedMethod(finish, PUSH),
+        "isAttached": ExposedMethod(is_attached),
+        "ack": ExposedMethod(ack, CONSUME),
     }
 
 

@@ -8,10 +8,10 @@ from busmq_spark.core import persisted
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
 from busmq_spark.core.message import encode
-from busmq_spark.core.persisted import Sending
+from busmq_spark.core.persisted import PendingSave
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
-from busmq_spark.federation.serve.exposed.base import BROWSE, PUSH, Call, Exposed, Method, refused, storable
+from busmq_spark.federation.serve.exposed.base import BROWSE, PUSH, Call, Exposed, ExposedMethod, refused, storable
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import Creation
@@ -45,7 +45,7 @@ class ExposedPersisted(Exposed):
         fields = call.value(1, dict, "what is to be written")
         if not fields:
             raise ConfigError(reason="nothing is to be written")
-        sending = Sending({storable(name): _stored(value) for name, value in fields.items()})
+        sending = PendingSave({storable(name): _stored(value) for name, value in fields.items()})
         await self._run(persisted.save(self._key, sending, TTL_S))
         self.answer(call, None, "OK", self._key)
 
@@ -60,7 +60,11 @@ class ExposedPersisted(Exposed):
         servers = self.bus.servers
         return await servers.commands[await servers.locate(self._key)].run(flow)
 
-    methods: ClassVar[dict[str, Method]] = {"pread": Method(pread, BROWSE), "pwrite": Method(pwrite, PUSH), "ptouch": Method(ptouch, PUSH)}
+    methods: ClassVar[dict[str, ExposedMethod]] = {
+        "pread": ExposedMethod(pread, BROWSE),
+        "pwrite": ExposedMethod(pwrite, PUSH),
+        "ptouch": ExposedMethod(ptouch, PUSH),
+    }
 
 
 def _stored(value: Any) -> bytes:

@@ -14,7 +14,7 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right
 from busmq_spark.federation.npm_wire.dnode import Remote
-from busmq_spark.federation.serve.exposed.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Exposed, Method, Need, storable
+from busmq_spark.federation.serve.exposed.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Exposed, ExposedMethod, Need, storable
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Published
@@ -43,7 +43,7 @@ class ExposedPubsub(Exposed):
         self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
-    def need(self, name: str, method: Method, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
+    def need(self, name: str, method: ExposedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
         """Every peer may subscribe to notifications and receives those of queues it may use; other buses trust them, so only admins may send."""
         if not self._notifications:
             return method.need
@@ -115,12 +115,12 @@ class ExposedPubsub(Exposed):
         name = announced_name(key) if isinstance(key, str) else None
         return name is not None and self.session.identity.has(Right(VERBS, "queue", name))
 
-    methods: ClassVar[dict[str, Method]] = {
+    methods: ClassVar[dict[str, ExposedMethod]] = {
         **EVENTS,
-        "subscribe": Method(subscribe, BROWSE),
-        "attach": Method(subscribe, BROWSE),
-        "unsubscribe": Method(unsubscribe),
-        "detach": Method(unsubscribe),
-        "isSubscribed": Method(is_subscribed),
-        "publish": Method(publish, PUSH),
+        "subscribe": ExposedMethod(subscribe, BROWSE),
+        "attach": ExposedMethod(subscribe, BROWSE),
+        "unsubscribe": ExposedMethod(unsubscribe),
+        "detach": ExposedMethod(unsubscribe),
+        "isSubscribed": ExposedMethod(is_subscribed),
+        "publish": ExposedMethod(publish, PUSH),
     }

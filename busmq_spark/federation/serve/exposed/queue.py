@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.bus.any_queue import TTL_S
+from busmq_spark.bus.base_queue import TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
@@ -27,7 +27,7 @@ from busmq_spark.federation.serve.exposed.base import (
     PUSH,
     Call,
     Exposed,
-    Method,
+    ExposedMethod,
     Need,
     number,
     storable,
@@ -66,7 +66,7 @@ class ExposedQueue(Exposed):
         self._deferred: list[Call] = []
         self._pending_consume: Call | None = None
 
-    def need(self, name: str, method: Method, values: list[Any]) -> Need:
+    def need(self, name: str, method: ExposedMethod, values: list[Any]) -> Need:
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
         if name == "consume" and values and isinstance(values[0], dict):
             return BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else CONSUME
@@ -308,26 +308,26 @@ class ExposedQueue(Exposed):
     def _not_attached(self, what: str) -> StateError:
         return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first")
 
-    methods: ClassVar[dict[str, Method]] = {
+    methods: ClassVar[dict[str, ExposedMethod]] = {
         **EVENTS,
-        "find": Method(find),
-        "isAttached": Method(is_attached),
-        "attach": Method(attach),
-        "detach": Method(detach),
-        "ttl": Method(ttl),
-        "maxsize": Method(maxsize),
-        "metadata": Method(metadata),
-        "close": Method(close, ADMIN),
-        "exists": Method(exists),
-        "count": Method(count),
-        "flush": Method(flush, ADMIN),
-        "push": Method(push, PUSH),
-        "pushed": Method(pushed),
-        "consumed": Method(consumed),
-        "stop": Method(stop),
-        "isConsuming": Method(is_consuming),
-        "consume": Method(consume, CONSUME),
-        "ack": Method(ack, CONSUME),
+        "find": ExposedMethod(find),
+        "isAttached": ExposedMethod(is_attached),
+        "attach": ExposedMethod(attach),
+        "detach": ExposedMethod(detach),
+        "ttl": ExposedMethod(ttl),
+        "maxsize": ExposedMethod(maxsize),
+        "metadata": ExposedMethod(metadata),
+        "close": ExposedMethod(close, ADMIN),
+        "exists": ExposedMethod(exists),
+        "count": ExposedMethod(count),
+        "flush": ExposedMethod(flush, ADMIN),
+        "push": ExposedMethod(push, PUSH),
+        "pushed": ExposedMethod(pushed),
+        "consumed": ExposedMethod(consumed),
+        "stop": ExposedMethod(stop),
+        "isConsuming": ExposedMethod(is_consuming),
+        "consume": ExposedMethod(consume, CONSUME),
+        "ack": ExposedMethod(ack, CONSUME),
     }
 
 

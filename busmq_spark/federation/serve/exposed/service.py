@@ -16,7 +16,7 @@ from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
-from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, Method, number, ttl_of
+from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, ExposedMethod, number, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import Creation
@@ -43,7 +43,7 @@ class ExposedService(Exposed):
         self._service.on("disconnect", partial(self.emit, "disconnect"))
         self._service.on("error", self._failed)
 
-    def allowed(self, name: str, values: list[Any]) -> Method:
+    def allowed(self, name: str, values: list[Any]) -> ExposedMethod:
         """As for the others, save that a service without a name has no methods."""
         if not self.name and name not in EVENTS:
             raise ConfigError(
@@ -133,14 +133,14 @@ class ExposedService(Exposed):
         if isinstance(error, BusError):
             self.session.fail(None, error)
 
-    methods: ClassVar[dict[str, Method]] = {
+    methods: ClassVar[dict[str, ExposedMethod]] = {
         **EVENTS,
-        "serve": Method(serve, CONSUME),
-        "connect": Method(connect, PUSH),
-        "disconnect": Method(disconnect),
-        "isServing": Method(is_serving),
-        "isConnected": Method(is_connected),
-        "request": Method(request, PUSH),
+        "serve": ExposedMethod(serve, CONSUME),
+        "connect": ExposedMethod(connect, PUSH),
+        "disconnect": ExposedMethod(disconnect),
+        "isServing": ExposedMethod(is_serving),
+        "isConnected": ExposedMethod(is_connected),
+        "request": ExposedMethod(request, PUSH),
     }
 
 

@@ -1,7 +1,7 @@
 package busmq.spark;
 
 import busmq.spark.options.WriteOptions;
-import busmq.spark.sink.RealTime;
+import busmq.spark.sink.RealTimeMode;
 import busmq.spark.sink.SinkColumns;
 import busmq.spark.sink.TaskSink;
 import java.io.IOException;
@@ -29,7 +29,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         this.options = WriteOptions.parse(options);
         boolean asked = options.keySet().stream().anyMatch("delivery"::equalsIgnoreCase);
         if (asked && this.options.delivery().equals("exactly-once")) {
-            throw RealTime.notExactlyOnce("foreach", "Leave the option out, or say at-least-once");
+            throw RealTimeMode.notExactlyOnce("foreach", "Leave the option out, or say at-least-once");
         }
     }
 

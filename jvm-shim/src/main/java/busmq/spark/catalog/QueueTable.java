@@ -69,7 +69,7 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return table.newWriteBuilder(new NamedWrite(info, with(info.options(), "queue", "queue")));
+        return table.newWriteBuilder(new ValueColumnWrite(info, with(info.options(), "queue", "queue")));
     }
 
     /** The options of one use, those of the catalog, and the queue. */

@@ -26,14 +26,14 @@ public final class DurableFile extends OutputStream {
 
     private final Path target;
     private final boolean replace;
-    private final Disk disk;
+    private final DiskSync disk;
     private final Path hidden;
     private final FileChannel channel;
     private final OutputStream out;
     private boolean done;
 
     /** {@code replace}: an older file of this name gives way; otherwise it makes {@link #close} fail, and stays. */
-    public DurableFile(Path target, boolean replace, Disk disk) throws IOException {
+    public DurableFile(Path target, boolean replace, DiskSync disk) throws IOException {
         this.target = target;
         this.replace = replace;
         this.disk = disk;

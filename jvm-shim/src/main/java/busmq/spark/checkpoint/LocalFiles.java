@@ -27,7 +27,7 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 public final class LocalFiles implements CheckpointFileManager {
     private final Path folder;
     private final LocalFileSystem system;
-    private final Disk disk = new Disk();
+    private final DiskSync disk = new DiskSync();
 
     public LocalFiles(Path folder, LocalFileSystem system) {
         this.folder = folder;

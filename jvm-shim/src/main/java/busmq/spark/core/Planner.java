@@ -60,7 +60,7 @@ public final class Planner {
 
     /** Whether ids were given out since the last planning: one small command per server. */
     public boolean pushed(HeldQueues held) {
-        return !io.counters(held.queues()).equals(counters);
+        return !io.readCounters(held.queues()).equals(counters);
     }
 
     private long reachable(String queue) {
@@ -73,10 +73,10 @@ public final class Planner {
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
     public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
-        counters = io.counters(held.queues()); // before the states: a push in between is seen by the next poll
+        counters = io.readCounters(held.queues()); // before the states: a push in between is seen by the next poll
         Map<String, Long> wanted = new HashMap<>();
         held.queues().forEach(queue -> wanted.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
-        states = io.states(wanted);
+        states = io.readStates(wanted);
         if (ceiling != null && ceiling.isEmpty()) {
             states.forEach((queue, state) -> ceiling.put(queue, state.lastId()));
         }
@@ -114,12 +114,12 @@ public final class Planner {
             return enter(queue, state, held);
         }
         Loss loss = Loss.between(at, state);
-        return loss == null ? at : io.afterLoss(queue, at, loss);
+        return loss == null ? at : io.handleLoss(queue, at, loss);
     }
 
     private Position enter(String queue, QueueState state, HeldQueues held) {
         if (!state.exists() || state.born().isEmpty()) {
-            io.forget(queue);
+            io.forgetQueue(queue);
             return null;
         }
         Position decided = held.entering().get(queue);
@@ -127,7 +127,7 @@ public final class Planner {
         long last = startsAfter(queue, counts ? decided.last() : firstStart(options, queue, held.fresh()), state);
         long skipped = state.floor() - last;
         if (skipped > 0 && options.failOnDataLoss()) {
-            io.afterLoss(queue, null, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
+            io.handleLoss(queue, null, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
         }
         last = Math.max(last, state.floor());
         return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
@@ -159,7 +159,7 @@ public final class Planner {
             }
         });
         if (!inner.isEmpty()) {
-            found.putAll(io.marks(inner));
+            found.putAll(io.readFingerprints(inner));
         }
         return found;
     }
@@ -192,7 +192,7 @@ public final class Planner {
             String queue = line.get(place);
             long first = entries.get(queue).last() + 1;
             long part = passedOver.contains(queue) ? left : left / (line.size() - place);
-            long[] reached = io.bytesUntil(queue, first, first + available.get(queue) - 1, part);
+            long[] reached = io.lastIdWithinBytes(queue, first, first + available.get(queue) - 1, part);
             if (reached[0] < first && place == 0 && part == budget) {
                 reached = new long[] {first, budget}; // one message over the whole budget: it must pass alone, or the queue stands still for ever
             }

@@ -6,26 +6,26 @@ import java.util.Map;
 /** What {@link Planner} has to know, and what is done about a loss: asked in a certain order, so that a test can be a table. */
 public interface PlannerIO {
     /** How many ids each queue has given out. */
-    Map<String, Long> counters(Collection<String> queues);
+    Map<String, Long> readCounters(Collection<String> queues);
 
     /** The state of each queue; {@code ids} names the message whose fingerprint is compared, -1 for none. */
-    Map<String, QueueState> states(Map<String, Long> ids);
+    Map<String, QueueState> readStates(Map<String, Long> ids);
 
     /** The fingerprints of messages, by queue. */
-    Map<String, String> marks(Map<String, Long> ids);
+    Map<String, String> readFingerprints(Map<String, Long> ids);
 
     /**
      * Up to which of the ids {@code first..last} the values take {@code budget} bytes at most: that id, or the one before {@code first} when none
      * fits, and these bytes.
      */
-    long[] bytesUntil(String queue, long first, long last, long budget);
+    long[] lastIdWithinBytes(String queue, long first, long last, long budget);
 
     /**
      * Messages are gone: after {@code at}, or (null) from where startingOffsets begins. Where reading goes on, null for not yet; throws the loss when
      * it is not allowed.
      */
-    Position afterLoss(String queue, Position at, Loss loss);
+    Position handleLoss(String queue, Position at, Loss loss);
 
     /** A queue that was new has expired: it is not held any more, and acquired anew when it is found again. */
-    void forget(String queue);
+    void forgetQueue(String queue);
 }

@@ -36,20 +36,20 @@ record Cluster(List<Server> seeds) implements Endpoint {
     /** A master, whichever: notifications reach every node. */
     @Override
     public Server find() {
-        List<Node> masters = new ArrayList<>(slots(Set.of(), Set.of()).masters());
+        List<ClusterNode> masters = new ArrayList<>(slots(Set.of(), Set.of()).masters());
         return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
     }
 
     /** How to reach a node: as itself if it is a seed, else with the first seed's credentials. */
-    Server server(Node node) {
+    Server server(ClusterNode node) {
         return seeds.stream().filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port()).findFirst()
                 .orElseGet(() -> seeds.get(0).at(node.host(), node.port()));
     }
 
     /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link ServerUnreachable}. */
-    SlotMap slots(Collection<Node> known, Set<Node> dead) {
+    SlotMap slots(Collection<ClusterNode> known, Set<ClusterNode> dead) {
         BusException worst = null;
-        for (Node node : toAsk(known, dead)) {
+        for (ClusterNode node : toAsk(known, dead)) {
             Server server = server(node);
             try {
                 List<?> reply = (List<?>) Wire.ask(server, Call.command("CLUSTER", "SLOTS"));
@@ -72,10 +72,10 @@ record Cluster(List<Server> seeds) implements Endpoint {
         throw new ServerUnreachable("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
     }
 
-    private List<Node> toAsk(Collection<Node> known, Set<Node> dead) {
-        Set<Node> nodes = new LinkedHashSet<>(known);
-        seeds.forEach(seed -> nodes.add(new Node(seed.host(), seed.port())));
-        List<Node> order = new ArrayList<>(nodes);
+    private List<ClusterNode> toAsk(Collection<ClusterNode> known, Set<ClusterNode> dead) {
+        Set<ClusterNode> nodes = new LinkedHashSet<>(known);
+        seeds.forEach(seed -> nodes.add(new ClusterNode(seed.host(), seed.port())));
+        List<ClusterNode> order = new ArrayList<>(nodes);
         Collections.shuffle(order); // one that is cut off from the others and knows old things is not asked for ever
         order.sort(Comparator.comparing(dead::contains));
         return order;

@@ -15,7 +15,7 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
 final class ClusterLink extends GuardedLink {
     private final Cluster cluster;
-    private final Map<Node, Wire> wires = new HashMap<>();
+    private final Map<ClusterNode, Wire> wires = new HashMap<>();
     private SlotMap map;
 
     ClusterLink(Cluster cluster) {
@@ -97,7 +97,7 @@ final class ClusterLink extends GuardedLink {
 
     /** The address of the node that owns a key, as the calls so far have found; empty before the first of them. */
     String owner(String key) {
-        Node node = map == null ? null : map.owner(JedisClusterCRC16.getSlot(key));
+        ClusterNode node = map == null ? null : map.owner(JedisClusterCRC16.getSlot(key));
         return node == null ? "" : node.host() + ":" + node.port();
     }
 
@@ -112,9 +112,9 @@ final class ClusterLink extends GuardedLink {
         }
     }
 
-    private void refresh(Set<Node> dead) {
+    private void refresh(Set<ClusterNode> dead) {
         map = cluster.slots(map == null ? Set.of() : map.masters(), dead);
-        Set<Node> masters = map.masters();
+        Set<ClusterNode> masters = map.masters();
         List.copyOf(wires.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::drop);
     }
 
@@ -131,7 +131,7 @@ final class ClusterLink extends GuardedLink {
         }
     }
 
-    private Wire wire(Node node) {
+    private Wire wire(ClusterNode node) {
         Wire wire = wires.get(node);
         if (wire == null) {
             wire = Wire.dial(cluster.server(node));
@@ -140,7 +140,7 @@ final class ClusterLink extends GuardedLink {
         return wire;
     }
 
-    private void drop(Node node) {
+    private void drop(ClusterNode node) {
         Wire wire = wires.remove(node);
         if (wire != null) {
             wire.end();
@@ -154,9 +154,9 @@ final class ClusterLink extends GuardedLink {
 
     /** One node, asked once: a redirection or a broken link is an error. */
     private final class NodeLink implements Link {
-        private final Node node;
+        private final ClusterNode node;
 
-        private NodeLink(Node node) {
+        private NodeLink(ClusterNode node) {
             this.node = node;
         }
 

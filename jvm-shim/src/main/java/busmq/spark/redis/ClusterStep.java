@@ -36,9 +36,9 @@ final class ClusterStep {
     /** The calls that are still to be answered. */
     final Set<Integer> pending = new TreeSet<>();
     /** Nodes that did not answer in the last round. */
-    final Set<Node> dead = new HashSet<>();
+    final Set<ClusterNode> dead = new HashSet<>();
     /** Slots that have moved, and where to, from the MOVED replies to this step. */
-    final Map<Integer, Node> moved = new HashMap<>();
+    final Map<Integer, ClusterNode> moved = new HashMap<>();
     /** The calls that go with the text of their script. */
     final Set<Integer> whole = new HashSet<>();
     /** Whether the map should be read anew before the next round. */
@@ -50,7 +50,7 @@ final class ClusterStep {
     private final Endpoint endpoint;
     private final int[] slots;
     private final Object[] replies;
-    private final Map<Integer, Node> asking = new HashMap<>();
+    private final Map<Integer, ClusterNode> asking = new HashMap<>();
     private BusException doubt;
     private int hops;
 
@@ -81,11 +81,11 @@ final class ClusterStep {
         stale = false;
         retryReason = null;
         dead.clear();
-        Map<Node, NodeBatch> found = new LinkedHashMap<>();
-        Node anywhere = anywhere(map);
+        Map<ClusterNode, NodeBatch> found = new LinkedHashMap<>();
+        ClusterNode anywhere = anywhere(map);
         for (int place : pending) {
-            Node redirected = asking.remove(place);
-            Node node = redirected != null ? redirected : slots[place] == ANYWHERE ? anywhere : map.owner(slots[place]);
+            ClusterNode redirected = asking.remove(place);
+            ClusterNode node = redirected != null ? redirected : slots[place] == ANYWHERE ? anywhere : map.owner(slots[place]);
             if (node == null) {
                 stale = true;
                 retryReason = lost("no node serves slot " + slots[place]);
@@ -97,13 +97,13 @@ final class ClusterStep {
     }
 
     /** Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node. */
-    private Node anywhere(SlotMap map) {
+    private ClusterNode anywhere(SlotMap map) {
         for (int place : pending) {
             if (slots[place] != ANYWHERE && map.owner(slots[place]) != null) {
                 return map.owner(slots[place]);
             }
         }
-        List<Node> masters = new ArrayList<>(map.masters());
+        List<ClusterNode> masters = new ArrayList<>(map.masters());
         return masters.isEmpty() ? null : masters.get(ThreadLocalRandom.current().nextInt(masters.size()));
     }
 
@@ -156,7 +156,7 @@ final class ClusterStep {
     }
 
     /** Whether the reply says that the call was not executed and should go again. */
-    private boolean toRetry(int place, Node node, Object reply) {
+    private boolean toRetry(int place, ClusterNode node, Object reply) {
         if (!(reply instanceof JedisDataException refused)) {
             return false;
         }

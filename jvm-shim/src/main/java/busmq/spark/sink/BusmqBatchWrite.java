@@ -33,13 +33,13 @@ final class BusmqBatchWrite implements BatchWrite {
 
     @Override
     public void commit(WriterCommitMessage[] messages) {
-        List<Staged> staged = Outcome.all(messages);
+        List<Staged> staged = TaskOutcome.all(messages);
         List<String> emptied = staged.stream().map(Staged::queue).distinct().toList();
         if (emptied.isEmpty() && columns.queue() != null) {
             emptied = List.of(columns.queue());
         }
         try (Committer committer = new Committer(options)) {
-            committer.commitOnce("write-" + plan, staged, truncate ? emptied : List.of(), Outcome.epoch(messages));
+            committer.commitOnce("write-" + plan, staged, truncate ? emptied : List.of(), TaskOutcome.epoch(messages));
         }
     }
 

@@ -41,10 +41,10 @@ final class BusmqStreamingWrite implements StreamingWrite {
     @Override
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
         staging = options.delivery().equals("exactly-once");
-        if (staging && RealTime.isRunning()) {
+        if (staging && RealTimeMode.isRunning()) {
             staging = false;
             if (explicit) {
-                throw RealTime.notExactlyOnce("trigger(realTime=…)", "Leave the option out, or say at-least-once");
+                throw RealTimeMode.notExactlyOnce("trigger(realTime=…)", "Leave the option out, or say at-least-once");
             }
             try (Committer committer = new Committer(options)) {
                 committer.forget(sink());
@@ -54,7 +54,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
             }
         }
         if (staging && asynchronous) {
-            throw RealTime.notExactlyOnce("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
+            throw RealTimeMode.notExactlyOnce("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
         }
         return new WriterFactory(options, columns, staging, query, SinkStore.token());
     }
@@ -69,7 +69,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
     public void commit(long batch, WriterCommitMessage[] messages) {
         if (staging) {
             try (Committer committer = new Committer(options)) {
-                committer.commit(sink(), batch, Outcome.all(messages), query, Span.of(checkpoint, batch), Outcome.epoch(messages));
+                committer.commit(sink(), batch, TaskOutcome.all(messages), query, BatchSpan.of(checkpoint, batch), TaskOutcome.epoch(messages));
             }
         }
     }
@@ -81,7 +81,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
 
     /** Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one. */
     static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
-        List<Staged> staged = Outcome.all(messages);
+        List<Staged> staged = TaskOutcome.all(messages);
         boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull); // then a record of them may still arrive
         if (staged.isEmpty() || tried) {
             return;

@@ -43,7 +43,7 @@ final class RowWriter implements DataWriter<InternalRow> {
     public WriterCommitMessage commit() throws IOException {
         TaskContext task = TaskContext.get();
         if (task != null && task.isInterrupted() && !sink.stages()) {
-            return Outcome.NOTHING; // the query was stopped: the engine does not count this task, and an error would fill its log
+            return TaskOutcome.NOTHING; // the query was stopped: the engine does not count this task, and an error would fill its log
         }
         return sink.outcome();
     }

@@ -141,7 +141,7 @@ final class SinkStore implements AutoCloseable {
             throw stale(sink, batch, text(reply.get(0)));
         }
         List<Staged> held = Manifest.decode((byte[]) reply.get(1));
-        Map<String, Object> changed = new Content(text(reply.get(2)), held).changed(new Content(span, staged));
+        Map<String, Object> changed = new BatchContent(text(reply.get(2)), held).changed(new BatchContent(span, staged));
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));
@@ -200,11 +200,11 @@ final class SinkStore implements AutoCloseable {
     Full commit(String sink, long batch, List<Staged> staged) {
         try {
             return commit(sink, batch, staged, 0);
-        } catch (OtherRecord other) {
+        } catch (RecordConflict other) {
             Object epoch = home(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "void"));
             try {
                 return commit(sink, batch, staged, epoch == null ? 0 : Long.parseLong(text(epoch)));
-            } catch (OtherRecord still) {
+            } catch (RecordConflict still) {
                 String queue = staged.get(0).queue();
                 long rows = staged.stream().mapToLong(Staged::rows).sum();
                 throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", "rows", "found",
@@ -214,14 +214,14 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Progress under the number of the batch is of another record than the one that is committed. */
-    private static final class OtherRecord extends Exception {
-        OtherRecord() {
+    private static final class RecordConflict extends Exception {
+        RecordConflict() {
             super(null, null, false, false);
         }
     }
 
     /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private Full commit(String sink, long batch, List<Staged> staged, long since) throws OtherRecord {
+    private Full commit(String sink, long batch, List<Staged> staged, long since) throws RecordConflict {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, since);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
@@ -230,7 +230,7 @@ final class SinkStore implements AutoCloseable {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();
             } else if (found == QueueCommit.Status.OTHER) {
-                throw new OtherRecord();
+                throw new RecordConflict();
             }
         }
         return queue.full();

@@ -11,14 +11,14 @@ import java.util.Map;
 /** Writes rows to lists that no consumer reads, one per queue, until the driver commits them. */
 final class StageTarget implements RowBatcher.Target {
     private final SinkStore store;
-    private final Run run;
+    private final SinkRun run;
     private final String attempt;
     private final Renewal renewal;
     private final List<Staged.Growing> lists = new ArrayList<>();
     private volatile Epoch epoch = Epoch.NONE;
 
     /** {@code attempt} must be unique for ever. */
-    StageTarget(SinkStore store, Run run, String attempt, Renewal renewal) {
+    StageTarget(SinkStore store, SinkRun run, String attempt, Renewal renewal) {
         this.store = store;
         this.run = run;
         this.attempt = attempt;
@@ -48,8 +48,8 @@ final class StageTarget implements RowBatcher.Target {
     }
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
-    Outcome outcome() {
-        return new Outcome(segments().stream().filter(segment -> !segment.runs().isEmpty()).toList(), epoch);
+    TaskOutcome outcome() {
+        return new TaskOutcome(segments().stream().filter(segment -> !segment.runs().isEmpty()).toList(), epoch);
     }
 
     /** The same with those where nothing was confirmed. */

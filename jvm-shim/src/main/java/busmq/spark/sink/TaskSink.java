@@ -18,7 +18,7 @@ public final class TaskSink implements AutoCloseable {
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
     private volatile boolean discard;
 
-    private TaskSink(WriteOptions options, Run run, String attempt) {
+    private TaskSink(WriteOptions options, SinkRun run, String attempt) {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new Renewal(options, run.sink());
         staging = run == null ? null : new StageTarget(store, run, attempt, renewal);
@@ -32,7 +32,7 @@ public final class TaskSink implements AutoCloseable {
     }
 
     /** Into lists that the driver commits; {@code attempt} must be unique for ever. */
-    static TaskSink staging(WriteOptions options, Run run, String attempt) {
+    static TaskSink staging(WriteOptions options, SinkRun run, String attempt) {
         return new TaskSink(options, run, attempt);
     }
 
@@ -56,9 +56,9 @@ public final class TaskSink implements AutoCloseable {
     }
 
     /** The same; then what was staged, in the order of the first row of each list. */
-    Outcome outcome() throws InterruptedIOException {
+    TaskOutcome outcome() throws InterruptedIOException {
         finish();
-        return staging == null ? Outcome.NOTHING : staging.outcome();
+        return staging == null ? TaskOutcome.NOTHING : staging.outcome();
     }
 
     /** Gives up: nothing more is sent, and what was staged is taken back once the last call is answered. */

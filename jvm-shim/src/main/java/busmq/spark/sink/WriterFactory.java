@@ -24,12 +24,12 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
         return createWriter(partition, task, options.batch() == null ? 0 : options.batch());
     }
 
-    private Run run() {
+    private SinkRun run() {
         if (query.isEmpty()) {
-            return new Run(options.batch() == null ? "write-" + plan : options.sink(), plan);
+            return new SinkRun(options.batch() == null ? "write-" + plan : options.sink(), plan);
         }
         TaskContext task = TaskContext.get();
         String id = task == null ? null : task.getLocalProperty(RUN);
-        return new Run(options.sink().isEmpty() ? query : options.sink(), id == null ? plan : id);
+        return new SinkRun(options.sink().isEmpty() ? query : options.sink(), id == null ? plan : id);
     }
 }

@@ -28,7 +28,7 @@ import java.util.TreeSet;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/attach.py does. */
+/** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/attachment.py does. */
 final class Attachment implements PlannerIO, AutoCloseable {
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
@@ -138,27 +138,27 @@ final class Attachment implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public Map<String, Long> counters(Collection<String> names) {
+    public Map<String, Long> readCounters(Collection<String> names) {
         return store.counters(names);
     }
 
     @Override
-    public Map<String, QueueState> states(Map<String, Long> ids) {
+    public Map<String, QueueState> readStates(Map<String, Long> ids) {
         return store.states(ids);
     }
 
     @Override
-    public Map<String, String> marks(Map<String, Long> ids) {
+    public Map<String, String> readFingerprints(Map<String, Long> ids) {
         return store.marks(ids);
     }
 
     @Override
-    public long[] bytesUntil(String queue, long first, long last, long budget) {
+    public long[] lastIdWithinBytes(String queue, long first, long last, long budget) {
         return store.bytesUntil(queue, first, last, budget);
     }
 
     @Override
-    public Position afterLoss(String queue, Position at, Loss loss) {
+    public Position handleLoss(String queue, Position at, Loss loss) {
         if (at == null || options.failOnDataLoss()) {
             throw error(queue, loss, at);
         }
@@ -166,7 +166,7 @@ final class Attachment implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public void forget(String queue) {
+    public void forgetQueue(String queue) {
         queues.remove(queue);
     }
 

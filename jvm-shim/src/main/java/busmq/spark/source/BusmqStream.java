@@ -68,7 +68,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final boolean temporary;
     private Attachment attachment;
     private Planner planner;
-    private LivePlan live;
+    private RealTimePlan live;
     private Acks acks;
     private PushSignal signal;
     private boolean availableNow;
@@ -322,7 +322,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private void begin(Set<String> known) {
         attachment = new Attachment(options, siblings);
         planner = new Planner(options, attachment);
-        live = new LivePlan(options);
+        live = new RealTimePlan(options);
         acks = new Acks(options, attachment);
         if (availableNow) {
             planner.seal();

@@ -14,7 +14,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
     private final ReadStore store;
     private final RowMaker rows;
     private final boolean strict;
-    private final Planned planned;
+    private final PlannedDataCheck planned;
     private boolean begun;
     private final Iterator<Range> ranges;
     private RangeReader reader;
@@ -28,7 +28,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
         strict = options.failOnDataLoss();
         ranges = partition.ranges().iterator();
         partition.ranges().forEach(range -> store.place(range.queue(), range.server()));
-        planned = new Planned(store, partition.ends(), strict);
+        planned = new PlannedDataCheck(store, partition.ends(), strict);
     }
 
     @Override

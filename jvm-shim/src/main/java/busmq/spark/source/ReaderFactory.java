@@ -13,8 +13,8 @@ import org.apache.spark.util.TaskCompletionListener;
 record ReaderFactory(ReadOptions options, StructType schema) implements PartitionReaderFactory {
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
-        if (partition instanceof LivePartition live) {
-            LiveReader reader = new LiveReader(options, new RowMaker(schema), live);
+        if (partition instanceof RealTimePartition live) {
+            RealTimeReader reader = new RealTimeReader(options, new RowMaker(schema), live);
             TaskContext task = TaskContext.get();
             if (task != null) { // Spark 4.1 does not close readers of real-time mode
                 task.addTaskCompletionListener((TaskCompletionListener) context -> reader.close());

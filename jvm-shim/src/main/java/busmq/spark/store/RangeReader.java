@@ -27,7 +27,7 @@ public final class RangeReader {
     private final QueueKeys keys;
     private final Range part;
     private final boolean strict;
-    private Windows windows;
+    private ReplyWindows windows;
     private long need;
     private long head;
     private int misses;
@@ -68,7 +68,7 @@ public final class RangeReader {
 
     /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and must then be called again. */
     private boolean find() {
-        List<Object> reply = ReadStore.list(link.run(Call.script("probe", List.of(keys.metadata(), keys.messages()), need, Windows.DEEP)));
+        List<Object> reply = ReadStore.list(link.run(Call.script("probe", List.of(keys.metadata(), keys.messages()), need, ReplyWindows.DEEP)));
         checkLife(reply.get(0));
         long oldest = ReadStore.text(reply.get(1)).isEmpty() ? 0 : ReadStore.number(reply.get(1));
         long found = oldest;
@@ -89,7 +89,7 @@ public final class RangeReader {
         }
         misses++;
         head = oldest;
-        windows = new Windows(keys, (Long) reply.get(2), Sizes.of(reply.get(3)), need - head >= Windows.DEEP);
+        windows = new ReplyWindows(keys, (Long) reply.get(2), Sizes.of(reply.get(3)), need - head >= ReplyWindows.DEEP);
         return true;
     }
 

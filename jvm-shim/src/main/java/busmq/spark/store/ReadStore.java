@@ -242,7 +242,7 @@ public final class ReadStore implements AutoCloseable {
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1: none fits), and their bytes. */
     public long[] bytesUntil(String queue, long first, long last, long budget) {
-        return Measured.until(linkOf(queue), keys(queue), first, last, budget);
+        return MessagesWithinBytes.until(linkOf(queue), keys(queue), first, last, budget);
     }
 
     /** The error for a loss, which names its cause as far as Redis still shows it. */

@@ -89,13 +89,13 @@ class PlannerTest {
         private JsonNode table;
 
         @Override
-        public Map<String, Long> counters(Collection<String> queues) {
+        public Map<String, Long> readCounters(Collection<String> queues) {
             asked.add(("counters " + String.join(" ", queues)).strip());
             return Map.of();
         }
 
         @Override
-        public Map<String, QueueState> states(Map<String, Long> ids) {
+        public Map<String, QueueState> readStates(Map<String, Long> ids) {
             asked.add("states " + text(ids));
             Map<String, QueueState> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
             ids.forEach((queue, id) -> found.put(queue, state(table.get("queues").get(queue), id)));
@@ -103,7 +103,7 @@ class PlannerTest {
         }
 
         @Override
-        public Map<String, String> marks(Map<String, Long> ids) {
+        public Map<String, String> readFingerprints(Map<String, Long> ids) {
             asked.add("marks " + text(ids));
             Map<String, String> found = new HashMap<>();
             ids.forEach((queue, id) -> found.put(queue, "m" + id));
@@ -111,7 +111,7 @@ class PlannerTest {
         }
 
         @Override
-        public long[] bytesUntil(String queue, long first, long last, long budget) {
+        public long[] lastIdWithinBytes(String queue, long first, long last, long budget) {
             asked.add("bytes " + queue + " " + first + ".." + last + " " + budget);
             long size = table.get("sizes").get(queue).asLong();
             long fitting = Math.min(last - first + 1, budget / size);
@@ -119,7 +119,7 @@ class PlannerTest {
         }
 
         @Override
-        public Position afterLoss(String queue, Position at, Loss loss) {
+        public Position handleLoss(String queue, Position at, Loss loss) {
             asked.add("lost " + queue + " " + loss.kind() + " " + loss.ids());
             if (!table.path("after_loss").has(queue)) {
                 throw new LostInTest();
@@ -129,7 +129,7 @@ class PlannerTest {
         }
 
         @Override
-        public void forget(String queue) {
+        public void forgetQueue(String queue) {
             asked.add("gone " + queue);
         }
 

@@ -1,0 +1,120 @@
+"""What a queue of this bus and one of another (``federation/client/queue.py``) have in common: being attached, and having one consumption."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from busmq_spark.bus.events import Emitter
+from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.errors import ConfigError, StateError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.buffered import Buffered
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.consume import ConsumeKeywords
+    from busmq_spark.core.message import Message
+    from busmq_spark.core.subscription import Subscription
+
+TTL_S = 30
+"""npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
+OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes", "acked"})
+"""Metadata that belong to the bus."""
+
+
+class BaseQueue(Emitter):
+    """``async with`` attaches and detaches."""
+
+    events: tuple[str, ...] = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
+    _consumption: Buffered | None
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        super().__init__(bus.spawn)
+        self.bus, self.name = bus, name
+        self.ttl_s = 0
+        """Seconds the queue exists while no client is attached; 0 while this object is not."""
+        self.discoverable = False
+        self.pushed = 0
+        """Messages pushed through this object."""
+        self.consumed = 0
+        """Messages handed over by this object."""
+        self.handed = 0
+        """The highest id handed over since it was attached: the highest that an ack is good for."""
+        self._consumption = None
+        self._busy = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self.attach()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    async def attach(self, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+        """Whether the queue existed."""
+        raise NotImplementedError
+
+    async def detach(self) -> None:
+        """No error when not attached."""
+        raise NotImplementedError
+
+    @property
+    def attached(self) -> bool:
+        """Whether this object is attached; an unreachable server does not change that."""
+        return self.ttl_s > 0
+
+    def consume(self, **options: Unpack[ConsumeKeywords]) -> Buffered:
+        """The messages, oldest first."""
+        raise NotImplementedError
+
+    async def subscribe(self, name: str, start: str | int = "earliest") -> int:
+        """The last acked id of the subscription, registered now if it was not."""
+        raise self._no_subscriptions(f"subscribe({name!r}, {start!r})")
+
+    async def unsubscribe(self, name: str) -> bool:
+        """Whether there was such a subscription."""
+        raise self._no_subscriptions(f"unsubscribe({name!r})")
+
+    async def subscriptions(self) -> list[Subscription]:
+        """Every subscription."""
+        raise self._no_subscriptions("subscriptions()")
+
+    async def server_ms(self) -> float:
+        """Milliseconds since 1970 by the clock of the queue's server; by ours where that cannot be asked."""
+        return time.time() * 1000
+
+    def each(self, handler: Callable[[Message], Any] | None = None, **options: Unpack[ConsumeKeywords]) -> asyncio.Task[None]:
+        """Consume with callbacks: ``handler`` (a function or coroutine function) and the event ``message`` get every message, one after the other.
+
+        The task ends when the consumption does, and fails with what the handler raises, which ends the bus' scope; options as for ``consume``.
+        """
+        return self.bus.spawn(self.consume(**options).deliver(handler), f"consuming {self.name}")
+
+    async def stop(self) -> None:
+        """End the consumption, if there is one."""
+        if self._consumption is not None:
+            await self._consumption.stop()
+
+    @property
+    def consuming(self) -> bool:
+        """Whether a consumption has begun and not ended."""
+        return self._consumption is not None and self._consumption.active
+
+    def _need_attached(self, what: str) -> int:
+        if not self.attached:
+            raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
+        return self.ttl_s
+
+    def _no_subscriptions(self, call: str) -> ConfigError:
+        return ConfigError(reason=f"{call} cannot be said over federation; call it on a bus at the Redis of queue {self.name!r}, or run busmq there")
+
+    def _not_reliable(self, remedy: str) -> StateError:
+        return StateError(event="ack on", what=f"queue {self.name!r}", state="not consumed reliably by this object", remedy=remedy)
+
+    @staticmethod
+    def _check_fields(names: Collection[str]) -> None:
+        if taken := sorted(OWN_FIELDS & set(names)):
+            raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")

@@ -1,0 +1,58 @@
+"""What a bulk server says when a call fails, and what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from websockets.asyncio.server import ServerConnection
+
+from busmq_spark.core.retry import FAILOVER_PATIENCE_S
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.federation import fault
+from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.operations import OPERATIONS, encode_error
+from busmq_spark.federation.progress import unsent
+from busmq_spark.metrics import Metrics
+from busmq_spark.redis_io.address import Address
+from busmq_spark.redis_io.endpoint import patience
+
+log = logging.getLogger("busmq_spark")
+
+
+def refusal(id: int, error: BusError, asked: Address) -> Frame:
+    """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
+    head = encode_error(error)
+    if not fault.is_open(error):
+        log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again
+    if isinstance(error, LinkLost):
+        head["details"]["patience_s"] = int(max((patience(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
+    return Frame(BulkFrameKind.ERROR, id, head)
+
+
+async def put(socket: ServerConnection, message: bytes, send_s: float) -> None:
+    """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
+    sending = asyncio.ensure_future(socket.send(message))
+    left = (-1, -1)
+    while True:
+        try:
+            done, _ = await asyncio.wait((sending,), timeout=send_s)
+        except asyncio.CancelledError:
+            sending.cancel()  # the frame is in the transport as a whole, or not at all
+            raise
+        if done:
+            sending.result()
+            return
+        if left == (left := unsent(socket)):
+            log.warning("bulk: a peer took nothing for %g s and was cut off", send_s)
+            socket.transport.abort()
+
+
+class BulkCounters:
+    """What the bulk protocol counts."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.calls = metrics.counter("busmq_bulk_calls_total", "Calls taken", operation=tuple(OPERATIONS))
+        self.refused = metrics.counter("busmq_bulk_refused_total", "Calls answered with an error")
+        self.rows = metrics.counter("busmq_bulk_rows_total", "Rows sent to readers")
+        self.bytes = metrics.counter("busmq_bulk_row_bytes_total", "Bytes of record batches sent to readers")

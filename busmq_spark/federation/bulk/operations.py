@@ -1,0 +1,321 @@
+"""What can be asked over ``busmq.bulk.v1``: one table of operations, who serves each, and how their arguments, results and errors look in JSON.
+
+Values are lists in the order of their fields. Decoding checks every type; nothing from the wire picks a class, a method or a key by name other
+than through the tables here.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from busmq_spark.core.position import Position, Range
+from busmq_spark.core.queue import Attached
+from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.errors import BusError
+from busmq_spark.federation import fault
+from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
+from busmq_spark.federation.gate.grants import VERBS
+from busmq_spark.federation.gate.rights import Right, Verbs
+from busmq_spark.store.protocol import Creation, LossEvidence
+
+MAX_TEXT = 4096
+"""Longest name, token or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCodec:
+    """How one kind of value looks in JSON. ``decode`` raises ValueError, which says what was expected."""
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ValueError(f"a text of at most {MAX_TEXT} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text that UTF-8 can express") from None
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or abs(value) > MAX_WHOLE:
+        raise ValueError("a whole number of at most 53 bits")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _raw(value: Any) -> bytes:
+    return base64.b64decode(_text(value).encode("ascii"), validate=True)
+
+
+def _start(value: Any) -> str | int:
+    if value in ("earliest", "latest") and isinstance(value, str):
+        return value
+    return _whole(value)
+
+
+TEXT, WHOLE, FLAG, START = JsonCodec(_same, _text), JsonCodec(_same, _whole), JsonCodec(_same, _flag), JsonCodec(_same, _start)
+RAW = JsonCodec(lambda value: base64.b64encode(value).decode(), _raw)
+
+
+def maybe(shape: JsonCodec) -> JsonCodec:
+    """Null, or the shape."""
+    return JsonCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
+
+
+NOTHING = maybe(JsonCodec(_same, lambda _: _refuse("null")))
+
+
+def _refuse(expected: str) -> None:
+    raise ValueError(expected)
+
+
+def listed(shape: JsonCodec) -> JsonCodec:
+    """A list of them; decoded to a tuple."""
+
+    def decode(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError("a list")
+        return tuple(shape.decode(item) for item in value)
+
+    return JsonCodec(lambda values: [shape.encode(item) for item in values], decode)
+
+
+def mapped(shape: JsonCodec) -> JsonCodec:
+    """From texts to them."""
+
+    def decode(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ValueError("an object")
+        return {_text(key): shape.decode(item) for key, item in value.items()}
+
+    return JsonCodec(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
+
+
+def several(*shapes: JsonCodec) -> JsonCodec:
+    """A tuple, each place with a shape of its own."""
+    return of_fields(lambda *values: values, lambda value: value, *shapes)
+
+
+def record(cls: type[Any], *shapes: JsonCodec) -> JsonCodec:
+    """A dataclass, as the list of its fields."""
+    names = list(cls.__dataclass_fields__)
+    return of_fields(cls, lambda value: [getattr(value, name) for name in names], *shapes)
+
+
+def of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: JsonCodec) -> JsonCodec:
+    """Anything that is made of so many fields."""
+
+    def decode(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(shapes):
+            raise ValueError(f"a list of {len(shapes)}")
+        return make(*(shape.decode(item) for shape, item in zip(shapes, value, strict=True)))
+
+    return JsonCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
+
+
+NAMES = listed(TEXT)
+POSITION = record(Position, TEXT, WHOLE, TEXT, maybe(WHOLE), WHOLE)
+RANGE = record(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
+CREATION = record(Creation, FLAG, WHOLE, WHOLE)
+ATTACHED = record(Attached, FLAG, WHOLE, WHOLE, TEXT)
+STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
+ACK_RESULT = record(AckResult, TEXT, TEXT)
+TRACES = of_fields(LossEvidence, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
+STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
+FULL = record(Full, TEXT, WHOLE, WHOLE)
+RUN = record(SinkRun, TEXT, WHOLE, NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHello:
+    """A server's first message to a client: how it spells keys, and how long a message to it may be."""
+
+    version: int
+    cluster: bool
+    message_bytes: int
+
+
+class ServedBy(Enum):
+    """Who serves an operation, with a method of its name."""
+
+    STORE = "the store, as it is"
+    PEER = "bulk/peer_operations.py, which checks and spells what a peer may name"
+    SESSION = "the connection (bulk/server.py), in its turn"
+    BESIDE = "the connection, beside the other calls since it may take for ever; of a read, as many rows as the peer gives credit for"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing to ask. ``needs`` says what must be granted, from the arguments: on every queue, sink and subscription among them."""
+
+    arguments: JsonCodec
+    result: JsonCodec
+    needs: Callable[..., Iterable[Right]]
+    by: ServedBy
+    subscription: bool = False
+    """Whether the second argument names one."""
+    values: bool = False
+    """Whether values come behind the arguments."""
+
+    def decode_arguments(self, head: Any) -> tuple[Any, ...]:
+        """The arguments, checked. Raises WireError."""
+        return _checked(self.arguments, head)  # type: ignore[no-any-return]  # a shape of several
+
+    def decode_result(self, head: Any) -> Any:
+        """The result, checked. Raises WireError."""
+        return _checked(self.result, head)
+
+
+def _checked(shape: JsonCodec, head: Any) -> Any:
+    try:
+        return shape.decode(head)
+    except (ValueError, RecursionError) as error:
+        raise wrong("arguments or a result of another form", str(error)) from None
+
+
+BROWSE: Verbs = ("browse",)
+CONSUME: Verbs = ("consume",)
+PUSH: Verbs = ("push",)
+ADMIN: Verbs = ("admin",)
+
+
+def some_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
+    """The verbs on any queue: what is asked names none."""
+    return lambda *_: [Right(verbs, "queue", None)]
+
+
+def each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
+    """The verbs on the queues in the first argument: names or ranges, one or several."""
+
+    def needs(first: Any, *_: Any) -> list[Right]:
+        found = [first] if isinstance(first, str | Range) else first
+        names = dict.fromkeys(each.queue if isinstance(each, Range) else each for each in found)
+        return [Right(verbs, "queue", name) for name in names] or [Right(verbs, "queue", None)]
+
+    return needs
+
+
+def _subscription(queues: Any, name: str, *_: Any) -> list[Right]:
+    """To consume the queues, and as this subscription, if it is one."""
+    return [*each_queue(CONSUME)(queues), *([Right(CONSUME, "subscription", name)] if name else [])]
+
+
+def _keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
+    """Without a token no lease is renewed: who only looks keeps its queues, too."""
+    return _subscription(queues, subscription) if token else each_queue(BROWSE)(queues)
+
+
+def _staged(lists: Iterable[Staged]) -> list[Right]:
+    return each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
+
+
+def _sink(name: str, *rest: Any) -> list[Right]:
+    """To have the sink, and to push to the queues of the staged lists, if there are any."""
+    lists = next((part for part in rest if isinstance(part, tuple)), ())
+    return [Right(PUSH, "sink", name), *(_staged(lists) if lists else [])]
+
+
+def _begin(name: str, _: str, queues: Any) -> list[Right]:
+    return [*_sink(name), *each_queue(PUSH)(queues)]
+
+
+def _stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
+    """To push to the queue, and to have the sink, if it is one that can be named."""
+    return [Right(PUSH, "queue", queue), *(_sink(run.sink) if run.sink else [])]
+
+
+def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
+    return [Right(PUSH, "queue", queue), *_sink(sink, lists)]
+
+
+SINK = (TEXT, WHOLE)
+OPERATIONS: dict[str, Operation] = {
+    "hello": Operation(several(WHOLE, TEXT), record(ServerHello, WHOLE, FLAG, WHOLE), some_queue(VERBS), ServedBy.SESSION),
+    "discover": Operation(several(), NAMES, some_queue(BROWSE), ServedBy.PEER),
+    "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), each_queue(VERBS), ServedBy.PEER),
+    "states": Operation(several(mapped(WHOLE)), mapped(STATE), each_queue(BROWSE), ServedBy.STORE),
+    "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), each_queue(BROWSE), ServedBy.STORE),
+    "counters": Operation(several(NAMES), listed(maybe(RAW)), each_queue(BROWSE), ServedBy.STORE),
+    "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), _subscription, ServedBy.PEER, subscription=True),
+    "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), _subscription, ServedBy.PEER, subscription=True),
+    "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), each_queue(CONSUME), ServedBy.STORE),
+    "lease": Operation(several(NAMES, TEXT, TEXT, mapped(TEXT)), mapped(TEXT), _subscription, ServedBy.PEER, subscription=True),
+    "holders": Operation(several(NAMES, TEXT), mapped(TEXT), each_queue(CONSUME), ServedBy.PEER, subscription=True),
+    "keep_alive": Operation(several(NAMES, TEXT, TEXT), mapped(WHOLE), _keep_alive, ServedBy.PEER, subscription=True),
+    "traces": Operation(several(TEXT), TRACES, each_queue(BROWSE), ServedBy.STORE),
+    "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), each_queue(BROWSE), ServedBy.STORE),
+    "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, each_queue(BROWSE), ServedBy.BESIDE),
+    "read_many": Operation(several(listed(RANGE), FLAG, WHOLE), NOTHING, each_queue(BROWSE), ServedBy.BESIDE),
+    "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE), ServedBy.SESSION),
+    "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE), ServedBy.BESIDE),
+    "begin": Operation(several(TEXT, TEXT, NAMES), RUN, _begin, ServedBy.PEER),
+    "renew": Operation(several(RUN), NOTHING, lambda run: _sink(run.sink), ServedBy.PEER),
+    "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage, ServedBy.PEER, values=True),
+    "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.STORE, values=True),
+    "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink, ServedBy.PEER),
+    "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit, ServedBy.PEER),
+    "recorded": Operation(several(*SINK), listed(STAGED), _sink, ServedBy.PEER),
+    "discard": Operation(several(listed(STAGED)), NOTHING, _staged, ServedBy.PEER),
+    "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, _sink, ServedBy.PEER),
+    "ends": Operation(several(NAMES), mapped(WHOLE), each_queue(ADMIN), ServedBy.STORE),
+    "trim": Operation(several(mapped(WHOLE)), NOTHING, each_queue(ADMIN), ServedBy.STORE),
+}
+"""Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
+
+
+def encode_error(error: BusError) -> dict[str, Any]:
+    """The head of ERROR: what of an error crosses the wire, its details as plain values."""
+    wire_error = fault.to_wire(error)
+    details = {name: value if isinstance(value, str | int | None) else str(value) for name, value in wire_error["details"].items()}
+    return {"code": wire_error["code"], "details": details, "text": wire_error["message"]}
+
+
+def decode_error(head: Any, url: str) -> BusError:
+    """The same error, or RemoteError for a code this version does not know. ``url`` is the server asked. Raises WireError."""
+    if not isinstance(head, dict) or not isinstance(head.get("code"), str) or not isinstance(head.get("details"), dict):
+        raise wrong("an error of another form", "a code and details")
+    code = _printable(head["code"])[:100]
+    details = {_printable(name): _printable(value) if isinstance(value, str) else value for name, value in head["details"].items()}
+    if any(not isinstance(value, str | int | None) for value in details.values()):
+        raise wrong("an error whose details are no plain values", "texts and numbers")
+    if code == "BUSMQ_FEDERATION_REFUSED":
+        details["url"] = url
+    return fault.from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _errors())
+
+
+def _printable(text: str) -> str:
+    """What a log may show: nothing that moves the cursor, and not for ever."""
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: fault.MOST_TEXT])
+
+
+@cache
+def _errors() -> dict[str, type[BusError]]:
+    """Every error by its code; of those that share one, the first."""
+    found: dict[str, type[BusError]] = {}
+    line: list[type[BusError]] = [BusError]
+    for cls in line:
+        line += cls.__subclasses__()
+        if cls.__module__ == BusError.__module__:
+            found.setdefault(cls.code, cls)
+    return found

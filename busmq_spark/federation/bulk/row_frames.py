@@ -1,0 +1,116 @@
+"""Range reads as frames: what the server makes of rows, and what the client makes of frames.
+
+A read of one range says ``first`` of each frame. A read of many says ``runs``: [which range, first id, how many], so that short ones share a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from busmq_spark.core.position import Range
+from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.frames import Frame, wrong
+from busmq_spark.store.protocol import Rows
+from busmq_spark.store.redis_store import RedisStore
+
+MOST_RANGES = 1_000
+"""In one call."""
+SHARED_BYTES = 256 * 1024
+"""Of values that share a frame: so much costs a far link no more than a little."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFrame:
+    """One frame of rows."""
+
+    head: dict[str, Any]
+    rows: int
+    schema: Any
+    data: Any
+    parts: list[Range]
+
+
+class RowFrames:
+    """The frames of a read, made one after the other in a thread. ``many``: of several ranges, else of one."""
+
+    def __init__(self, store: RedisStore, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
+        self._rows = store.read_many(parts, strict) if many else store.read(parts[0], strict)
+        self._parts, self._many = parts, many
+        self._at = 0
+        self._next_rows: Rows | None = None
+
+    def next(self) -> RowFrame | None:
+        """None at the end."""
+        taken: list[Rows] = []
+        size = 0
+        while size < SHARED_BYTES and (rows := self._next_rows or next(self._rows, None)) is not None:
+            self._next_rows = rows if taken and rows.values.type != taken[0].values.type else None
+            if self._next_rows is not None:
+                break
+            taken.append(rows)
+            size += rows.values.nbytes
+            if not self._many:
+                break
+        return self._body(taken) if taken else None
+
+    def _body(self, taken: list[Rows]) -> RowFrame:
+        values = taken[0].values if len(taken) == 1 else pa.concat_arrays([rows.values for rows in taken])
+        runs = [[self._index(rows), rows.first, len(rows.values)] for rows in taken]
+        head: dict[str, Any] = {"runs": runs} if self._many else {"first": taken[0].first}
+        parts = [self._parts[index] for index, _, _ in runs]
+        return RowFrame(head, len(values), frames.schema_of(values), frames.encode_rows(values), parts)
+
+    def _index(self, rows: Rows) -> int:
+        """Rows come in the order of the ranges."""
+        while not (rows.queue == self._parts[self._at].queue and self._parts[self._at].first <= rows.first <= self._parts[self._at].last):
+            self._at += 1
+        return self._at
+
+
+class RemainingRanges:
+    """What of some ranges has not come yet."""
+
+    def __init__(self, parts: Sequence[Range], strict: bool) -> None:
+        self._parts, self._strict = parts, strict
+        self._at, self._need = 0, parts[0].first
+
+    @property
+    def rest(self) -> list[Range]:
+        """To ask for after a broken link."""
+        here = [replace(self._parts[self._at], first=self._need)] if self._need <= self._parts[self._at].last else []
+        return [*here, *self._parts[self._at + 1 :]]
+
+    def take(self, frame: Frame, schema: Any) -> Iterator[Rows]:
+        """The rows of a frame. Raises WireError for others than those that come next."""
+        values, head = frames.decode_rows(frame.body, schema), frame.head if isinstance(frame.head, dict) else {}
+        runs = head.get("runs", [[0, head.get("first"), len(values)]])
+        if not isinstance(runs, list) or not all(isinstance(run, list) and len(run) == 3 and all(type(n) is int for n in run) for run in runs):
+            raise wrong("rows of no range", "which range, first id, how many")
+        if sum(run[2] for run in runs) != len(values):
+            raise wrong(f"runs of {sum(run[2] for run in runs)} rows in {len(values)}"[:100], "as many")
+        done = 0
+        for index, first, count in runs:
+            part = self._expect(index, first, count)
+            yield Rows(part.queue, first, values.slice(done, count) if count < len(values) else values)
+            done += count
+
+    def _expect(self, index: int, first: int, count: int) -> Range:
+        at, need = self._at, self._need
+        while at < len(self._parts) - 1 and (need > self._parts[at].last or (at < index and not self._strict)):
+            at, need = at + 1, self._parts[at + 1].first
+        part = self._parts[at]
+        if index != at or count < 1 or not need <= first <= part.last + 1 - count or (self._strict and first != need):
+            raise wrong(
+                f"{count} rows from id {first}"[:100] if index == at else f"rows of range {index}"[:100], f"ids {need}..{part.last} of range {at}"
+            )
+        self._at, self._need = at, first + count
+        return part
+
+    def end(self) -> None:
+        """Raises WireError when something is missing."""
+        if self._strict and (rest := self.rest):
+            raise wrong(f"the end of a read with {len(rest)} ranges to come, from id {rest[0].first}", "all of their rows")

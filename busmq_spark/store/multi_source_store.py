@@ -1,0 +1,206 @@
+"""One store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as ``sources.spell`` does.
+
+Answers about many queues leave out those of an unreachable source (see source_caller.py): the state of a queue left out is unknown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import methodcaller
+from typing import Any, TypeVar
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.position import Range
+from busmq_spark.core.sources import by_source, spell, split
+from busmq_spark.errors import BusError
+from busmq_spark.redis_io.place import at_once
+from busmq_spark.store.per_queue import PerQueueOperations, only
+from busmq_spark.store.protocol import LossEvidence, ReadStore, Rows, Site
+from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
+
+T = TypeVar("T")
+V = TypeVar("V")
+FETCH_S = BUDGET_S / 2
+"""What a slow link has not brought by then is left to the tasks: it is there, only slow."""
+
+
+class MultiSourceStore(PerQueueOperations):
+    """``callers`` by source, '' for Redis itself."""
+
+    def __init__(self, callers: Mapping[str, SourceCaller]) -> None:
+        self._callers = callers
+        self.listed: set[str] = set()
+        """Sources that have listed their queues."""
+        self.skipped = 0
+
+    @property
+    def unavailable(self) -> set[str]:
+        """The sources that cannot be asked now."""
+        return {source for source, caller in self._callers.items() if caller.unavailable}
+
+    @property
+    def own(self) -> RedisStore | None:
+        """The store of Redis itself, where it takes part."""
+        caller = self._callers.get("")
+        return caller.store if isinstance(caller, DirectCaller) and isinstance(caller.store, RedisStore) else None
+
+    def keys(self, queue: str) -> QueueKeys:
+        """How the keys would be spelt on one server; a link's are its own affair."""
+        return QueueKeys(split(queue)[1])
+
+    def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
+        """A link's queues are located where they are read: planning may not wait for it."""
+        own = [queue for queue in queues if not split(queue)[0]]
+        return {**dict.fromkeys(queues, 0), **(self.ask_each("locate", own) if own else {})}
+
+    def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
+        """A link is one site, whatever is behind it."""
+        own = [queue for queue in queues if not split(queue)[0]]
+        return {**{queue: (split(queue)[0], 0, "") for queue in queues}, **(self.own.sites(own) if own and self.own else {})}
+
+    def place(self, queues: Collection[str], site: Site) -> None:
+        if not site[0] and self.own is not None:
+            self.own.place(queues, site)
+
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
+        def ask(source: str) -> Callable[[ReadStore], list[str]]:
+            # A name that does not come back whole would be taken for another source's.
+            return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)), pace)
+
+        found: list[str] = []
+        for source, queues in self._answers({source: ask(source) for source in self._callers}).items():
+            self.listed.add(source)
+            found += [spell(source, queue) for queue in queues]
+        return found
+
+    def counters(self, queues: Sequence[str]) -> Sequence[object]:
+        """None for a queue that cannot be asked for now."""
+        found = self._spelt({source: _bound(_counters, own) for source, own in by_source(queues).items()})
+        return [found.get(queue) for queue in queues]
+
+    def traces(self, queue: str) -> LossEvidence:
+        """Of a source that became unreachable meanwhile: none."""
+        return self._one(queue, lambda store, own: store.traces(own), LossEvidence(None, 0, empty=False))
+
+    def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
+        """Nothing of a source that became unreachable meanwhile."""
+        return self._one(queue, lambda store, own: store.bytes_until(own, first, last, budget), (first - 1, 0))
+
+    def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[Rows] | None]:
+        """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of an unreachable link are left out."""
+        asked: dict[str, list[Range]] = {}
+        for part in parts:
+            source, queue = split(part.queue)
+            asked.setdefault(source, []).append(replace(part, queue=queue))
+        found = self._spelt({s: _bound(lambda store, own: _fetched(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()})
+        return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
+
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+        return self.read_many([part], fail_on_data_loss)
+
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+        """For tasks, so with direct callers only. With patience it resumes after the last row received, however long its link was unreachable."""
+        for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
+            if not source and self.own is not None:
+                yield from self.own.read_many(list(group), fail_on_data_loss)
+            else:
+                yield from self._read(source, [replace(part, queue=split(part.queue)[1]) for part in group], fail_on_data_loss)
+
+    def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[Rows]:
+        caller = self._callers[source]
+        assert isinstance(caller, DirectCaller), "a reading task waits for its own source alone"
+        while rest:
+            try:
+                for rows in caller.store.read_many(_located(caller.store, rest), strict):
+                    caller.succeeded()
+                    rest = _behind(rest, rows)
+                    yield replace(rows, queue=spell(source, rows.queue))
+                return
+            except BusError as error:
+                caller.wait_or_raise(error)
+
+    def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+        """Each source is asked about its own queues."""
+        asked = {source: [only(own, argument, source) for argument in (queues, *rest)] for source, own in by_source(queues).items()}
+        return self._spelt({source: methodcaller(name, *arguments) for source, arguments in asked.items()})
+
+    def close(self) -> None:
+        for caller in self._callers.values():
+            caller.close()
+
+    def _one(self, name: str, ask: Callable[[ReadStore, str], T], absent: T) -> T:
+        source, queue = split(name)
+        return self._answers({source: _bound(ask, queue)}).get(source, absent)
+
+    def _spelt(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
+        return {spell(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}
+
+    def _answers(self, asks: Mapping[str, Callable[[ReadStore], T]]) -> dict[str, T]:
+        """The answers of the sources that are there, asked all at the same time. An error is raised once all have answered."""
+        answers = {source: self._callers[source].start(ask) for source, ask in asks.items()}
+        found: dict[str, T] = {}
+        errors: list[BusError] = []
+        for source, answer in answers.items():
+            try:
+                found[source] = answer()
+            except SourceUnavailable:
+                self.skipped += 1
+            except BusError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return found
+
+
+def within(rows: Sequence[Rows], part: Range) -> list[Rows]:
+    """What of ``rows`` is in a range; nothing when they do not reach over all of it."""
+    if not rows or rows[0].first > part.first or rows[-1].first + len(rows[-1].values) <= part.last:
+        return []
+    found = []
+    for piece in rows:
+        first, end = max(piece.first, part.first), min(piece.first + len(piece.values), part.last + 1)
+        if first < end:
+            found.append(replace(piece, first=first, values=piece.values.slice(first - piece.first, end - first)))
+    return found
+
+
+def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[Rows] | None]:
+    """What has come when ``most_bytes`` or the time are used up, of the ranges that are complete then."""
+    found: dict[str, list[Rows] | None] = dict.fromkeys((part.queue for part in parts), None)
+    rest, coming = list(parts), dict[str, list[Rows]]()
+    until = time.monotonic() + FETCH_S
+    for rows in store.read_many(_located(store, parts), strict):
+        most_bytes -= rows.values.nbytes
+        if most_bytes < 0 or time.monotonic() > until:
+            break
+        coming.setdefault(rows.queue, []).append(rows)
+        rest = _behind(rest, rows)
+    else:
+        rest = []
+    open_ = {part.queue for part in rest}
+    found.update({part.queue: coming.get(part.queue, []) for part in parts if part.queue not in open_})
+    return found
+
+
+def _located(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
+    servers = store.locate(list(dict.fromkeys(part.queue for part in parts)))
+    return [replace(part, server=servers[part.queue]) for part in parts]
+
+
+def _behind(parts: list[Range], rows: Rows) -> list[Range]:
+    """What of the ranges is still to come once these rows have: they come in the order of the ranges."""
+    at = next(at for at, part in enumerate(parts) if part.queue == rows.queue and part.first <= rows.first <= part.last)
+    need = rows.first + len(rows.values)
+    return [replace(parts[at], first=need), *parts[at + 1 :]] if need <= parts[at].last else parts[at + 1 :]
+
+
+def _counters(store: ReadStore, queues: list[str]) -> dict[str, object]:
+    return dict(zip(queues, store.counters(queues), strict=True))
+
+
+def _bound(ask: Callable[[ReadStore, V], T], part: V) -> Callable[[ReadStore], T]:
+    return lambda store: ask(store, part)

@@ -1,0 +1,58 @@
+"""Methods that pass their arguments on, made of the method of the protocol that they satisfy: name, parameters and result are said once, there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from busmq_spark.core.sources import spell
+from busmq_spark.store.protocol import ReadStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Method = Callable[Concatenate[Any, P], T]
+
+
+def passed_on(method: Method[P, T], to: Callable[..., Any]) -> Method[P, T]:
+    """A method with the signature of ``method`` that calls ``to(self, name, *arguments)``."""
+    parameters, name = signature(method), method.__name__
+
+    @wraps(method)
+    def passing(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
+        bound = parameters.bind(self, *args, **named)
+        bound.apply_defaults()
+        return cast(T, to(self, name, *bound.args[1:]))
+
+    return passing
+
+
+def _each(method: Method[P, T]) -> Method[P, T]:
+    return passed_on(method, lambda store, *asked: store.ask_each(*asked))
+
+
+class PerQueueOperations(ABC):
+    """The operations whose first argument says queues and whose answer is by queue. How several stores, or calls, share them is :meth:`ask_each`."""
+
+    @abstractmethod
+    def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+        """The answers to an operation, under the names of the queues."""
+
+    attach = _each(ReadStore.attach)
+    states = _each(ReadStore.states)
+    marks = _each(ReadStore.marks)
+    ack = _each(ReadStore.ack)
+    subscribe = _each(ReadStore.subscribe)
+    subscriptions = _each(ReadStore.subscriptions)
+    lease = _each(ReadStore.lease)
+    holders = _each(ReadStore.holders)
+    keep_alive = _each(ReadStore.keep_alive)
+
+
+def only(queues: Sequence[str], argument: Any, source: str = "") -> Any:
+    """What an argument says of these queues of a source: a part of a mapping, the queues themselves of a list, anything else as it is."""
+    if isinstance(argument, Mapping):
+        return {queue: argument[name] for queue in queues if (name := spell(source, queue)) in argument}
+    return queues if isinstance(argument, Collection) and not isinstance(argument, str) else argument

@@ -1,8 +1,0 @@
-package busmq.spark.sink;
-
-/**
- * Under which tasks stage ({@code core/staging.py} has the rules).
- *
- * @param id of a query from its start to its end, or of a batch write; unique for ever
- */
-record Run(String sink, String id) {}

@@ -1,0 +1,32 @@
+package busmq.spark.sink;
+
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+
+/** What a task did: the lists it staged, and their run. */
+record TaskOutcome(List<Staged> staged, Epoch epoch) implements WriterCommitMessage {
+    static final TaskOutcome NOTHING = new TaskOutcome(List.of(), Epoch.NONE);
+
+    /** Of the run whose lists these are. */
+    static Epoch epoch(WriterCommitMessage[] messages) {
+        Epoch found = Epoch.NONE;
+        for (WriterCommitMessage message : messages) {
+            if (message instanceof TaskOutcome outcome && outcome.epoch.number() != 0 && found.before().isEmpty()) {
+                found = outcome.epoch;
+            }
+        }
+        return found;
+    }
+
+    /** All staged lists, in partition order: Spark aligns the messages with the partitions. */
+    static List<Staged> all(WriterCommitMessage[] messages) {
+        List<Staged> out = new ArrayList<>();
+        for (WriterCommitMessage message : messages) {
+            if (message instanceof TaskOutcome outcome) {
+                out.addAll(outcome.staged);
+            }
+        }
+        return out;
+    }
+}

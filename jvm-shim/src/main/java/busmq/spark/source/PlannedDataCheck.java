@@ -1,0 +1,59 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.core.Loss;
+import busmq.spark.core.Position;
+import busmq.spark.store.ReadStore;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Whether what a task reads is still what was planned: a Redis that lost its tail gives the same ids to other messages. */
+final class PlannedDataCheck {
+    private static final Logger LOG = LoggerFactory.getLogger(PlannedDataCheck.class);
+
+    private final ReadStore store;
+    private final Map<String, Position> ends;
+    private final boolean strict;
+    private final Set<String> changed = new HashSet<>();
+
+    PlannedDataCheck(ReadStore store, Map<String, Position> ends, boolean strict) {
+        this.store = store;
+        this.ends = ends;
+        this.strict = strict;
+    }
+
+    /** Look at all queues of the task: throws what happened to them, or with failOnDataLoss=false lets {@link #holds} say it. */
+    void check() {
+        look(ends.keySet());
+    }
+
+    /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #check} after the last row throws. */
+    boolean holds(String queue) {
+        if (!strict && ends.containsKey(queue) && !changed.contains(queue)) {
+            look(Set.of(queue));
+        }
+        return !changed.contains(queue);
+    }
+
+    private void look(Collection<String> queues) {
+        Map<String, Long> wanted = new HashMap<>();
+        queues.forEach(queue -> wanted.put(queue, ends.get(queue).last()));
+        store.states(wanted).forEach((queue, state) -> {
+            Loss loss = Loss.between(ends.get(queue), state);
+            if (loss == null || !Set.of("rolled-back", "reissued").contains(loss.kind())) {
+                return; // the reader of the range says the rest
+            }
+            BusException error = store.lossError(queue, loss);
+            if (strict) {
+                throw error;
+            }
+            LOG.warn("{}; its rows of this batch are skipped", error.getMessage());
+            changed.add(queue);
+        });
+    }
+}

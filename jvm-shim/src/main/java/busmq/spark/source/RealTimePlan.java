@@ -1,0 +1,109 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.core.Plan;
+import busmq.spark.core.Position;
+import busmq.spark.options.ReadOptions;
+import busmq.spark.options.Starting;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
+
+/**
+ * Which reader follows which queue in a batch of real-time mode, and where all of them have come to.
+ *
+ * <p>Readers of a batch run all at the same time, for as long as the batch does: Spark silently does not start one that finds no slot.
+ */
+final class RealTimePlan {
+    /** A slow start of a query may cost a reader a batch; this is no slow start any more. */
+    private static final int STARVED_BATCHES = 3;
+    /** Polls of all readers of a query together, while no push is signalled. */
+    private static final long POLLS_PER_S = 15;
+    private static final long MS_PER_S = 1000;
+
+    private final ReadOptions options;
+    private Map<String, Position> entries = Map.of();
+    private final Map<String, Set<String>> readingExecutors = new HashMap<>();
+    private int starved;
+
+    RealTimePlan(ReadOptions options) {
+        this.options = options;
+    }
+
+    /**
+     * {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before has ended.
+     *
+     * <p>{@code fresh}: there was none. What {@code latest} means must then be in the log before anything is read: a driver that dies in its first
+     * batch would else begin behind what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
+     *
+     * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without readers would end at once, too, again and again.
+     */
+    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean fresh) {
+        this.entries = entries;
+        List<List<String>> groups = entries.isEmpty() ? List.of(List.of()) : Plan.readers(entries.keySet(), readers());
+        long commands = options.redis().cluster() ? entries.size() : groups.size();
+        long pollMs = pollMs(options.idlePollMs(), commands);
+        boolean pin = fresh && !entries.isEmpty() && options.starting().has(Starting.LATEST);
+        List<InputPartition> found = new ArrayList<>();
+        for (List<String> group : groups) {
+            found.add(new RealTimePartition(group.stream().map(queue -> new RealTimePartition.Follow(
+                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue), heardBy(queue))).toList(), pollMs, pin));
+        }
+        return found.toArray(new InputPartition[0]);
+    }
+
+    /** How long each reader waits between two polls, which are so many commands for all of them. */
+    static long pollMs(long idlePollMs, long commands) {
+        return Math.max(idlePollMs, (commands * MS_PER_S + POLLS_PER_S - 1) / POLLS_PER_S);
+    }
+
+    /** Where the batch ended: what its readers say, and where it began for queues of a reader that did not run. */
+    Map<String, Position> ends(PartitionOffset[] offsets) {
+        Map<String, Position> ends = new HashMap<>(entries);
+        for (PartitionOffset offset : offsets) {
+            RealTimeOffset end = (RealTimeOffset) offset;
+            ends.putAll(end.ends());
+            end.ends().keySet().forEach(queue -> readingExecutors.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
+        }
+        long missed = Arrays.stream(offsets).filter(offset -> !((RealTimeOffset) offset).asked()).count();
+        starved = missed == 0 ? 0 : starved + 1;
+        if (starved >= STARVED_BATCHES) {
+            throw BusException.config(missed + " of " + offsets.length + " readers found no task slot for " + STARVED_BATCHES + " batches, so their "
+                    + "queues stand still; expected a slot for every task of every source of the query at the same time. Give the query more cores, "
+                    + "or set minPartitions to how many slots this source may use: queues then share readers");
+        }
+        return ends;
+    }
+
+    /** The executors that have followed a queue. */
+    Set<String> heardBy(String queue) {
+        return Set.copyOf(readingExecutors.getOrDefault(queue, Set.of()));
+    }
+
+    private int readers() {
+        int slots = slots();
+        Long wanted = options.minPartitions();
+        if (wanted != null && wanted > slots) {
+            throw BusException.config("minPartitions is " + wanted + ", but there are " + slots + " task slots, and in real-time mode every reader needs "
+                    + "one for itself. Lower it, or leave it out: queues then share as many readers as there are slots");
+        }
+        return wanted == null ? slots : wanted.intValue();
+    }
+
+    private static int slots() {
+        SparkContext spark = SparkContext.getOrCreate();
+        try {
+            int now = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile());
+            return now > 0 ? now : spark.defaultParallelism();
+        } catch (LinkageError error) {
+            return spark.defaultParallelism(); // a Spark that has it elsewhere
+        }
+    }
+}

@@ -1,0 +1,25 @@
+package busmq.spark.core;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.nio.charset.StandardCharsets;
+import org.junit.jupiter.api.Test;
+
+/** The same fingerprints as lua/include/mark.lua; the expected ones come from Redis. */
+class FingerprintTest {
+    @Test
+    void aFingerprintIsThatOfTheServer() {
+        assertEquals("b44b82a4bc6c", Fingerprint.of(new byte[0]));
+        assertEquals("0b18b8b0dd49", Fingerprint.of("a".getBytes(StandardCharsets.UTF_8)));
+        assertEquals("f356c4f3feba", Fingerprint.of("x".repeat(512).getBytes(StandardCharsets.UTF_8)));
+        assertEquals("a967a9abe5de", Fingerprint.of(counting(1280)));
+    }
+
+    private static byte[] counting(int size) {
+        byte[] value = new byte[size];
+        for (int i = 0; i < size; i++) {
+            value[i] = (byte) i;
+        }
+        return value;
+    }
+}

@@ -1,0 +1,47 @@
+package busmq.spark.sink;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import busmq.spark.sink.Staged.Chunks;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+
+/** When a batch that comes again is the same one. tests/core/test_sink.py says the same of the Python sink. */
+class BatchContentTest {
+    @Test
+    void rowsAreTheSameInWhateverOrderAndPartsTheyCome() {
+        BatchContent one = new BatchContent("", List.of(list("q", "a", "b", "c")));
+        assertEquals(Map.of(), one.changed(new BatchContent("", List.of(list("q", "c"), list("q", "b", "a")))));
+        assertEquals("rows", one.changed(new BatchContent("", List.of(list("q", "c"), list("q", "b", "b")))).get("by"));
+        assertEquals("rows", one.changed(new BatchContent("x:y", List.of(list("r", "a", "b", "c")))).get("by"));
+    }
+
+    @Test
+    void whereTheOffsetsAreKnownTheyDecide() {
+        BatchContent one = new BatchContent("abc:x", List.of(list("q", "a")));
+        assertEquals(Map.of(), one.changed(new BatchContent("abc:", List.of(list("q", "b", "c")))));
+        Map<String, Object> changed = one.changed(new BatchContent("abd:y", List.of(list("q", "a"))));
+        assertEquals(List.of("offsets", "up to x", "up to y"), List.of(changed.get("by"), changed.get("found"), changed.get("expected")));
+    }
+
+    @Test
+    void ofAManifestWithoutDigestsTheCountsDecide() {
+        BatchContent old = new BatchContent("", List.of(new Staged("q", 0, "k", List.of(new Chunks(2, 1)), null)));
+        assertEquals(Map.of(), old.changed(new BatchContent("", List.of(list("q", "a", "b")))));
+        assertEquals("3 rows for 'q'", old.changed(new BatchContent("", List.of(list("q", "a", "b", "c")))).get("expected"));
+    }
+
+    @Test
+    void aDigestIsThatOfThePythonSink() {
+        List<byte[]> values = Stream.of("", "a", "h\u00e9llo").map(text -> text.getBytes(StandardCharsets.UTF_8)).toList();
+        assertEquals(6559055993L, Staged.digest(values));
+    }
+
+    private static Staged list(String queue, String... values) {
+        List<byte[]> rows = Stream.of(values).map(text -> text.getBytes(StandardCharsets.UTF_8)).toList();
+        return new Staged(queue, 0, "k", List.of(new Chunks(rows.size(), 1)), Staged.digest(rows));
+    }
+}
