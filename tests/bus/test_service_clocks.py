@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from busmq_spark.bus import clock, provider
+from busmq_spark.bus import base_queue, clock, provider
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.push import PushPipeline
 from busmq_spark.core.flow import command
