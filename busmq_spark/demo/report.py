@@ -32,6 +32,8 @@ class Stage:
     seconds: float
     warm: tuple[int, float] = (0, 0.0)
     """Items and seconds without the first batch of a stream."""
+    engine: str = ""
+    """Of a stream: which implementation of ``format("busmq")`` did it."""
 
 
 class Report:
@@ -60,19 +62,20 @@ class Report:
             self.rows = stage.items
         if self.out.as_json:
             warm = {"warm_rate": round(stage.warm[0] / stage.warm[1])} if stage.warm[0] else {}
+            engine = {"engine": stage.engine} if stage.engine else {}
             seconds = round(stage.seconds, 3)
-            self.out.record(stage=stage.name, items=stage.items, seconds=seconds, rate=round(stage.items / stage.seconds), **warm)
+            self.out.record(stage=stage.name, items=stage.items, seconds=seconds, rate=round(stage.items / stage.seconds), **warm, **engine)
             self.out.flush()
             return
         warm_text = f"; {rate(*stage.warm)} after the first batch" if stage.warm[0] else ""
-        self._line(stage.name, f"{stage.text}, {stage.seconds:.1f} s", f"{rate(stage.items, stage.seconds)}{warm_text}")
+        engine = f" ({stage.engine.capitalize()} engine)" if stage.engine else ""
+        self._line(stage.name, f"{stage.text}{engine}, {stage.seconds:.1f} s", f"{rate(stage.items, stage.seconds)}{warm_text}")
 
     def streamed(self, done: Progress, seconds: float) -> None:
-        """The two ends of the streaming query. Its first batch has to start Spark's Python workers."""
+        """The two ends of the streaming query. Its first batch has to start Spark's workers."""
         batches = count(done.batches, "batch").replace("batchs", "batches")
-        self.stage(
-            Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, "rows", seconds, (done.warm_rows_in, done.warm_seconds))
-        )
+        warm = done.warm_rows_in, done.warm_seconds
+        self.stage(Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, "rows", seconds, warm, done.engine))
         sunk = f"{count(done.rows_out, 'result')} in {count(done.batches, 'commit')} to queue delays"
         self.stage(Stage("sink", sunk, done.rows_out, "rows", seconds, (done.warm_rows_out, done.warm_seconds)))
 

@@ -25,8 +25,7 @@ from pyspark.sql import functions as F
 
 from busmq_spark.errors import BusError
 from busmq_spark.spark.java import ensure_java, ensure_python
-from busmq_spark.spark.tune import quicken_workers
-from busmq_spark.spark.tune import settings as tuned
+from busmq_spark.spark.tune import quicken_workers, settings_with_jar
 
 FLIGHT = "carrier string, hour int, dep_delay long, arr_delay long"
 DELAY = "carrier string, hour int, flights long, departed long, dep_minutes long, arrived long, arr_minutes long"
@@ -45,8 +44,12 @@ class SparkFailed(BusError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a query has done so far. ``warm_*`` leave the first batch out, in which Spark starts its Python workers and compiles its code."""
+    """What a query has done so far. ``warm_*`` leave the first batch out, in which Spark starts its Python workers and compiles its code.
 
+    ``engine`` is ``java``, or ``python`` where the jar of the Java module is not at hand; empty before the first batch.
+    """
+
+    engine: str
     batches: int
     rows_in: int
     rows_out: int
@@ -67,7 +70,7 @@ class LocalSpark:
         """``settings``: more of them."""
         self._said, self._log = folder / "spark.log", log
         self._settings = {
-            **tuned(_version()),
+            **settings_with_jar(_version()),
             "spark.app.name": "busmq demo",
             "spark.master": f"local[{cores}]",
             "spark.driver.host": "127.0.0.1",
@@ -207,7 +210,9 @@ def _progress(events: Any) -> Progress:
     read = [event["numInputRows"] for event in batches]
     written = [max(0, event["sink"]["numOutputRows"]) for event in batches]
     took = [event["durationMs"].get("triggerExecution", 0) for event in batches]
-    return Progress(len(batches), sum(read), sum(written), sum(read[1:]), sum(written[1:]), sum(took[1:]) / 1000)
+    reads = [source["description"] for event in batches for source in event["sources"]]
+    engine = ("java" if "engine=java" in reads[0] else "python") if reads else ""
+    return Progress(engine, len(batches), sum(read), sum(written), sum(read[1:]), sum(written[1:]), sum(took[1:]) / 1000)
 
 
 def read_back(spark: LocalSpark, job: Job) -> tuple[list[dict[str, Any]], int]:

@@ -39,6 +39,16 @@ def settings(spark_version: str) -> dict[str, str]:
     }
 
 
+def settings_with_jar(spark_version: str) -> dict[str, str]:
+    """The settings for a Java that this process starts later. Where the jar is at hand that Java has it on its class path (``jar.offer_jar``), and
+    checkpoints on a local or mounted disk are kept by a manager of its own."""
+    wanted = settings(spark_version)
+    if jar.find_jar() and ".checkpointing." in wanted[MANAGER] and jar.offer_jar():  # ours is made for Spark 4.1 and later
+        # Hadoop puts the variable in where the checkpoint is opened: in a Java that was started without the jar the other class stands.
+        wanted[MANAGER] = f"${{env.{jar.MANAGER}:-{wanted[MANAGER]}}}"
+    return wanted
+
+
 def quicken_workers() -> None:
     """Have the Python workers of a Spark that this process starts later import the compiled pyspark and not the one in pyspark.zip.
 
@@ -61,13 +71,10 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     """
     quicken_workers()
     chosen = builder._options
-    wanted = settings(version("pyspark"))
-    path = jar.find_jar() if ".checkpointing." in wanted[MANAGER] else None  # ours is made for Spark 4.1 and later
-    if path and jar.starts_java(builder):
+    wanted = settings_with_jar(version("pyspark"))
+    path = jar.find_jar()
+    if path and jar.starts_java(builder) and ".checkpointing." in wanted[MANAGER]:
         jar.add_jar(builder, path)
-    if path and jar.offer_jar():
-        # Hadoop puts the variable in where the checkpoint is opened: in a Java that was started without the jar the other class stands.
-        wanted[MANAGER] = f"${{env.{jar.MANAGER}:-{wanted[MANAGER]}}}"
     for name, value in wanted.items():
         if name not in chosen:
             builder.config(name, value)
