@@ -247,7 +247,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
     }
 
-    /** How many messages are stored behind the offset, in the progress of the query. */
+    /**
+     * In the progress of the query: how many messages are stored behind the offset, in how many queues; in real-time mode also for how many ms a
+     * queue had no reader between this batch and the one before.
+     */
     @Override
     public synchronized Map<String, String> metrics(Optional<Offset> latest) {
         if (attachment == null || stopped || latest.isEmpty()) {
@@ -259,7 +262,11 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             for (Map.Entry<String, Position> at : decode(latest.get().json()).entrySet()) {
                 lag += Math.max(0, lastIds.getOrDefault(at.getKey(), 0L) - at.getValue().last());
             }
-            return Map.of("lag", String.valueOf(lag), "queues", String.valueOf(attachment.queues().size()));
+            Map<String, String> found = new HashMap<>(Map.of("lag", String.valueOf(lag), "queues", String.valueOf(attachment.queues().size())));
+            if (live.gapMs() != null) {
+                found.put("gap_ms", String.valueOf(live.gapMs()));
+            }
+            return found;
         } catch (BusException error) {
             return Map.of(); // what is wrong comes up where it counts
         }

@@ -8,6 +8,12 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
  * How far one reader came.
  *
  * @param executor where it ran; that process goes on to listen for a while
- * @param asked false when the engine never asked for a row: then the reader got no slot while the batch ran
+ * @param fromMs when the engine asked for the first row, by the clock of its machine; 0 when it never did: then the reader got no slot while the
+ *     batch ran
+ * @param untilMs when the reader ended, by the same clock
  */
-record RealTimeOffset(Map<String, Position> ends, String executor, boolean asked) implements PartitionOffset {}
+record RealTimeOffset(Map<String, Position> ends, String executor, long fromMs, long untilMs) implements PartitionOffset {
+    boolean asked() {
+        return fromMs > 0;
+    }
+}

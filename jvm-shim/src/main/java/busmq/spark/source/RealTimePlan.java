@@ -31,6 +31,8 @@ final class RealTimePlan {
     private final ReadOptions options;
     private Map<String, Position> entries = Map.of();
     private final Map<String, Set<String>> readingExecutors = new HashMap<>();
+    private final Map<String, Long> untilMs = new HashMap<>();
+    private Long gapMs;
     private int starved;
 
     RealTimePlan(ReadOptions options) {
@@ -72,6 +74,7 @@ final class RealTimePlan {
             ends.putAll(end.ends());
             end.ends().keySet().forEach(queue -> readingExecutors.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
         }
+        gapMs = gap(offsets);
         long missed = Arrays.stream(offsets).filter(offset -> !((RealTimeOffset) offset).asked()).count();
         starved = missed == 0 ? 0 : starved + 1;
         if (starved >= STARVED_BATCHES) {
@@ -80,6 +83,28 @@ final class RealTimePlan {
                     + "or set minPartitions to how many slots this source may use: queues then share readers");
         }
         return ends;
+    }
+
+    /** How long the queue that waited longest had no reader between the batch before and this one; null where there was none before. */
+    Long gapMs() {
+        return gapMs;
+    }
+
+    private Long gap(PartitionOffset[] offsets) {
+        Long longest = null;
+        for (PartitionOffset offset : offsets) {
+            RealTimeOffset end = (RealTimeOffset) offset;
+            if (!end.asked()) {
+                continue;
+            }
+            for (String queue : end.ends().keySet()) {
+                Long before = untilMs.put(queue, end.untilMs());
+                if (before != null) { // clocks of two machines may differ by more than the gap
+                    longest = Math.max(longest == null ? 0 : longest, end.fromMs() - before);
+                }
+            }
+        }
+        return longest;
     }
 
     /** The executors that have followed a queue. */

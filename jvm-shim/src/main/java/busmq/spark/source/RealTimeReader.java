@@ -44,7 +44,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     private long nextPoll;
     private long nextCheck;
     private int checked;
-    private boolean asked;
+    private long askedMs;
     /**
      * When the batch ends, by a clock that only goes forward. Spark computes the timeout of each call from the wall clock: if that is set back by a
      * day, the batch would go on for a day, and none of its messages be acknowledged until then.
@@ -107,10 +107,10 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     public RecordStatus nextWithTimeout(Long timeoutMs) throws InterruptedIOException {
         long now = System.nanoTime();
         long until = now + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-        if (!asked || until - end < 0 || task == null) { // without a task there is no batch whose end is to be kept
+        if (askedMs == 0 || until - end < 0 || task == null) { // without a task there is no batch whose end is to be kept
             end = until;
         }
-        asked = true;
+        askedMs = askedMs == 0 ? System.currentTimeMillis() : askedMs;
         if (pin || now - end > 0) {
             return NONE;
         }
@@ -147,7 +147,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     public PartitionOffset getOffset() {
         Map<String, Position> ends = new HashMap<>();
         queues.forEach(followed -> ends.put(followed.queue.queue(), followed.position()));
-        return new RealTimeOffset(ends, executor(), asked);
+        return new RealTimeOffset(ends, executor(), askedMs, System.currentTimeMillis());
     }
 
     @Override

@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import busmq.spark.core.Position;
@@ -29,9 +30,32 @@ class RealTimePlanTest {
         assertEquals(60_000, RealTimePlan.pollMs(60_000, 7));
     }
 
+    @Test
+    void theGapIsTheLongestTimeThatAQueueHadNoReader() {
+        RealTimePlan plan = new RealTimePlan(ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
+        plan.ends(new PartitionOffset[] {end(100, 200, "a"), end(110, 210, "b")});
+        assertNull(plan.gapMs()); // no batch before
+        plan.ends(new PartitionOffset[] {end(230, 300, "a"), end(250, 310, "b")});
+        assertEquals(40, plan.gapMs());
+        plan.ends(new PartitionOffset[] {end(330, 400, "a"), end(0, 410, "b")});
+        assertEquals(30, plan.gapMs()); // the reader of b found no slot, which is no gap between two readers yet
+        plan.ends(new PartitionOffset[] {end(401, 500, "a"), end(450, 510, "b")});
+        assertEquals(140, plan.gapMs());
+        plan.ends(new PartitionOffset[] {end(499, 600, "a")});
+        assertEquals(0, plan.gapMs()); // on another machine, whose clock is behind
+    }
+
     private static RealTimeOffset end(String executor, String... queues) {
+        return end(executor, 1, 2, queues);
+    }
+
+    private static RealTimeOffset end(long fromMs, long untilMs, String... queues) {
+        return end("1", fromMs, untilMs, queues);
+    }
+
+    private static RealTimeOffset end(String executor, long fromMs, long untilMs, String... queues) {
         Map<String, Position> ends = new HashMap<>();
         List.of(queues).forEach(queue -> ends.put(queue, new Position("life", 1, "", null, 0)));
-        return new RealTimeOffset(ends, executor, true);
+        return new RealTimeOffset(ends, executor, fromMs, untilMs);
     }
 }
