@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
 
-_TYPES = {"value": (StringType, BinaryType), "queue": (StringType,), "id": (LongType,), "source": (StringType,)}
+_TYPES = {"value": (StringType, BinaryType), "queue": (StringType,), "id": (LongType,), "source": (StringType,), "index": (IntegerType,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None) -> SinkColumns:
-        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. Columns ``id`` and ``source`` are ignored."""
+        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. Columns ``id``, ``index`` and ``source`` are no part of a message."""
         found: dict[str, str] = {}
         if "value" not in map(str.lower, schema.names):
             raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")

@@ -11,10 +11,14 @@ import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.types.StructType;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The streaming sink of one query: exactly once with ordinary triggers, at least once with that delivery option and in real-time mode. */
+/**
+ * The streaming sink of one query: exactly once with ordinary triggers, and in real-time mode where that is asked for; else at least once there, and
+ * with that delivery option.
+ */
 final class BusmqStreamingWrite implements StreamingWrite {
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStreamingWrite.class);
     /** Queries that were warned: Spark 4.1 makes one of these objects for each batch. */
@@ -22,6 +26,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
 
     private final WriteOptions options;
     private final SinkColumns columns;
+    private final StructType schema;
     private final String query;
     private final String checkpoint;
     private final boolean explicit;
@@ -29,9 +34,10 @@ final class BusmqStreamingWrite implements StreamingWrite {
     private boolean staging;
 
     /** {@code checkpoint}: null where the query does not say where it is; {@code explicit}: whether the user has asked for this delivery; {@code asynchronous}: whether batches go on before they are logged. */
-    BusmqStreamingWrite(WriteOptions options, SinkColumns columns, String query, String checkpoint, boolean explicit, boolean asynchronous) {
+    BusmqStreamingWrite(WriteOptions options, StructType schema, String query, String checkpoint, boolean explicit, boolean asynchronous) {
         this.options = options;
-        this.columns = columns;
+        this.schema = schema;
+        columns = SinkColumns.of(schema, options.queue());
         this.query = query;
         this.checkpoint = checkpoint;
         this.explicit = explicit;
@@ -41,22 +47,32 @@ final class BusmqStreamingWrite implements StreamingWrite {
     @Override
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
         staging = options.delivery().equals("exactly-once");
+        OriginColumns origins = null;
         if (staging && RealTimeMode.isRunning()) {
             staging = false;
-            if (explicit) {
-                throw RealTimeMode.notExactlyOnce("trigger(realTime=…)", "Leave the option out, or say at-least-once");
-            }
+            origins = explicit ? origins() : null;
             try (Committer committer = new Committer(options)) {
                 committer.forget(sink());
             }
-            if (WARNED.add(query)) {
-                LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again", query);
+            if (!explicit && WARNED.add(query)) {
+                LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again, but for "
+                        + "delivery=exactly-once with the columns queue and id of the source", query);
             }
         }
         if (staging && asynchronous) {
             throw RealTimeMode.notExactlyOnce("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
         }
-        return new WriterFactory(options, columns, staging, query, SinkStore.token());
+        return new WriterFactory(options, columns, staging, origins, query, SinkStore.token());
+    }
+
+    /** What rows are known by where a batch that is run again holds other ones. */
+    private OriginColumns origins() {
+        OriginColumns found = OriginColumns.of(schema, options.queue());
+        if (RealTimeMode.readsTwice()) {
+            throw RealTimeMode.notExactlyOnce("a query that uses one source twice: read it once, and let each message make the rows of both, numbered "
+                    + "in column index");
+        }
+        return found;
     }
 
     /** A task stages under a name of its own, and the record decides which lists count: a task needs no permission to commit. */

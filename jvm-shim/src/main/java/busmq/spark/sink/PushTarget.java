@@ -9,12 +9,17 @@ import java.util.Map;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
-/** Rows straight into their queues, each queue in order: at least once. A queue that vanished meanwhile is made anew where it may be. */
+/**
+ * Rows straight into their queues, each queue in order: at least once, or once in a {@code query}, for rows that have an origin. A queue that vanished
+ * meanwhile is made anew where it may be.
+ */
 final class PushTarget implements RowBatcher.Target {
     private final SinkStore store;
+    private final String query;
 
-    PushTarget(SinkStore store) {
+    PushTarget(SinkStore store, String query) {
         this.store = store;
+        this.query = query;
     }
 
     /** What Redis refuses of one queue is an error of its buffer alone: the others are stored, and need not come again. */
@@ -65,7 +70,7 @@ final class PushTarget implements RowBatcher.Target {
     }
 
     private Call push(QueueBuffer buffer) {
-        return store.push(buffer.queue, buffer.chunk);
+        return query == null ? store.push(buffer.queue, buffer.chunk) : store.pushOnce(query, buffer.queue, buffer.chunk, buffer.origins);
     }
 
     private int counted(QueueBuffer buffer, Object reply) {

@@ -20,6 +20,9 @@ final class QueueBuffer {
     /** Under way, or not stored in full; only the sending thread looks at it. */
     List<byte[]> chunk = List.of();
 
+    /** The origin of each row of the chunk; empty where rows have none. */
+    List<Origin> origins = List.of();
+
     /** What the target keeps for this queue: where it is, what was staged. */
     Object place;
 
@@ -32,14 +35,19 @@ final class QueueBuffer {
     long retryAtMs;
     FullPolicy full;
     private final ArrayDeque<byte[]> waiting = new ArrayDeque<>();
+    private final ArrayDeque<Origin> waitingOrigins = new ArrayDeque<>();
     private long waitingBytes;
 
     QueueBuffer(String queue) {
         this.queue = queue;
     }
 
-    void add(byte[] value) {
+    /** {@code origin}: null where rows have none. */
+    void add(byte[] value, Origin origin) {
         waiting.add(value);
+        if (origin != null) {
+            waitingOrigins.add(origin);
+        }
         waitingBytes += value.length;
     }
 
@@ -58,6 +66,7 @@ final class QueueBuffer {
             return;
         }
         chunk = new ArrayList<>(Math.min(waiting.size(), CHUNK_ROWS));
+        origins = waitingOrigins.isEmpty() ? List.of() : new ArrayList<>();
         long bytes = 0;
         while (!waiting.isEmpty() && chunk.size() < CHUNK_ROWS) {
             bytes += waiting.peek().length;
@@ -66,6 +75,9 @@ final class QueueBuffer {
             }
             waitingBytes -= waiting.peek().length;
             chunk.add(waiting.poll());
+            if (!waitingOrigins.isEmpty()) {
+                origins.add(waitingOrigins.poll());
+            }
         }
     }
 
@@ -76,6 +88,7 @@ final class QueueBuffer {
             bytes += value.length;
         }
         chunk = rows == chunk.size() ? List.of() : chunk.subList(rows, chunk.size());
+        origins = origins.isEmpty() || chunk.isEmpty() ? List.of() : origins.subList(rows, origins.size());
         return bytes;
     }
 

@@ -69,7 +69,7 @@ final class RowBatcher implements AutoCloseable {
     }
 
     /** Throws what has ended the sending, be it about an earlier row. */
-    void add(String queue, byte[] value) throws InterruptedIOException {
+    void add(String queue, byte[] value, Origin origin) throws InterruptedIOException {
         enter();
         try {
             while ((rows >= MOST_ROWS || bytes >= MOST_BYTES) && failure == null) {
@@ -78,7 +78,7 @@ final class RowBatcher implements AutoCloseable {
             }
             check();
             QueueBuffer buffer = buffers.computeIfAbsent(queue, QueueBuffer::new);
-            buffer.add(value);
+            buffer.add(value, origin);
             rows++;
             bytes += value.length;
             if (!onlyFullChunks || buffer.fills()) {

@@ -12,13 +12,16 @@ import org.apache.spark.unsafe.types.UTF8String;
 final class RowWriter implements DataWriter<InternalRow> {
     private final SinkColumns columns;
     private final TaskSink sink;
+    private final Origins origins;
     private long rows;
     private UTF8String lastName;
     private String lastQueue;
 
-    RowWriter(SinkColumns columns, TaskSink sink) {
+    /** {@code origins}: null where rows have none. */
+    RowWriter(SinkColumns columns, TaskSink sink, Origins origins) {
         this.columns = columns;
         this.sink = sink;
+        this.origins = origins;
     }
 
     @Override
@@ -27,7 +30,7 @@ final class RowWriter implements DataWriter<InternalRow> {
         columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), rows);
         String queue = columns.queueAt() < 0 ? columns.queue() : queueOf(row);
         byte[] value = columns.text() ? row.getUTF8String(columns.valueAt()).getBytes() : row.getBinary(columns.valueAt());
-        sink.add(queue, value);
+        sink.add(queue, value, origins == null ? null : origins.of(row));
     }
 
     private String queueOf(InternalRow row) {

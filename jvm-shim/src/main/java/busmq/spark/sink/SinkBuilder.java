@@ -57,7 +57,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
                     throw BusException.config("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
                 }
                 Eviction.check(options.redis(), options.requireNoEviction());
-                return new BusmqStreamingWrite(options, columns, query, checkpoint, explicit, asynchronous);
+                return new BusmqStreamingWrite(options, info.schema(), query, checkpoint, explicit, asynchronous);
             }
         };
     }

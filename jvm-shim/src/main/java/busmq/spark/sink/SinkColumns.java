@@ -10,6 +10,7 @@ import java.util.Locale;
 import java.util.Map;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
@@ -24,9 +25,9 @@ import org.apache.spark.sql.types.StructType;
 public record SinkColumns(String valueColumn, int valueAt, boolean text, String queueColumn, int queueAt, String queue)
         implements Serializable {
     private static final Map<String, String> WANTED =
-            Map.of("value", "string or binary", "queue", "string", "id", "bigint", "source", "string");
+            Map.of("value", "string or binary", "queue", "string", "id", "bigint", "source", "string", "index", "int");
 
-    /** Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, or no queue. Columns {@code id} and {@code source} are ignored. */
+    /** Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, or no queue. Columns {@code id}, {@code index} and {@code source} are no part of a message. */
     public static SinkColumns of(StructType schema, String queue) {
         StructField[] fields = schema.fields();
         Map<String, Integer> found = new HashMap<>();
@@ -58,6 +59,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
                 switch (name) {
                     case "value" -> type instanceof StringType || type instanceof BinaryType;
                     case "id" -> type instanceof LongType;
+                    case "index" -> type instanceof IntegerType;
                     default -> type instanceof StringType;
                 };
         if (!fits) {

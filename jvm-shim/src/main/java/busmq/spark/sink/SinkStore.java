@@ -91,6 +91,24 @@ final class SinkStore implements AutoCloseable {
         return Call.script("push", keys.shared(), words(values, keys.available()));
     }
 
+    /** The call that pushes what of a chunk is not there yet; safe to repeat. */
+    Call pushOnce(String query, String queue, List<byte[]> values, List<Origin> origins) {
+        QueueKeys keys = keys(queue);
+        List<Object> words = new ArrayList<>(List.of(keys.available(), query, LONG_TTL_S));
+        for (int from = 0, until; from < values.size(); from = until) {
+            String born = origins.get(from).born();
+            for (until = from + 1; until < values.size() && origins.get(until).born().equals(born);) {
+                until++;
+            }
+            words.addAll(List.of(born, until - from));
+            for (int i = from; i < until; i++) {
+                words.addAll(List.of(origins.get(i).id(), origins.get(i).index(), values.get(i)));
+            }
+        }
+        List<String> names = Stream.concat(keys.shared().stream(), Stream.of(keys.sinks())).toList();
+        return Call.script("push_once", names, words.toArray());
+    }
+
     long maxsize(String queue, int server) {
         Object found = link(server).run(Call.command("HGET", keys(queue).metadata(), "maxsize"));
         return found == null ? 0 : Long.parseLong(text(found));

@@ -18,22 +18,27 @@ public final class TaskSink implements AutoCloseable {
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
     private volatile boolean discard;
 
-    private TaskSink(WriteOptions options, SinkRun run, String attempt) {
+    private TaskSink(WriteOptions options, SinkRun run, String attempt, String onceOf) {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new Renewal(options, run.sink());
         staging = run == null ? null : new StageTarget(store, run, attempt, renewal);
-        RowBatcher.Target target = staging == null ? new PushTarget(store) : staging;
+        RowBatcher.Target target = staging == null ? new PushTarget(store, onceOf) : staging;
         rows = new RowBatcher(target, Committer.fullTimeoutMs(options), staging != null, () -> end(store));
     }
 
     /** At least once, in order. */
     public static TaskSink pushing(WriteOptions options) {
-        return new TaskSink(options, null, null);
+        return new TaskSink(options, null, null, null);
+    }
+
+    /** Once, in order: of rows that have an origin those behind the last one that the query has appended. */
+    static TaskSink pushingOnce(WriteOptions options, String query) {
+        return new TaskSink(options, null, null, query);
     }
 
     /** Into lists that the driver commits; {@code attempt} must be unique for ever. */
     static TaskSink staging(WriteOptions options, SinkRun run, String attempt) {
-        return new TaskSink(options, run, attempt);
+        return new TaskSink(options, run, attempt, null);
     }
 
     /** Whether rows wait in lists for the commit of the batch. */
@@ -43,11 +48,15 @@ public final class TaskSink implements AutoCloseable {
 
     /** Takes a row over and returns, unless many wait. Throws what has ended the sending, be it about an earlier row. */
     public void add(String queue, byte[] value) throws InterruptedIOException {
+        add(queue, value, null);
+    }
+
+    void add(String queue, byte[] value, Origin origin) throws InterruptedIOException {
         if (value.length > MAX_VALUE_BYTES) {
             throw BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", "a message of " + value.length + " bytes is over Redis' limit of "
                     + MAX_VALUE_BYTES + " (512 MB). Store the body elsewhere and push its address");
         }
-        rows.add(queue, value);
+        rows.add(queue, value, origin);
     }
 
     /** Waits until every row is stored. */

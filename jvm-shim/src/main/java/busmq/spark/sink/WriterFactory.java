@@ -7,8 +7,11 @@ import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 
-/** Travels to the tasks. {@code query} is empty for a batch write; {@code plan} is what the driver has called this write, unlike any other. */
-record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, String query, String plan)
+/**
+ * Travels to the tasks. {@code query} is empty for a batch write; {@code plan} is what the driver has called this write, unlike any other;
+ * {@code origins} is null but where rows are pushed exactly once.
+ */
+record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, OriginColumns origins, String query, String plan)
         implements StreamingDataWriterFactory, DataWriterFactory {
     /** Local property: of a stream's tasks the id of the run of the query. */
     private static final String RUN = "spark.jobGroup.id";
@@ -16,7 +19,10 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
         String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + SinkStore.token();
-        return new RowWriter(columns, staging ? TaskSink.staging(options, run(), attempt) : TaskSink.pushing(options));
+        if (origins != null) {
+            return new RowWriter(columns, TaskSink.pushingOnce(options, query), new Origins(origins));
+        }
+        return new RowWriter(columns, staging ? TaskSink.staging(options, run(), attempt) : TaskSink.pushing(options), null);
     }
 
     @Override

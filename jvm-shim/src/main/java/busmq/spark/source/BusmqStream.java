@@ -217,7 +217,9 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         boolean fresh = start.json().equals(OffsetJson.INITIAL);
         attach(begin, Map.of(), fresh);
         acks.raise();
-        return live.partitions(planner.entries(begin, attachment.held(fresh)), begin, attachment.store.locate(attachment.queues()), fresh);
+        Map<String, Position> entries = planner.entries(begin, attachment.held(fresh));
+        Set<String> shared = siblings.follow(entries.values().stream().map(Position::born).toList());
+        return live.partitions(entries, begin, attachment.store.locate(attachment.queues()), fresh, shared);
     }
 
     @Override

@@ -17,8 +17,9 @@ record RealTimePartition(List<Follow> queues, long pollMs, boolean pin) implemen
      *
      * @param entry where the batch begins
      * @param entered whether the queue enters the query here, or goes on after a loss
+     * @param shared whether another source of the query reads it, too
      * @param heardBy the executors that have followed it so far
      */
-    record Follow(String queue, int server, Position entry, boolean entered, Set<String> heardBy)
+    record Follow(String queue, int server, Position entry, boolean entered, boolean shared, Set<String> heardBy)
             implements java.io.Serializable {}
 }

@@ -45,9 +45,12 @@ final class RealTimePlan {
      * <p>{@code fresh}: there was none. What {@code latest} means must then be in the log before anything is read: a driver that dies in its first
      * batch would else begin behind what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
      *
+     * <p>{@code shared}: the lives of queues that another source of the query reads, too.
+     *
      * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without readers would end at once, too, again and again.
      */
-    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean fresh) {
+    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean fresh,
+            Set<String> shared) {
         this.entries = entries;
         List<List<String>> groups = entries.isEmpty() ? List.of(List.of()) : Plan.readers(entries.keySet(), readers());
         long commands = options.redis().cluster() ? entries.size() : groups.size();
@@ -56,7 +59,8 @@ final class RealTimePlan {
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
             found.add(new RealTimePartition(group.stream().map(queue -> new RealTimePartition.Follow(
-                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue), heardBy(queue))).toList(), pollMs, pin));
+                    queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue),
+                    shared.contains(entries.get(queue).born()), heardBy(queue))).toList(), pollMs, pin));
         }
         return found.toArray(new InputPartition[0]);
     }

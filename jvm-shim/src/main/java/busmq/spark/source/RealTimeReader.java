@@ -63,6 +63,9 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             store.place(follow.queue(), follow.server());
             store.listening(follow.queue(), follow.heardBy().size() + (follow.heardBy().contains(executor()) ? 0 : 1));
             places.put(follow.queue(), follow.server());
+            if (task != null) {
+                FollowedQueues.add(task, follow.queue(), new FollowedQueues.Followed(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
+            }
             queues.add(new Followed(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.entered(), options.failOnDataLoss())));
         }
         looking.addAll(queues);

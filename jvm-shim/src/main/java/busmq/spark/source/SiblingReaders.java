@@ -3,6 +3,7 @@ package busmq.spark.source;
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.Holder;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
@@ -22,6 +23,7 @@ final class SiblingReaders implements AutoCloseable {
     private final Predicate<String> wanted;
     private final String token;
     private final Map<String, Position> done = new HashMap<>();
+    private Set<String> followed = Set.of();
 
     private SiblingReaders(String folder, ReadOptions options, Predicate<String> wanted) {
         this.folder = folder;
@@ -47,6 +49,19 @@ final class SiblingReaders implements AutoCloseable {
     /** What this stream holds leases by; empty when it acknowledges nothing. */
     String token() {
         return token;
+    }
+
+    /** Which lives of queues this stream reads in a batch. The result are those that another stream of this query reads, too. */
+    Set<String> follow(Collection<String> born) {
+        synchronized (QUERIES) {
+            followed = Set.copyOf(born);
+            Set<String> shared = new HashSet<>();
+            if (!folder.isEmpty()) {
+                QUERIES.getOrDefault(query, Map.of()).values().stream().filter(other -> other != this).forEach(other -> shared.addAll(other.followed));
+            }
+            shared.retainAll(followed);
+            return shared;
+        }
     }
 
     /** Whether another stream of this query holds its leases by this token. */

@@ -1,0 +1,39 @@
+package busmq.spark.sink;
+
+import busmq.spark.BusException;
+import java.io.Serializable;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.function.Function;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * The columns that say which message a row was made of: {@code queue} and {@code id} as the source gave them, and {@code index} where one message
+ * makes several rows. {@code indexAt} is -1 without it.
+ */
+record OriginColumns(int queueAt, int idAt, int indexAt) implements Serializable {
+    /** Throws BUSMQ_CONFIG where rows do not say it. {@code queue}: the option; without it the column names where a row goes. */
+    static OriginColumns of(StructType schema, String queue) {
+        List<String> names = Arrays.stream(schema.fields()).map(StructField::name).map(name -> name.toLowerCase(Locale.ROOT)).toList();
+        Map<String, Integer> places = IntStream.range(0, names.size()).boxed().collect(Collectors.toMap(names::get, Function.identity(), (a, b) -> a));
+        if (queue == null) {
+            throw RealTimeMode.notExactlyOnce("a column that names where each row goes: column queue has to say where it comes from. Set option 'queue'");
+        }
+        if (!places.containsKey("queue") || !places.containsKey("id")) {
+            throw RealTimeMode.notExactlyOnce("rows that do not say which message they were made of: keep the columns queue and id of the source; "
+                    + "the rows have: " + String.join(", ", schema.fieldNames()));
+        }
+        return new OriginColumns(places.get("queue"), places.get("id"), places.getOrDefault("index", -1));
+    }
+
+    /** Throws BUSMQ_MESSAGE_REFUSED for a NULL in a row. */
+    static BusException isNull(String column) {
+        return BusException.config("column '" + column + "' is NULL in some rows, which delivery=exactly-once in real-time mode goes by; keep what the "
+                + "source gave");
+    }
+}

@@ -1,0 +1,38 @@
+package busmq.spark.source;
+
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.TaskContext;
+
+/** The queues that the readers of running tasks follow in real-time mode, for a sink in the same task. */
+public final class FollowedQueues {
+    private static final Map<Long, Map<String, Followed>> BY_TASK = new ConcurrentHashMap<>();
+
+    /**
+     * A queue in a task.
+     *
+     * @param born its life
+     * @param shared whether another source of the query reads it, too
+     * @param strict whether the query ends where ids were given again
+     */
+    public record Followed(String born, boolean shared, boolean strict) {
+    }
+
+    private FollowedQueues() {
+    }
+
+    /** A reader of this task follows the queue, until the task ends. */
+    static void add(TaskContext task, String queue, Followed followed) {
+        Map<String, Followed> fresh = new ConcurrentHashMap<>();
+        Map<String, Followed> before = BY_TASK.putIfAbsent(task.taskAttemptId(), fresh);
+        (before == null ? fresh : before).merge(queue, followed, (one, two) -> new Followed(one.born(), true, one.strict()));
+        if (before == null) {
+            task.addTaskCompletionListener(ended -> BY_TASK.remove(ended.taskAttemptId()));
+        }
+    }
+
+    /** Null where no reader of the task follows the queue. */
+    public static Followed of(TaskContext task, String queue) {
+        return BY_TASK.getOrDefault(task.taskAttemptId(), Map.of()).get(queue);
+    }
+}
