@@ -20,7 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
-class Metric:
+class MetricFamily:
     """One name and its series, each 0 from the beginning. Safe to use from any thread."""
 
     def __init__(self, kind: str, name: str, doc: str, labels: dict[str, tuple[str, ...]]) -> None:
@@ -71,16 +71,16 @@ class Metrics:
     """A set of metrics. Asking again for a name gives the same one."""
 
     def __init__(self) -> None:
-        self._metrics: dict[str, Metric] = {}
+        self._metrics: dict[str, MetricFamily] = {}
         self._measured: list[Callable[[], None]] = []
 
-    def counter(self, name: str, doc: str, **labels: tuple[str, ...]) -> Metric:
+    def counter(self, name: str, doc: str, **labels: tuple[str, ...]) -> MetricFamily:
         """What only goes up; its name ends in ``_total``."""
-        return self._metrics.setdefault(name, Metric("counter", name, doc, labels))
+        return self._metrics.setdefault(name, MetricFamily("counter", name, doc, labels))
 
-    def gauge(self, name: str, doc: str, **labels: tuple[str, ...]) -> Metric:
+    def gauge(self, name: str, doc: str, **labels: tuple[str, ...]) -> MetricFamily:
         """What goes up and down."""
-        return self._metrics.setdefault(name, Metric("gauge", name, doc, labels))
+        return self._metrics.setdefault(name, MetricFamily("gauge", name, doc, labels))
 
     def before_text(self, measure: Callable[[], None]) -> None:
         """Call ``measure`` whenever the text is asked for: it sets gauges that are not kept up to date otherwise."""

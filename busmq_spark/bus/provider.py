@@ -22,7 +22,7 @@ from busmq_spark.bus.request import Request
 from busmq_spark.bus.unawaited import next_or_retry
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
-from busmq_spark.core.service import RequestFrame, decode_request
+from busmq_spark.core.service import ServiceRequest, decode_request
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Provider:
         task.add_done_callback(self._done)
         service._emit("request", request)
 
-    async def _expired(self, frame: RequestFrame, message: Message) -> bool:
+    async def _expired(self, frame: ServiceRequest, message: Message) -> bool:
         """Whether a request is too late by the clock of the server, too: ours may be wrong."""
         try:
             now_ms = await self._clock.now_ms()

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.events import Emitter
-from busmq_spark.core.buffer import Buffer
+from busmq_spark.core.buffer import DropOldestBuffer
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import pubsub_channel
 from busmq_spark.core.message import Published, encode
@@ -129,7 +129,7 @@ class _Subscription:
     def __init__(self, owner: Pubsub, most: int) -> None:
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
-        self._for_handlers, self._for_loop = Buffer(most, MOST_BYTES), Buffer(most, MOST_BYTES)
+        self._for_handlers, self._for_loop = DropOldestBuffer(most, MOST_BYTES), DropOldestBuffer(most, MOST_BYTES)
         self._wake_handlers, self._wake_loop = asyncio.Event(), asyncio.Event()
         self._looping = self._ended = self._again = self._reported = False
 

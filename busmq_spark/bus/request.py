@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, error_object
+from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, error_object
 from busmq_spark.errors import StateError
 
 Send = Callable[[str, bytes, bool], Awaitable[None]]
@@ -18,7 +18,7 @@ class Request:
     They do nothing when no requester waits for a reply.
     """
 
-    def __init__(self, frame: RequestFrame, send: Send, *, stacks: bool = False) -> None:
+    def __init__(self, frame: ServiceRequest, send: Send, *, stacks: bool = False) -> None:
         """``send``: name of the reply queue, frame, whether it is the last. ``stacks``: errors carry their stack trace."""
         self._frame, self._send, self._stacks = frame, send, stacks
         self.answered = False
@@ -64,7 +64,7 @@ class Request:
     async def _give(self, value: Any, *, last: bool, error: Any = None) -> None:
         if self.answered:
             raise StateError(event="answer", what="the request", state="answered already", remedy="Give one last reply, and partial ones before it")
-        frame = ReplyFrame(self._frame.req_id, error, value, partial=not last).encode()
+        frame = ServiceReply(self._frame.req_id, error, value, partial=not last).encode()
         self.answered = last
         if self._frame.reply_to is not None:
             await self._send(self._frame.reply_to, frame, last)

@@ -14,7 +14,7 @@ from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.unawaited import next_or_retry
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
-from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, decode_reply, error_text
+from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, decode_reply, error_text
 from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
 from busmq_spark.redis_io.place import new_token
 
@@ -113,7 +113,7 @@ class Requester:
             raise self._closed("send to")
         expires_ms = int(await self._clock.now_ms()) + timeout_ms
         try:
-            await self._requests.push(RequestFrame(data, req_id, reply_to, expires_ms).encode())
+            await self._requests.push(ServiceRequest(data, req_id, reply_to, expires_ms).encode())
         except StateError:
             if self.active:
                 raise
@@ -138,7 +138,7 @@ class Requester:
         if self._reader is not None:
             await asyncio.wait([self._reader])
 
-    def _value(self, frame: ReplyFrame) -> Any:
+    def _value(self, frame: ServiceReply) -> Any:
         if frame.failed:
             raise RequestFailed(service=self._service.name, reason=error_text(frame.error), error=frame.error)
         return frame.reply
@@ -158,12 +158,12 @@ class PendingRequest:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._frames: deque[ReplyFrame] = deque()
+        self._frames: deque[ServiceReply] = deque()
         self._something = asyncio.Event()
         self._ended: BusError | None = None
         self.deadline = asyncio.get_running_loop().time() + timeout_s
 
-    def arrived(self, frame: ReplyFrame) -> None:
+    def arrived(self, frame: ServiceReply) -> None:
         self._frames.append(frame)
         self._something.set()
         self.deadline = asyncio.get_running_loop().time() + self._timeout_s
@@ -172,7 +172,7 @@ class PendingRequest:
         self._ended = error
         self._something.set()
 
-    async def next(self) -> ReplyFrame:
+    async def next(self) -> ServiceReply:
         """Raises TimeoutError when the time is up."""
         while not self._frames:
             if self._ended is not None:

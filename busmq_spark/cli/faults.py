@@ -15,13 +15,13 @@ class _Typed(BusError):
         super().__init__(**{**details, "typed": quote(details["queue"])})
 
 
-class NoSuchQueue(_Typed, QueueMissing):
+class CliQueueMissing(_Typed, QueueMissing):
     """The queue does not exist on the servers named."""
 
     template = "there is no queue {queue!r} on {servers}. List them with: busmq queues; create it with: busmq push {typed} <message>"
 
 
-class QueueFullDuringPush(_Typed, QueueFull):
+class CliQueueFull(_Typed, QueueFull):
     """The queue is at its maxsize."""
 
     template = (

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.faults import NoSuchQueue
+from busmq_spark.cli.faults import CliQueueMissing
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import Overview, overviews
@@ -54,7 +54,7 @@ def _overview(name: str, links: list[Link]) -> Overview:
     place = place_of(name, links)
     found = place.link.run(overviews([place.keys], place.server))
     if not found:
-        raise NoSuchQueue(queue=name, servers=", ".join(link.endpoint.masked for link in links))
+        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked for link in links))
     return found[0]
 
 

@@ -16,7 +16,7 @@ SHOW_AFTER_S = 0.3
 """Short work shows no bar: a flash is only noise."""
 
 
-class ProgressMeter:
+class TerminalProgressBar:
     """Counts items and shows bar, count and rate. ``total`` is in items, or in bytes when ``weighed``; None when unknown.
 
     ``waiting``: show the bar at once, with this text until the first item is done.

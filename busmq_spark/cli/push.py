@@ -9,10 +9,10 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from busmq_spark.cli.faults import QueueFullDuringPush
+from busmq_spark.cli.faults import CliQueueFull
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, seconds
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.progress import ProgressMeter
+from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.splitting import batches
 from busmq_spark.cli.target import QueueLocation, opened, place_of
 from busmq_spark.cli.terminal_text import count, duration, number
@@ -81,13 +81,13 @@ class Sender:
         self.stored = 0
 
     def send(self, values: list[bytes]) -> None:
-        """All of them, or QueueFullDuringPush. After a LinkLost ``stored`` is what is known to be stored."""
+        """All of them, or CliQueueFull. After a LinkLost ``stored`` is what is known to be stored."""
         if not values:
             return
         stored = self.place.link.run(push_many(self.place.keys, values))
         self.stored += stored
         if stored < len(values):
-            raise QueueFullDuringPush(queue=self.place.keys.name, maxsize=self.attached.maxsize, stored=self.stored, left=len(values) - stored)
+            raise CliQueueFull(queue=self.place.keys.name, maxsize=self.attached.maxsize, stored=self.stored, left=len(values) - stored)
 
     def drain(self, source: BinaryIO, separator: bytes | None) -> None:
         """Everything a file or pipe holds; ``separator`` None makes one message of it."""
@@ -95,7 +95,7 @@ class Sender:
             self.send([source.read()])
             return
         total = _size(source)
-        with ProgressMeter(self.out, f"pushing to {self.place.keys.name}", total, "messages", weighed=True) as meter:
+        with TerminalProgressBar(self.out, f"pushing to {self.place.keys.name}", total, "messages", weighed=True) as meter:
             try:
                 for values, read_bytes in batches(source.read1, separator):  # type: ignore[attr-defined]  # both are buffered readers
                     for part in _parts(values):

@@ -19,14 +19,14 @@ from busmq_spark.cli.target import named
 from busmq_spark.errors import ConfigError, LocalToolMissing
 from busmq_spark.federation.gate.handshake import BULK, PAGES, is_loopback
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import BusOptions, RedisOptions
 
 if TYPE_CHECKING:
     from busmq_spark.federation.serve.server import FederationServer
 
 PORT = 7130
-LIMITS = ", ".join(f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(Limits))
+LIMITS = ", ".join(f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(PeerLimits))
 SecretsOption = Annotated[
     Path | None,
     typer.Option(
@@ -128,7 +128,7 @@ def serve(  # noqa: PLR0913  the options of a command
 
 
 async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
-    out: Output, redis: RedisOptions, place: _Place, keyring: Keyring, limits: Limits, secret: str | None, tls: ssl.SSLContext | None
+    out: Output, redis: RedisOptions, place: _Place, keyring: Keyring, limits: PeerLimits, secret: str | None, tls: ssl.SSLContext | None
 ) -> bool:
     """Until a signal comes; whether it was Ctrl-C."""
     try:
@@ -229,13 +229,13 @@ def certificate(cert: Path | None, key: Path | None, client_ca: Path | None = No
     return context
 
 
-def limits_with(given: list[str]) -> Limits:
+def limits_with(given: list[str]) -> PeerLimits:
     """The limits with some of them changed."""
-    known: Mapping[str, type] = {row.name: type(row.default) for row in fields(Limits)}
+    known: Mapping[str, type] = {row.name: type(row.default) for row in fields(PeerLimits)}
     changed: dict[str, float] = {}
     for text in given:
         name, _, number = text.partition("=")
         if name not in known or not re.fullmatch(r"\d{1,12}" if known[name] is int else r"\d{1,12}(\.\d{1,6})?", number):
             raise ConfigError(reason=f"--limit is {text!r}; expected NAME=NUMBER with one of: {', '.join(known)}")
         changed[name] = known[name](number)
-    return replace(Limits(), **changed)  # type: ignore[arg-type]  # the types are those of the table
+    return replace(PeerLimits(), **changed)  # type: ignore[arg-type]  # the types are those of the table

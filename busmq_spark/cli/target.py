@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from busmq_spark.cli.faults import NoSuchQueue
+from busmq_spark.cli.faults import CliQueueMissing
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.errors import ConfigError
@@ -74,9 +74,9 @@ def place_of(name: str, links: list[Link]) -> QueueLocation:
 
 
 def existing(name: str, links: list[Link]) -> tuple[QueueLocation, QueueState]:
-    """Where a queue is, and its state; raises NoSuchQueue."""
+    """Where a queue is, and its state; raises CliQueueMissing."""
     place = place_of(name, links)
     state = place.state()
     if not state.exists:
-        raise NoSuchQueue(queue=name, servers=", ".join(link.endpoint.masked for link in links))
+        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked for link in links))
     return place, state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Buffer:
+class DropOldestBuffer:
     """First in, first out. One value over the byte bound still fits when it is alone."""
 
     def __init__(self, most: int, most_bytes: int) -> None:

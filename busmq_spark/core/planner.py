@@ -64,13 +64,13 @@ class HandleLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetQueue:
+class StopHolding:
     """A queue that was new has expired. It is not held any more; no answer."""
 
     queue: str
 
 
-Question: TypeAlias = ReadCounters | ReadStates | ReadFingerprints | LastIdWithinBytes | FetchRows | HandleLoss | ForgetQueue
+Question: TypeAlias = ReadCounters | ReadStates | ReadFingerprints | LastIdWithinBytes | FetchRows | HandleLoss | StopHolding
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
@@ -159,7 +159,7 @@ class Planner:
 
     def _enter(self, queue: str, state: QueueState, held: HeldQueues) -> Planning[Position | None]:
         if not state.exists or not state.born:
-            yield ForgetQueue(queue)  # it went away after it was acquired; it is acquired anew when it is found again
+            yield StopHolding(queue)  # it went away after it was acquired; it is acquired anew when it is found again
             return None
         decided = held.entering.get(queue)
         start = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)

@@ -30,7 +30,7 @@ ABSENT: Final = Absent()
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFrame:
+class ServiceRequest:
     """A request; without ``reply_to`` the requester expects no reply. ``expires_ms``: epoch milliseconds, None for a request that never expires."""
 
     data: Any
@@ -48,7 +48,7 @@ class RequestFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyFrame:
+class ServiceReply:
     """A reply; one that is not ``partial`` is the last. ``error`` is None, a text or an object; some providers leave it out."""
 
     req_id: Any
@@ -66,7 +66,7 @@ class ReplyFrame:
         return self.error is not None and self.error is not ABSENT
 
 
-def decode_request(text: str) -> RequestFrame:
+def decode_request(text: str) -> ServiceRequest:
     """Raises ValueError for what is no request."""
     fields = _object(text)
     reply_to, expires = fields.get("replyTo"), fields.get("expires")
@@ -77,13 +77,13 @@ def decode_request(text: str) -> RequestFrame:
     except UnicodeEncodeError:
         raise ValueError("its replyTo has half a surrogate pair: no queue can be called so") from None
     is_number = isinstance(expires, int | float) and not isinstance(expires, bool)
-    return RequestFrame(fields.get("data"), fields.get("reqId", ABSENT), reply_to or None, expires if is_number else None)
+    return ServiceRequest(fields.get("data"), fields.get("reqId", ABSENT), reply_to or None, expires if is_number else None)
 
 
-def decode_reply(text: str) -> ReplyFrame:
+def decode_reply(text: str) -> ServiceReply:
     """Raises ValueError for what is no reply."""
     fields = _object(text)
-    return ReplyFrame(fields.get("reqId", ABSENT), fields.get("err", ABSENT), fields.get("reply", ABSENT), fields.get("partial") is True)
+    return ServiceReply(fields.get("reqId", ABSENT), fields.get("err", ABSENT), fields.get("reply", ABSENT), fields.get("partial") is True)
 
 
 def error_object(error: BaseException, stack: str | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import typer
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.progress import ProgressMeter
+from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.redis_options import RedisOption
 from busmq_spark.cli.target import QueueLocation, opened, place_of
 from busmq_spark.cli.terminal_text import count
@@ -189,7 +189,7 @@ def _replay(report: Report, flights: QueueLocation, rows: int | None) -> dict[st
 
     with report.out.working("reading the flights"):
         data = load(rows)
-    with ProgressMeter(report.out, f"replaying into queue {QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
+    with TerminalProgressBar(report.out, f"replaying into queue {QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
         for start in range(0, len(data.messages), STEP):
             part = data.messages[start : start + STEP]
             flights.link.run(push_many(flights.keys, part))
@@ -206,7 +206,7 @@ def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path)
         with report.out.working("starting Spark"):
             spark = stack.enter_context(LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG))
         started = time.monotonic()
-        with ProgressMeter(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
+        with TerminalProgressBar(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
 
             def seen(progress: Progress) -> None:
                 meter.add(progress.rows_in - meter.items)

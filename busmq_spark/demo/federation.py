@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.progress import ProgressMeter
+from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.terminal_text import count, number, rate
 from busmq_spark.demo.centre import Centre
 from busmq_spark.embedded import RedisServer
@@ -54,7 +54,9 @@ def federation(out: Output) -> None:
 
 def _play(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
-    with ProgressMeter(show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers") as meter:
+    with TerminalProgressBar(
+        show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers"
+    ) as meter:
         watch = _ProgressWatcher(flow, meter)
         for centre in (eu, us):
             centre.produce()
@@ -80,7 +82,7 @@ def _play(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dict[str, i
 class _ProgressWatcher:
     """Looks how far the query is, ten times a second."""
 
-    def __init__(self, flow: "Flow", meter: ProgressMeter) -> None:
+    def __init__(self, flow: "Flow", meter: TerminalProgressBar) -> None:
         self._flow, self._meter = flow, meter
         self.last: dict[str, int] = {}
 

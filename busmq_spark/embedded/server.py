@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from busmq_spark.embedded.binary import find_redis_server
 from busmq_spark.embedded.resp import ErrorReply, Reply, ask
-from busmq_spark.embedded.watchdog_process import WatchdogProcess
+from busmq_spark.embedded.watchdog_process import RedisWatchdog
 from busmq_spark.errors import ConfigError, LinkLost
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class RedisServer:
         self._port, self._pid = port, 0
         self._aof, self._fsync, self._password, self._maxmemory = aof, fsync, password, maxmemory
         self._replica_of, self._settings, self._unix, self._sentinel = replica_of, dict(settings), unix_socket, sentinel
-        self._guard: WatchdogProcess | None = None
+        self._guard: RedisWatchdog | None = None
         _check(self._settings)
 
     # What it is
@@ -119,7 +119,7 @@ class RedisServer:
             raise ConfigError(reason="this server is already started; restart() starts it again")
         given = None if self._given is None else self._given.resolve()
         port = self._port
-        self._guard = WatchdogProcess(find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else [])))
+        self._guard = RedisWatchdog(find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else [])))
         try:
             self._first_run()
         except BaseException:
@@ -174,7 +174,7 @@ class RedisServer:
 
     # How
 
-    def _watched(self) -> WatchdogProcess:
+    def _watched(self) -> RedisWatchdog:
         if self._guard is None:
             raise _not_started()
         return self._guard

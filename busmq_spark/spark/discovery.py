@@ -30,7 +30,7 @@ class DiscoveredQueues:
     """The links that have said which queues they have."""
 
 
-class Discovery(threading.Thread):
+class QueueDiscovery(threading.Thread):
     """A daemon thread with a store of its own. It ends with the process, with ``stop``, or when the driver that started the process is gone."""
 
     def __init__(self, open_store: Callable[[], SourceStore], accept: Callable[[str], bool], *, links: bool) -> None:

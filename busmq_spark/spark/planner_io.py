@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from busmq_spark.core.caps import LastIdWithinBytes
-from busmq_spark.core.planner import FetchRows, ForgetQueue, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates
+from busmq_spark.core.planner import FetchRows, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
 from busmq_spark.spark.attachment import Attachment
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import Rows
@@ -41,5 +41,5 @@ class PlannerIO:
                 return found
             case HandleLoss(queue, at, loss):
                 return self._attachment.handle_loss(queue, at, loss)
-            case ForgetQueue(queue):
+            case StopHolding(queue):
                 return self._attachment.forget_queue(queue)

@@ -9,7 +9,7 @@ from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.discovery import Discovery
+from busmq_spark.spark.discovery import QueueDiscovery
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.protocol import SourceStore
 
@@ -21,7 +21,7 @@ class QueueNames:
         self.options = options
         self.named = [spell(source, queue) for source in options.sources for queue in options.subscribe]
         self.listed: set[str] = set()
-        self._discovery: Discovery | None = None
+        self._discovery: QueueDiscovery | None = None
 
     def includes(self, queue: str) -> bool:
         """Whether the options name the queue, or their pattern does."""
@@ -56,7 +56,7 @@ class QueueNames:
             return found.queues
         first = store.discover(self.includes)
         options = self.options
-        self._discovery = Discovery(lambda: planning_store(options, quiet=True), self.includes, links=bool(options.links))
+        self._discovery = QueueDiscovery(lambda: planning_store(options, quiet=True), self.includes, links=bool(options.links))
         if new_ones:
             self._discovery.start()
         return first

@@ -33,7 +33,7 @@ RUN = "spark.jobGroup.id"
 log = logging.getLogger("busmq_spark")
 
 
-class Outcome(WriterCommitMessage):
+class TaskOutcome(WriterCommitMessage):
     """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing)."""
 
     def __init__(self, query: str, staged: tuple[Staged, ...], run: SinkRun | None = None) -> None:
@@ -51,7 +51,7 @@ class TaskWriter:
         self._columns = columns
         self._plan = plan
 
-    def write(self, batches: Iterator[Any]) -> Outcome:
+    def write(self, batches: Iterator[Any]) -> TaskOutcome:
         """Runs in a task; Spark repeats it as a whole when it raises."""
         freeze()
         if self._options.delivery == "exactly-once":
@@ -59,7 +59,7 @@ class TaskWriter:
                 return self._stage(batches, renewal)
         return self._push(batches)
 
-    def _push(self, batches: Iterator[Any]) -> Outcome:
+    def _push(self, batches: Iterator[Any]) -> TaskOutcome:
         store = sink_store(self._options, task=True)
         appender = store.appender()
         full = _policy(self._options)
@@ -73,11 +73,11 @@ class TaskWriter:
                 for queue, values in parts:
                     appender.push(queue, values, full)
             appender.finish()
-            return Outcome("", ())
+            return TaskOutcome("", ())
         finally:
             appender.abandon()
 
-    def _stage(self, batches: Iterator[Any], renewal: Renewal) -> Outcome:
+    def _stage(self, batches: Iterator[Any], renewal: Renewal) -> TaskOutcome:
         context = TaskContext.get()
         query = _property(context, "sql.streaming.queryId")
         batch = _property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
@@ -100,7 +100,7 @@ class TaskWriter:
                     attached.update(new)
                 for queue, values in parts:
                     appender.stage(queue, store.keys(queue).stage(attempt), values, renewal.run)
-            return Outcome(query, tuple(appender.finish()), renewal.run)
+            return TaskOutcome(query, tuple(appender.finish()), renewal.run)
         except LinkLost:
             raise
         except BaseException:
@@ -289,7 +289,7 @@ def _property(context: TaskContext | None, name: str) -> str:
 
 def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Staged], SinkRun | None]:
     """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
-    outcomes = [m for m in messages if isinstance(m, Outcome)]
+    outcomes = [m for m in messages if isinstance(m, TaskOutcome)]
     runs = [m.run for m in outcomes if m.run is not None]
     run = next((run for run in runs if run.before), runs[0] if runs else None)
     return next((m.query for m in outcomes if m.query), ""), [s for m in outcomes for s in m.staged], run

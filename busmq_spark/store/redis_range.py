@@ -24,7 +24,7 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.range_link import AnyRangeLink
+from busmq_spark.redis_io.range_connection import AnyRangeLink
 from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import Rows
 
@@ -41,7 +41,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class RangeLinks:
+class RangeConnections:
     """Two links to one server: ``single`` for questions, ``many`` for windows."""
 
     single: Link
@@ -54,7 +54,7 @@ class RangeLinks:
         return QueueKeys(queue, cluster=self.single.cluster)
 
 
-def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
     """The messages of a range, in order, each once, whatever happens to the link meanwhile.
 
     A pure function of the range while its messages are stored. Raises DataLoss when one is gone, unless ``fail_on_data_loss`` is false: then
@@ -79,7 +79,7 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
             retry.pause_s(error, patience(links.single.endpoint, error, links.patience_s))
 
 
-def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Iterator[Rows]:
+def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) -> Iterator[Rows]:
     keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
@@ -102,7 +102,7 @@ def _read_once(links: RangeLinks, part: Range, need: int, strict: bool) -> Itera
             need, misses = rows.first + len(rows.values), 0
 
 
-def _skip(links: RangeLinks, part: Range, need: int, found: int, strict: bool) -> None:
+def _skip(links: RangeConnections, part: Range, need: int, found: int, strict: bool) -> None:
     """Ids from ``need`` up to ``found`` (0: to the end) are not stored: an error, or a warning."""
     if strict:
         raise_removed(
@@ -116,7 +116,7 @@ def _skip(links: RangeLinks, part: Range, need: int, found: int, strict: bool) -
     log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, found - 1) if found else part.last)
 
 
-def _windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[Rows]:
+def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[Rows]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
     # The incarnation travels behind each window: if it still holds there, the window before was of the same life.
     life = command("HGET", links.keys(part.queue).metadata, "born")
@@ -160,7 +160,7 @@ def _values(pairs: Pairs, piece: ReplySlice) -> Any:
     return whole.take(pa.array(np.arange(0, 2 * rows, 2)))
 
 
-def _runs(links: RangeLinks, part: Range, window: Call, need: int, strict: bool) -> Iterator[Rows]:
+def _runs(links: RangeConnections, part: Range, window: Call, need: int, strict: bool) -> Iterator[Rows]:
     """A window with holes, read again and cut into rows that follow each other; only ids from ``need`` to the end of the range."""
     reply = links.single.execute(window)
     wanted = [(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2) if need <= int(reply[i]) <= part.last]
@@ -172,7 +172,7 @@ def _runs(links: RangeLinks, part: Range, window: Call, need: int, strict: bool)
         need = rows[-1][0] + 1
 
 
-def read_ranges(links: RangeLinks, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
     """The messages of ranges, one range after the other; as ``read_range`` of each."""
     for group in _groups(parts):
         if len(group) == 1:

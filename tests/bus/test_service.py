@@ -16,7 +16,7 @@ from busmq_spark.bus.request import Request
 from busmq_spark.bus.requester import PendingRequest
 from busmq_spark.bus.service import Service
 from busmq_spark.core.keys import service_queue
-from busmq_spark.core.service import ReplyFrame, decode_request
+from busmq_spark.core.service import ServiceReply, decode_request
 from busmq_spark.errors import ConfigError, MessageRefused, RequestFailed, RequestTimeout, StateError
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
@@ -50,7 +50,7 @@ async def answer(bus: Bus, requests: Queue, *replies: dict[str, Any], req_id: st
     assert frame.reply_to is not None
     async with bus.queue(frame.reply_to) as queue:
         for fields in replies:
-            await queue.push(ReplyFrame(req_id or frame.req_id, **fields).encode())
+            await queue.push(ServiceReply(req_id or frame.req_id, **fields).encode())
 
 
 @pytest.mark.parametrize("data", [{"q": 1}, "text", 5, None, True, [], "ü 世 😀 \0", {"nested": [1, {"a": None}]}])
@@ -130,7 +130,7 @@ async def test_what_is_no_reply_is_dropped_with_a_warning(open_bus: OpenBus, fre
         frame = decode_request((await anext(requests.consume())).text)
         assert frame.reply_to is not None
         async with bus.queue(frame.reply_to) as queue:
-            for text in ("no json", "[]", '{"reqId":{}}', ReplyFrame(frame.req_id, reply="fine").encode()):
+            for text in ("no json", "[]", '{"reqId":{}}', ServiceReply(frame.req_id, reply="fine").encode()):
                 await queue.push(text)
             assert await asked == "fine"
     assert [record.levelname for record in caplog.records if "is dropped" in record.message] == ["WARNING"] * 2
@@ -193,7 +193,7 @@ async def test_each_reply_restarts_the_timeout() -> None:
     waiting = PendingRequest(0.2)
     before = waiting.deadline
     await asyncio.sleep(0.01)  # nothing is waited for: the clock goes on
-    waiting.arrived(ReplyFrame("1", partial=True))
+    waiting.arrived(ServiceReply("1", partial=True))
     assert waiting.deadline > before
     await waiting.next()
     with pytest.raises(TimeoutError):

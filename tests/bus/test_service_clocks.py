@@ -12,7 +12,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.push import PushPipeline
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import service_queue
-from busmq_spark.core.service import RequestFrame, decode_request
+from busmq_spark.core.service import ServiceRequest, decode_request
 from tests.conftest import Fresh
 
 HOUR_S = 3600
@@ -47,7 +47,7 @@ async def test_requests_that_are_too_late_are_mentioned_at_first_and_then_rarely
         bus.service(serving.name) as service,
         bus.queue(service_queue(serving.name)) as requests,
     ):
-        late = RequestFrame("old", expires_ms=time.time() * 1000 - 5000).encode()
+        late = ServiceRequest("old", expires_ms=time.time() * 1000 - 5000).encode()
         await requests.push_many([late] * 12)
         await serving.serve(lambda data: data)
         await service.connect(timeout_ms=LONG_MS)

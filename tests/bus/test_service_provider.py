@@ -16,7 +16,7 @@ from busmq_spark.bus.request import Request
 from busmq_spark.bus.service import Service
 from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys, service_queue
-from busmq_spark.core.service import RequestFrame
+from busmq_spark.core.service import ServiceRequest
 from busmq_spark.errors import BusError, ConfigError, LinkLost, RequestFailed, RequestTimeout, StateError
 from tests.bus.conftest import OpenBus
 from tests.bus.test_service import LONG_MS, SOON_MS, pair
@@ -54,7 +54,7 @@ class Gate:
 
 async def stored(bus: Bus, name: str) -> list[Any]:
     """The data of the requests that no provider has taken."""
-    return [RequestFrame(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(flows.index(keys(bus, name), 0, 999))]
+    return [ServiceRequest(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(flows.index(keys(bus, name), 0, 999))]
 
 
 def keys(bus: Bus, name: str) -> QueueKeys:
@@ -68,7 +68,11 @@ async def test_expired_and_malformed_requests_are_dropped_with_a_warning(open_bu
     served = []
     async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests:
         now_ms = time.time() * 1000
-        for frame in (RequestFrame("old", expires_ms=now_ms - 1000), RequestFrame("fresh", expires_ms=now_ms + 60_000), RequestFrame("eternal")):
+        for frame in (
+            ServiceRequest("old", expires_ms=now_ms - 1000),
+            ServiceRequest("fresh", expires_ms=now_ms + 60_000),
+            ServiceRequest("eternal"),
+        ):
             await requests.push(frame.encode())
         for text in ("notjson", "null", "[1]", '"text"', '{"data":1,"replyTo":7}', b"\xff{}"):
             await requests.push(text)
@@ -84,7 +88,7 @@ async def test_a_request_makes_the_provider_write_to_no_queue_but_a_reply_queue(
 ) -> None:
     served = []
     async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests, bus.queue(fresh("victim")) as victim:
-        await requests.push(RequestFrame("evil", "1", victim.name).encode())
+        await requests.push(ServiceRequest("evil", "1", victim.name).encode())
         async with pair(bus, name, served.append) as service:
             await service.request("last")
         assert served == ["last"]
@@ -95,7 +99,7 @@ async def test_a_request_makes_the_provider_write_to_no_queue_but_a_reply_queue(
 async def test_what_cannot_be_understood_does_not_count_towards_max(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, bus.queue(service_queue(name := fresh("svc"))) as requests:
         await requests.push("notjson")
-        await requests.push(RequestFrame(0, expires_ms=1).encode())
+        await requests.push(ServiceRequest(0, expires_ms=1).encode())
         async with bus.service(name) as provider, bus.service(name) as service:
             await service.connect(timeout_ms=LONG_MS)
             await provider.serve(lambda data: data, max=2)

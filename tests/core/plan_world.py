@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.caps import LastIdWithinBytes
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import FetchRows, ForgetQueue, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates
+from busmq_spark.core.planner import FetchRows, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState
@@ -57,7 +57,7 @@ class World:
                     raise LostInTest
                 found = self._after_loss[queue]
                 return found and position_of(found)
-            case ForgetQueue():
+            case StopHolding():
                 return None
 
     def _state(self, queue: str, asked: int) -> QueueState:
@@ -93,5 +93,5 @@ def _text(question: Question) -> str:
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
         case HandleLoss(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"
-        case ForgetQueue(queue):
+        case StopHolding(queue):
             return f"gone {queue}"

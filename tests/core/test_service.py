@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.keys import reply_queue, service_queue
-from busmq_spark.core.service import ABSENT, ReplyFrame, RequestFrame, decode_reply, decode_request, error_object, error_text
+from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, decode_reply, decode_request, error_object, error_text
 from busmq_spark.errors import MessageRefused, QueueMissing
 
 OPERATIONS = json.loads((Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8"))["operations"]
@@ -50,13 +50,13 @@ def test_the_captures_hold_every_kind_of_frame() -> None:
 
 @given(values, texts, st.one_of(st.none(), texts.filter(bool)), st.one_of(st.none(), st.integers(0, 2**53)))
 def test_a_request_comes_back_as_it_was(data: Any, req_id: str, reply_to: str | None, expires_ms: int | None) -> None:
-    frame = RequestFrame(data, req_id, reply_to, expires_ms)
+    frame = ServiceRequest(data, req_id, reply_to, expires_ms)
     assert decode_request(frame.encode().decode()) == frame
 
 
 @given(st.one_of(texts, st.integers(), st.just(ABSENT)), st.one_of(st.none(), texts, st.dictionaries(texts, values)), values, st.booleans())
 def test_a_reply_comes_back_as_it_was(req_id: Any, error: Any, reply: Any, partial: bool) -> None:
-    frame = ReplyFrame(req_id, error, reply, partial)
+    frame = ServiceReply(req_id, error, reply, partial)
     assert decode_reply(frame.encode().decode()) == frame
 
 
@@ -72,7 +72,7 @@ def test_whatever_a_peer_sends_is_understood_or_a_value_error(text: str) -> None
         except ValueError:
             continue
         frame.encode()
-        if isinstance(frame, RequestFrame):
+        if isinstance(frame, ServiceRequest):
             frame.expired(0)
             (frame.reply_to or "").encode()
 
@@ -95,18 +95,18 @@ def test_what_is_no_request_says_why(text: str, reason: str) -> None:
 
 
 def test_absent_keys_are_left_out_and_null_is_not_absent() -> None:
-    assert RequestFrame(None).encode() == b'{"data":null}'
-    assert decode_request("{}") == RequestFrame(None)
+    assert ServiceRequest(None).encode() == b'{"data":null}'
+    assert decode_request("{}") == ServiceRequest(None)
     assert decode_request('{"replyTo":""}').reply_to is None
-    assert ReplyFrame("1").encode() == b'{"err":null,"reqId":"1"}'
-    assert ReplyFrame("1", reply=None).encode() == b'{"err":null,"reply":null,"reqId":"1"}'
+    assert ServiceReply("1").encode() == b'{"err":null,"reqId":"1"}'
+    assert ServiceReply("1", reply=None).encode() == b'{"err":null,"reply":null,"reqId":"1"}'
     assert not decode_reply('{"reply":1,"reqId":"1"}').failed
     assert repr(ABSENT) == "ABSENT"
 
 
 def test_a_request_is_expired_only_after_its_time_and_never_without_one() -> None:
-    assert [RequestFrame(1, expires_ms=100).expired(now_ms) for now_ms in (99, 100, 101)] == [False, False, True]
-    assert not RequestFrame(1).expired(10**18)
+    assert [ServiceRequest(1, expires_ms=100).expired(now_ms) for now_ms in (99, 100, 101)] == [False, False, True]
+    assert not ServiceRequest(1).expired(10**18)
     assert [decode_request(f'{{"expires":{text}}}').expires_ms for text in ("true", '"5"', "null", "7.5")] == [None, None, None, 7.5]
 
 
@@ -116,7 +116,7 @@ def test_what_json_cannot_express_is_refused() -> None:
         deep = [deep]
     for data in (b"bytes", object(), deep, "\ud800", float("nan")):
         with pytest.raises(MessageRefused):
-            RequestFrame(data).encode()
+            ServiceRequest(data).encode()
 
 
 def test_an_exception_shows_its_message_and_code_and_no_stack_trace() -> None:

@@ -15,7 +15,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.gate.handshake import BULK
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.options import RedisOptions
 from tests.support import PATIENCE_S
@@ -26,9 +26,9 @@ SECRET = "a-secret-of-the-tests"
 class Site:
     """A running server."""
 
-    def __init__(self, redis: str | RedisOptions, keyring: Keyring | None = None, limits: Limits | None = None, port: int = 0) -> None:
+    def __init__(self, redis: str | RedisOptions, keyring: Keyring | None = None, limits: PeerLimits | None = None, port: int = 0) -> None:
         self._options = RedisOptions(url=redis) if isinstance(redis, str) else redis
-        self._limits = limits or Limits()
+        self._limits = limits or PeerLimits()
         self.keyring = keyring or Keyring.single(SECRET)
         self.port = port
         self._loop = asyncio.new_event_loop()
@@ -93,7 +93,7 @@ class Site:
 
 
 @contextmanager
-def site(redis: str | RedisOptions, keyring: Keyring | None = None, limits: Limits | None = None) -> Iterator[Site]:
+def site(redis: str | RedisOptions, keyring: Keyring | None = None, limits: PeerLimits | None = None) -> Iterator[Site]:
     made = Site(redis, keyring, limits).start()
     try:
         yield made

@@ -15,7 +15,7 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.handshake import BULK
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS, creation
 from tests.conftest import Fresh
 from tests.federation.abused import PATH, ROOM, SECRET, Served, farewell, honest, push_through, works
@@ -73,7 +73,7 @@ async def test_malformed_handshakes_are_ended_and_leave_nothing(served: Served, 
 
 async def test_a_head_that_does_not_end_is_not_kept(federation: Serve) -> None:
     # Not by its deadline, but by its length.
-    async with federation(limits=Limits(handshake_s=200)) as (_, server), asyncio.timeout(100):
+    async with federation(limits=PeerLimits(handshake_s=200)) as (_, server), asyncio.timeout(100):
         raw = await Raw.dial(server.port)
         raw.send(request(PATH)[:-2])
         with suppress(OSError):

@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -34,7 +34,7 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 async def test_a_call_takes_no_more_work_while_other_clients_are_slow_or_never_read(fresh: Fresh, redis_url: str) -> None:
     many, full = 100, fresh("full")
-    limits = Limits(connections_per_address=1000, handshake_s=600, send_s=600, kernel_bytes=32_768, in_flight_bytes=131_072)
+    limits = PeerLimits(connections_per_address=1000, handshake_s=600, send_s=600, kernel_bytes=32_768, in_flight_bytes=131_072)
     keyring = Keyring.single(SECRET)
     async with Bus(redis_url) as bus, FederationServer(bus, keyring, limits=limits) as server, bus.queue(full) as queue, all_closed():
         await queue.push_many(["x" * 16_000] * 500)
@@ -94,7 +94,7 @@ async def test_what_is_not_worked_off_is_not_read_either(served: Served, fresh: 
 
 
 async def test_a_client_that_never_begins_its_tls_handshake_is_cut_off(redis_url: str, tmp_path: Path) -> None:
-    tls, limits = Authority.in_(tmp_path).server_context("localhost"), Limits(handshake_s=0.3)
+    tls, limits = Authority.in_(tmp_path).server_context("localhost"), PeerLimits(handshake_s=0.3)
     async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
         silent = [await Raw.dial(server.port) for _ in range(20)]
         async with asyncio.timeout(45):  # a minute by default

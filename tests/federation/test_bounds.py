@@ -11,10 +11,10 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import creation
 from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.exposed import base
+from busmq_spark.federation.serve.objects import base
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -154,7 +154,7 @@ async def test_a_second_reliable_reader_of_a_channel_gets_a_notice_and_is_admitt
 
 
 async def test_a_persisted_object_that_is_too_large_is_refused_before_it_is_loaded(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(message_bytes=1_000_000)) as (bus, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(message_bytes=1_000_000)) as (bus, server), Wire(server) as wire:
         name = fresh()
         key = f"bus:persisted:{name}"
         thing = await wire.open("persistify", name, {}, ["a"])

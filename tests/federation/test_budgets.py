@@ -15,10 +15,10 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import LARGE, SMALL_HEAD
-from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.json_size import MOST_VALUES, too_many
 from busmq_spark.federation.npm_wire.dnode import decode_json
 from tests.conftest import Fresh
@@ -81,7 +81,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
     monkeypatch.setattr(frames, "decode", decoding)
     monkeypatch.setattr(PeerOperations, "do", doing)
     with site(redis_url) as there:
-        sockets = [BulkSocket(there.address()) for _ in range(LARGE + 2)]
+        sockets = [BulkWebSocket(there.address()) for _ in range(LARGE + 2)]
         for socket in sockets:
             for id in range(1, 6):
                 socket.send(call(id, "counters", ["x" * 1000] * 200))
@@ -96,7 +96,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
 
 async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve) -> None:
     ring = Keyring({name: (f"the-secret-of-{name}", Grants.everything()) for name in ("greedy", "other")})
-    async with federation(ring, limits=Limits(connections_per_secret=2)) as (_, server):
+    async with federation(ring, limits=PeerLimits(connections_per_secret=2)) as (_, server):
         first, second = [await Raw.open(server.port, "/bus?secret=the-secret-of-greedy") for _ in range(2)]
         with pytest.raises(ConnectionRefusedError, match="503"):
             await Raw.open(server.port, "/bus?secret=the-secret-of-greedy")
@@ -117,8 +117,8 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
         return 1, 0
 
     monkeypatch.setattr(PeerOperations, "do", doing)
-    with site(redis_url, limits=Limits(bytes_per_secret=1_000_000)) as there:
-        sockets = [BulkSocket(there.address()) for _ in range(5)]
+    with site(redis_url, limits=PeerLimits(bytes_per_secret=1_000_000)) as there:
+        sockets = [BulkWebSocket(there.address()) for _ in range(5)]
         message = Frame(BulkFrameKind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
         for socket in sockets:
             for _ in range(3):
@@ -137,7 +137,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
 @pytest.mark.redis
 def test_a_peer_that_breaks_the_rules_in_its_turn_is_cut_off(redis_url: str) -> None:
     with site(redis_url) as there:
-        socket = BulkSocket(there.address())
+        socket = BulkWebSocket(there.address())
         socket.send(Frame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
         with pytest.raises(FederationLost, match="code 1008"):
             socket.receive()

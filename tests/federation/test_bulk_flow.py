@@ -21,9 +21,9 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.server import CALLS
-from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.store.protocol import FullPolicy
@@ -38,7 +38,7 @@ from tests.tls import Authority, TlsProxy
 
 pytestmark = pytest.mark.redis
 MIB = 1024 * 1024
-LIMITS = Limits(message_bytes=MIB)
+LIMITS = PeerLimits(message_bytes=MIB)
 ENOUGH = 2**40
 
 
@@ -51,7 +51,7 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def strict(redis_server: RedisServer) -> Iterator[Site]:
     """A server with a short send time-out."""
-    with site(redis_server.url, limits=Limits(send_s=0.3)) as made:
+    with site(redis_server.url, limits=PeerLimits(send_s=0.3)) as made:
         yield made
 
 
@@ -67,7 +67,7 @@ class Peer:
 
     def __init__(self, here: Site) -> None:
         before = here.call(lambda: set(here.connections))
-        self.socket = BulkSocket(here.address())
+        self.socket = BulkWebSocket(here.address())
         wait_until(lambda: here.call(lambda: here.connections - before), what="the server has the connection")
         [self.at_server] = here.call(lambda: here.connections - before)
 
@@ -144,7 +144,7 @@ def test_a_peer_that_holds_a_read_up_is_cut_off(strict: Site, direct: RedisStore
 
 def test_a_peer_that_reads_slowly_is_not(redis_url: str, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"x" * 10_000] * 1_000)
-    with site(redis_url, limits=Limits(send_s=2.0)) as strict, cutter(strict.port) as proxy:
+    with site(redis_url, limits=PeerLimits(send_s=2.0)) as strict, cutter(strict.port) as proxy:
         proxy.bytes_per_s = 2.5e6  # so that the read takes twice as long as a peer may stand still
         slow = open_federated(strict.address(port=proxy.port))
         assert count(slow, part) == 1_000

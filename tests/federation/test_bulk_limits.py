@@ -21,13 +21,13 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import READS, READS_IN_ALL, SMALL_HEAD
-from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
-from busmq_spark.federation.bulk.store_executor import ExecutorThreads, StoreExecutor
-from busmq_spark.federation.gate.budgets import Budget
+from busmq_spark.federation.bulk.store_executor import PeerThreadPool, StoreExecutor
+from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import ANYONE
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
@@ -44,7 +44,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def here(redis_server: RedisServer) -> Iterator[Site]:
-    with site(redis_server.url, limits=Limits(message_bytes=8 * MIB)) as made:
+    with site(redis_server.url, limits=PeerLimits(message_bytes=8 * MIB)) as made:
         yield made
 
 
@@ -81,7 +81,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
 
 
 def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
-    socket = BulkSocket(here.address())
+    socket = BulkWebSocket(here.address())
     socket.send(call(1, "counters", ["x" * 1000] * 5000))
     with pytest.raises(FederationLost, match="code 1008"):
         socket.receive()
@@ -117,15 +117,15 @@ def test_a_call_that_the_server_would_not_take_is_refused_by_the_client(store: F
 
 def test_the_first_retry_is_logged(store: FederatedStore, here: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     store.keys("q")
-    plain, lost = BulkSocket.receive, []
+    plain, lost = BulkWebSocket.receive, []
 
-    def receive(self: BulkSocket) -> memoryview:
+    def receive(self: BulkWebSocket) -> memoryview:
         if not lost:
             lost.append(1)
             raise FederationLost(url="there", reason="of the test")
         return plain(self)
 
-    monkeypatch.setattr(BulkSocket, "receive", receive)
+    monkeypatch.setattr(BulkWebSocket, "receive", receive)
     with caplog.at_level(logging.WARNING, "busmq_spark"):
         store.counters(["q"])
     assert [record.message for record in caplog.records if "trying again" in record.message] == [
@@ -137,7 +137,7 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
     queue = fresh()
     part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 1)
     store.appender().push(queue, [b"1"], NEVER)
-    socket, session = BulkSocket(here.address()), []
+    socket, session = BulkWebSocket(here.address()), []
     here.call(lambda: session.extend(here.connections))
     for id in range(1, 3 * READS):
         socket.send(call(id, "read", part, True, MIB))
@@ -177,7 +177,7 @@ def test_an_unexpected_exception_is_an_error_of_the_call_alone(
 def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: FederatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.keys("q")
     with monkeypatch.context() as patch:
-        patch.setattr(BulkSocket, "receive", lambda _: memoryview(b"nonsense"))
+        patch.setattr(BulkWebSocket, "receive", lambda _: memoryview(b"nonsense"))
         with pytest.raises(WireError):
             store.counters(["q"])
     assert store._link._socket is None
@@ -185,13 +185,13 @@ def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: Fede
 
 
 async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis_url: str) -> None:
-    pool, silent = ExecutorThreads(threads=4, doubtful=2), threading.Event()
+    pool, silent = PeerThreadPool(threads=4, doubtful=2), threading.Event()
     where = address(RedisOptions(url=redis_url))
 
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    executors = [StoreExecutor(where, pool, ANYONE, 200, Budget(Limits())) for _ in range(6)]
+    executors = [StoreExecutor(where, pool, ANYONE, 200, SecretBudget(PeerLimits())) for _ in range(6)]
     for executor in executors:
         with pytest.raises(LinkLost):
             await executor.run(away)
@@ -200,7 +200,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await StoreExecutor(where, pool, ANYONE, 200, Budget(Limits())).run(lambda: 7) == 7
+            assert await StoreExecutor(where, pool, ANYONE, 200, SecretBudget(PeerLimits())).run(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
@@ -216,7 +216,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
         store.appender().push(queue, [b"x" * 1000] * 20_000, FullPolicy(0))
-        greedy = [BulkSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(READS_IN_ALL // 2)]
+        greedy = [BulkWebSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(READS_IN_ALL // 2)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))
         assert frames.decode(greedy[0].receive()).kind is BulkFrameKind.SCHEMA
@@ -248,7 +248,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
 
     monkeypatch.setattr(RedisStore, "read", read)
     with site(options) as there:
-        store, sockets = open_federated(there.address()), [BulkSocket(there.address()) for _ in range(READS_IN_ALL)]
+        store, sockets = open_federated(there.address()), [BulkWebSocket(there.address()) for _ in range(READS_IN_ALL)]
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
         wait_until(lambda: under_way, what="some are under way")

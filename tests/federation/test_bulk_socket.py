@@ -15,7 +15,7 @@ import pytest
 
 from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.gate.handshake import BULK
 
 MIB = 1024 * 1024
@@ -46,7 +46,7 @@ def test_an_announced_length_is_believed_as_far_as_bytes_come() -> None:
         announced = b"\x82\x7f" + struct.pack(">Q", 1400 * MIB) + bytes(20 * MIB)
         thread = threading.Thread(target=answer, args=(listener, announced), daemon=True)
         thread.start()
-        made = BulkSocket(FederationAddress(f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"))
+        made = BulkWebSocket(FederationAddress(f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"))
         made.send(b"go on")
         pa.set_memory_pool(pool)
         try:
@@ -63,7 +63,7 @@ def test_frames_without_end_are_no_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer, args=(listener, b"\x02\x00" + b"\x00\x00" * 200_000), daemon=True)
         thread.start()
-        made = BulkSocket(FederationAddress(f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"))
+        made = BulkWebSocket(FederationAddress(f"ws://127.0.0.1:{listener.getsockname()[1]}/bus", "a-secret-of-some-length"))
         made.send(b"go on")
         with pytest.raises(WireError, match="behind 100000 others"):
             made.receive()

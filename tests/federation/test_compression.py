@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.gate.limits import MIB, Limits
+from busmq_spark.federation.gate.limits import MIB, PeerLimits
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import Connection
 from busmq_spark.federation.serve.server import FederationServer
@@ -44,7 +44,7 @@ async def test_messages_are_compressed_where_both_sides_say_so(federation: Serve
 
 
 async def test_a_message_is_as_long_as_it_is_once_it_is_read(federation: Serve) -> None:
-    async with federation(compression=True, limits=Limits(message_bytes=MIB)) as (_, server), asking(server) as peer:
+    async with federation(compression=True, limits=PeerLimits(message_bytes=MIB)) as (_, server), asking(server) as peer:
         assert peer.protocol.extensions
         await peer.send(Packet("0" * 16, bytes(2 * MIB)).encode())
         with pytest.raises(ConnectionClosedError) as closed:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from busmq_spark.errors import RequestFailed
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS, creation
 from busmq_spark.federation.serve.connection import ANSWERS
 from busmq_spark.federation.serve.outbox import HIGH
@@ -19,7 +19,7 @@ from tests.federation.test_pressure import call, deaf, say
 from tests.federation.tools import Wire
 
 LONG = "x" * 6000
-LITTLE = Limits(message_bytes=10_000)
+LITTLE = PeerLimits(message_bytes=10_000)
 
 
 async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federation: Serve, fresh: Fresh) -> None:

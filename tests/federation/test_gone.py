@@ -6,7 +6,7 @@ import asyncio
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import creation
 from busmq_spark.federation.serve.outbox import Outbox
 from busmq_spark.federation.serve.server import FederationServer
@@ -37,7 +37,7 @@ async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
 
 
 async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(send_s=0.5, close_s=0.5)) as (bus, server), bus.pubsub(fresh()) as news:
+    async with federation(limits=PeerLimits(send_s=0.5, close_s=0.5)) as (bus, server), bus.pubsub(fresh()) as news:
         async with deaf(server) as socket:
             await say(socket, "0" * 16, creation("pubsub", news.name).encode(), *SUBSCRIBE)
             await until(lambda: len(bus._objects) == 2)

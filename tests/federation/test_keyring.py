@@ -20,7 +20,7 @@ from busmq_spark.errors import ConfigError, FederationRefused
 from busmq_spark.federation.gate import keyring as module
 from busmq_spark.federation.gate.grants import KINDS, VERBS, Grants, Pattern
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.federation.gate.token import LONGEST_S, signed, signing_key
 
@@ -320,7 +320,7 @@ GOLDEN_TOKEN = "bt1.eyJuIjoiYWxsIiwiZSI6MTAwMDA2MCwiZyI6eyJyZWFkIjpbIm9yZGVycy0q
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
 def test_a_limit_must_allow_something(value: float) -> None:
     with pytest.raises(ConfigError, match=r"limit send_s .*not one byte"):
-        Limits(send_s=value)
+        PeerLimits(send_s=value)
 
 
 def test_old_settings_are_sets_of_verbs_and_each_verb_can_be_granted_alone() -> None:

@@ -16,7 +16,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.gate.handshake import client_address, networks
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.federation.conftest import Serve
@@ -36,7 +36,7 @@ async def page(port: int, path: str) -> int:
 
 
 async def test_connections_that_never_finish_their_handshake_keep_no_other_out(federation: Serve) -> None:
-    async with federation(limits=Limits(connections=3, connections_per_address=3, handshakes=5)) as (_, server):
+    async with federation(limits=PeerLimits(connections=3, connections_per_address=3, handshakes=5)) as (_, server):
         idle = [await Raw.dial(server.port) for _ in range(40)]
         await until(lambda: len(server._listener._pending) == 5)
         async with Wire(server) as first, Wire(server) as second:
@@ -51,7 +51,7 @@ async def test_connections_that_never_finish_their_handshake_keep_no_other_out(f
 
 
 async def test_the_places_of_handshakes_are_shared_by_addresses(federation: Serve) -> None:
-    async with federation(limits=Limits(handshakes=4)) as (_, server):
+    async with federation(limits=PeerLimits(handshakes=4)) as (_, server):
         other = await Raw.dial(server.port, local_addr=("127.0.0.2", 0))
         crowd = [await Raw.dial(server.port) for _ in range(20)]
         await until(lambda: len(server._listener._pending) == 4)
@@ -62,7 +62,7 @@ async def test_the_places_of_handshakes_are_shared_by_addresses(federation: Serv
 
 
 async def test_behind_a_trusted_proxy_clients_are_counted_one_by_one(federation: Serve) -> None:
-    limits = Limits(connections_per_address=1)
+    limits = PeerLimits(connections_per_address=1)
     for proxies, expected in ((("127.0.0.1",), [101, 101, 503]), ((), [101, 503, 503])):
         async with federation(limits=limits, proxies=proxies) as (_, server):
             raws = [await Raw.dial(server.port) for _ in range(3)]
@@ -105,7 +105,7 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
 
     monkeypatch.setattr(PeerOperations, "do", doing)
     async with Bus(redis_url) as bus:
-        server = await FederationServer(bus, Keyring.single(SECRET), limits=Limits(drain_s=PATIENCE_S)).__aenter__()
+        server = await FederationServer(bus, Keyring.single(SECRET), limits=PeerLimits(drain_s=PATIENCE_S)).__aenter__()
         raw, idle = [await Raw.open(server.port, "/bus", *BULK) for _ in range(2)]
         raw.send(frame(call(1, "counters", ["q"])))
         await asyncio.to_thread(begun.wait, PATIENCE_S)

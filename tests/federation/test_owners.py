@@ -16,7 +16,7 @@ from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, Wire
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.redis_io.holder import my_token
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -40,7 +40,7 @@ As = Callable[[str], FederatedStore]
 @pytest.fixture(scope="module")
 def here(redis_server: RedisServer) -> Iterator[Site]:
     ring = Keyring({name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()})
-    with site(redis_server.url, ring, Limits(subscriptions=3)) as made:
+    with site(redis_server.url, ring, PeerLimits(subscriptions=3)) as made:
         yield made
 
 

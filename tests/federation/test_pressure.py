@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.listener import Socket
 from busmq_spark.federation.npm_wire.creation import creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
@@ -64,7 +64,7 @@ CONSUME = [listen("message"), call(4, {"ttl": 60}), call(18, {})]
 
 
 async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is_cut_off(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
+    async with federation(limits=PeerLimits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
         count = SOCKETS // len(BIG) * 2
         await queue.push_many([BIG] * count)
         async with deaf(server) as socket:
@@ -79,7 +79,7 @@ async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is
 
 
 async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(send_s=4.0, in_flight_bytes=2 * len(BIG))) as (bus, server), bus.queue(fresh()) as queue:
+    async with federation(limits=PeerLimits(send_s=4.0, in_flight_bytes=2 * len(BIG))) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         async with deaf(server) as socket:
             await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
@@ -104,7 +104,7 @@ async def test_a_peer_that_leaves_a_channel_does_not_wait_to_be_let_in(federatio
 
 
 async def test_a_peer_that_goes_while_its_call_waits_is_not_waited_for(federation: Serve, fresh: Fresh, redis_url: str) -> None:
-    async with federation(limits=Limits(in_flight_messages=1)) as (bus, server), Bus(redis_url) as other:
+    async with federation(limits=PeerLimits(in_flight_messages=1)) as (bus, server), Bus(redis_url) as other:
         name = fresh()
         async with other.queue(f"channel:local:{name}") as held:
             await held.consume(reliable=True).begin()
@@ -145,7 +145,7 @@ async def test_a_slow_peer_slows_no_other(federation: Serve, fresh: Fresh) -> No
 
 
 async def test_no_more_calls_are_in_work_than_allowed_and_all_are_done(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         [connection] = server._connections
         most = most_in_work(connection)
@@ -177,7 +177,7 @@ async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(federatio
 
 
 async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(channels_per_socket=2)) as (_, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(channels_per_socket=2)) as (_, server), Wire(server) as wire:
         first, second = await wire.open("queue", fresh()), await wire.open("queue", fresh())
         third = wire.channel()
         await wire.send(third, creation("queue", fresh()).encode())
@@ -190,7 +190,7 @@ async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Se
 
 
 async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_memory(federation: Serve, fresh: Fresh) -> None:
-    limits = Limits(message_bytes=60_000, in_flight_bytes=60_000)
+    limits = PeerLimits(message_bytes=60_000, in_flight_bytes=60_000)
     async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue, deaf(server) as socket:
         await say(socket, "0" * 16, creation("queue", queue.name).encode(), *[listen("message")] * 1000, *CONSUME)
         await until(lambda: server._connections)
@@ -203,7 +203,7 @@ async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_me
 
 
 async def test_a_listener_too_many_closes_its_channel(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(callbacks_per_channel=3)) as (_, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(callbacks_per_channel=3)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         for event in ("attaching", "attached", "consuming", "detached"):
             await queue.send("once", event, print)
@@ -211,7 +211,7 @@ async def test_a_listener_too_many_closes_its_channel(federation: Serve, fresh: 
 
 
 async def test_a_message_longer_than_allowed_ends_the_socket(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(message_bytes=10_000)) as (_, server), Wire(server) as wire, Wire(server) as other:
+    async with federation(limits=PeerLimits(message_bytes=10_000)) as (_, server), Wire(server) as wire, Wire(server) as other:
         queue = await wire.open("queue", fresh())
         await queue.send("push", "x" * 10_001)
         await wire.socket.wait_closed()
@@ -220,7 +220,7 @@ async def test_a_message_longer_than_allowed_ends_the_socket(federation: Serve, 
 
 
 async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_reported(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(message_bytes=10_000)) as (bus, server), Wire(server) as wire, bus.queue(fresh()) as owner:
+    async with federation(limits=PeerLimits(message_bytes=10_000)) as (bus, server), Wire(server) as wire, bus.queue(fresh()) as owner:
         await owner.push_many(["short", "é" * 6000, "behind"])
         queue = await wire.open("queue", owner.name)
         await queue.listen("message", "error", "consuming")
@@ -233,7 +233,7 @@ async def test_a_message_too_long_for_the_wire_stays_in_its_queue_and_is_reporte
 
 
 async def test_lines_that_do_not_end_cost_no_more_than_one_message_whatever_the_number_of_channels(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
         first, second, third = [await wire.open("queue", fresh()) for _ in range(3)]
         for queue in (first, second):
             await wire.send(queue.channel, b"x" * 4000)
@@ -262,15 +262,15 @@ async def test_pushes_before_attaching_are_bounded_in_bytes(federation: Serve, f
 
 
 async def test_a_line_that_never_ends_ends_its_channel(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(message_bytes=10_000)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         for _ in range(11):
             await wire.send(queue.channel, b"x" * 1000)
         assert await wire.next(queue.channel) is None
 
 
-@pytest.mark.parametrize("limits", [Limits(connections=2), Limits(connections_per_address=2)])
-async def test_a_socket_too_many_is_closed_at_once_and_room_is_made_by_those_that_leave(federation: Serve, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [PeerLimits(connections=2), PeerLimits(connections_per_address=2)])
+async def test_a_socket_too_many_is_closed_at_once_and_room_is_made_by_those_that_leave(federation: Serve, limits: PeerLimits) -> None:
     async with federation(limits=limits) as (_, server):
         async with Wire(server), Wire(server):
             with pytest.raises((OSError, InvalidHandshake, ConnectionClosed, EOFError)):
@@ -281,7 +281,7 @@ async def test_a_socket_too_many_is_closed_at_once_and_room_is_made_by_those_tha
 
 
 async def test_a_handshake_that_is_never_finished_is_ended(federation: Serve) -> None:
-    async with federation(limits=Limits(handshake_s=0.3)) as (_, server):
+    async with federation(limits=PeerLimits(handshake_s=0.3)) as (_, server):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /bus HTTP/1.1\r\n")
         assert await asyncio.wait_for(reader.read(), UNTIL_S) == b""
@@ -290,7 +290,7 @@ async def test_a_handshake_that_is_never_finished_is_ended(federation: Serve) ->
 
 
 async def test_a_server_stops_although_a_peer_does_not_read(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(close_s=0.2)) as (bus, server), bus.queue(fresh()) as queue:
+    async with federation(limits=PeerLimits(close_s=0.2)) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         peer = deaf(server)
         socket = await peer.__aenter__()

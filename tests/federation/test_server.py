@@ -14,7 +14,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation import fault
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS, Creation, Type, creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Remote, methods_message
 from busmq_spark.federation.serve.server import FederationServer
@@ -364,7 +364,7 @@ async def test_what_is_called_while_redis_is_away_is_answered_and_consuming_goes
 async def test_a_server_leaves_although_redis_is_away(fresh: Fresh) -> None:
     with RedisServer() as redis:
         async with Bus(redis.url) as bus, asyncio.timeout(UNTIL_S):
-            async with FederationServer(bus, Keyring.single(SECRET), limits=Limits(close_s=0.3)) as server, Wire(server) as wire:
+            async with FederationServer(bus, Keyring.single(SECRET), limits=PeerLimits(close_s=0.3)) as server, Wire(server) as wire:
                 queue = await wire.open("queue", fresh())
                 await queue.listen("consuming")
                 await queue.send("attach")

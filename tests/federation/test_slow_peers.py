@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.keys import channel_queue
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS, creation
 from busmq_spark.federation.serve import server as module
 from tests.bus.tools import until
@@ -50,7 +50,7 @@ async def small(port: int) -> Raw:
 
 
 async def test_a_peer_that_reads_slowly_gets_a_long_message_however_long_it_takes(federation: Serve, fresh: Fresh, looks: list[int]) -> None:
-    limits = Limits(send_s=0.8, kernel_bytes=65_536)
+    limits = PeerLimits(send_s=0.8, kernel_bytes=65_536)
     async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push("x" * (5 * 1024 * 1024))
         raw = await small(server.port)
@@ -71,7 +71,7 @@ async def test_a_peer_that_reads_slowly_gets_a_long_message_however_long_it_take
 
 
 async def test_a_message_that_has_not_left_goes_back_to_its_place(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
+    async with federation(limits=PeerLimits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([LONG, "next"])
         async with deaf(server) as peer:
             await say(peer, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
@@ -84,7 +84,7 @@ async def test_a_message_that_has_not_left_goes_back_to_its_place(federation: Se
 
 async def test_what_a_channel_has_taken_and_has_not_left_goes_back_with_what_came_behind_it(federation: Serve, fresh: Fresh) -> None:
     name = fresh()
-    async with federation(limits=Limits(send_s=0.5)) as (bus, server):
+    async with federation(limits=PeerLimits(send_s=0.5)) as (bus, server):
         async with await bus.channel(name).listen() as other:
             await asyncio.gather(other.send("first"), other.send(LONG), other.send("next"))
         async with deaf(server) as peer:
@@ -103,7 +103,7 @@ async def test_what_a_channel_has_taken_and_has_not_left_goes_back_with_what_cam
 
 async def test_the_end_of_a_channel_comes_behind_its_messages_and_leaves_none_in_the_queue(federation: Serve, fresh: Fresh) -> None:
     name = fresh()
-    async with federation(limits=Limits(kernel_bytes=65_536)) as (bus, server):
+    async with federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server):
         async with await bus.channel(name).listen() as other:
             await asyncio.gather(*(other.send(f"{n}:{LONG[: 256 * 1024]}") for n in range(16)))
             await other.end()
@@ -135,7 +135,7 @@ async def test_what_a_peer_has_got_does_not_go_back_when_it_stops(federation: Se
 
 async def test_what_a_channel_sends_to_a_peer_that_disconnects_does_not_go_back_as_well(federation: Serve, fresh: Fresh) -> None:
     name, texts, got = fresh(), [f"{n}:{LONG[: 256 * 1024]}" for n in range(64)], list[str]()
-    async with federation(limits=Limits(kernel_bytes=65_536)) as (bus, server), await bus.channel(name).listen() as other:
+    async with federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server), await bus.channel(name).listen() as other:
         await asyncio.gather(*map(other.send, texts))
         async with deaf(server) as peer:
             method = METHODS["channel"].index
@@ -165,7 +165,7 @@ async def texts_of(peer: Any, got: list[str]) -> None:
 
 async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(federation: Serve, fresh: Fresh, redis_url: str) -> None:
     name = fresh()
-    async with federation(limits=Limits(close_s=0.5)) as (bus, server), bus.queue(name) as queue:
+    async with federation(limits=PeerLimits(close_s=0.5)) as (bus, server), bus.queue(name) as queue:
         await queue.push_many([LONG, "next"])
         held = deaf(server)
         peer = await held.__aenter__()
@@ -178,7 +178,7 @@ async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(fed
 
 @pytest.mark.parametrize("lines", [(), ("Authorization: Bearer " + SECRET, "Sec-WebSocket-Protocol: busmq.bulk.v1")])
 async def test_pings_of_a_peer_that_does_not_read_cost_no_memory(federation: Serve, lines: tuple[str, ...]) -> None:
-    async with federation(limits=Limits(send_s=60, kernel_bytes=65_536)) as (_, server):
+    async with federation(limits=PeerLimits(send_s=60, kernel_bytes=65_536)) as (_, server):
         raw = await Raw.open(server.port, f"/bus?secret={SECRET}", *lines, limit=65_536)
         await until(lambda: server._listener.sockets)
         [peer] = server._listener.sockets

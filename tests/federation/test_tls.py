@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.client.target import target
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.federation.far import quick
@@ -24,7 +24,7 @@ from tests.tls import Authority
 
 
 async def test_who_does_not_finish_the_handshake_of_tls_counts_as_a_socket(redis_url: str, tmp_path: Path) -> None:
-    authority, limits = Authority.in_(tmp_path), Limits(handshake_s=60.0, handshakes=5)
+    authority, limits = Authority.in_(tmp_path), PeerLimits(handshake_s=60.0, handshakes=5)
     tls = authority.server_context("localhost")
     async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
         silent = [await Raw.dial(server.port) for _ in range(8)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.session import Session
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -48,7 +48,7 @@ async def calls_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Coun
 async def test_a_packet_of_very_many_calls_leaves_turns_to_others(
     federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    async with federation(limits=Limits(in_flight_messages=2 * LINES)) as (_, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(in_flight_messages=2 * LINES)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         async with calls_of_a_turn(monkeypatch) as calls:
             await wire.send(queue.channel, first + ASK * LINES)
@@ -61,7 +61,7 @@ async def test_a_packet_of_very_many_calls_leaves_turns_to_others(
 
 
 async def test_calls_in_one_packet_are_no_more_in_work_than_allowed_and_are_done_in_order(federation: Serve, fresh: Fresh) -> None:
-    async with federation(limits=Limits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
+    async with federation(limits=PeerLimits(in_flight_messages=5)) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         [connection] = server._connections
         most = most_in_work(connection)

@@ -13,7 +13,7 @@ from busmq_spark.embedded import ClusterGroup
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster import Cluster
 from busmq_spark.redis_io.cluster_link import ClusterLink
-from busmq_spark.redis_io.range_link import ClusterRangeLink
+from busmq_spark.redis_io.range_connection import ClusterRangeConnection
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.moves import Move
@@ -29,8 +29,8 @@ def single(cluster_group: ClusterGroup) -> Iterator[ClusterLink]:
 
 
 @pytest.fixture
-def many(single: ClusterLink) -> Iterator[ClusterRangeLink]:
-    link = ClusterRangeLink(single)
+def many(single: ClusterLink) -> Iterator[ClusterRangeConnection]:
+    link = ClusterRangeConnection(single)
     yield link
     link.drop()
 
@@ -43,7 +43,7 @@ def keys(single: ClusterLink, fresh: Fresh) -> QueueKeys:
     return made
 
 
-def read(many: ClusterRangeLink, keys: QueueKeys) -> tuple[list[bytes], int, int, bytes]:
+def read(many: ClusterRangeConnection, keys: QueueKeys) -> tuple[list[bytes], int, int, bytes]:
     many.post(command("LRANGE", keys.messages, 0, -1), command("HGET", keys.metadata, "born"))
     pairs = many.fetch_pairs()
     values = [bytes(pairs.data[at : at + size]) for at, size in zip(pairs.starts, pairs.lengths, strict=True)]
@@ -53,7 +53,7 @@ def read(many: ClusterRangeLink, keys: QueueKeys) -> tuple[list[bytes], int, int
 WHOLE = (VALUES, 1, 7, b"born-1")
 
 
-def test_each_queue_is_read_from_its_node(single: ClusterLink, many: ClusterRangeLink, keys: QueueKeys, fresh: Fresh) -> None:
+def test_each_queue_is_read_from_its_node(single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys, fresh: Fresh) -> None:
     others = [QueueKeys(fresh(), cluster=True) for _ in range(12)]
     for other in others:
         single.run(queue.attach(other, "b", ttl_s=60))
@@ -64,7 +64,7 @@ def test_each_queue_is_read_from_its_node(single: ClusterLink, many: ClusterRang
 
 
 def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
-    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeLink, keys: QueueKeys
+    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys
 ) -> None:
     assert read(many, keys) == WHOLE
     Move(cluster_group, keys.messages).whole()
@@ -76,7 +76,7 @@ def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
 
 @pytest.mark.parametrize("ahead", ["messages", "metadata"])
 def test_while_the_slot_moves_each_key_is_read_where_it_is(
-    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeLink, keys: QueueKeys, ahead: str
+    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
 ) -> None:
     move = Move(cluster_group, keys.messages)
     move.begin()
@@ -94,7 +94,9 @@ def test_while_the_slot_moves_each_key_is_read_where_it_is(
     assert read(many, keys) == WHOLE
 
 
-def test_an_empty_list_is_empty_on_the_detour_too(many: ClusterRangeLink, cluster_group: ClusterGroup, keys: QueueKeys, single: ClusterLink) -> None:
+def test_an_empty_list_is_empty_on_the_detour_too(
+    many: ClusterRangeConnection, cluster_group: ClusterGroup, keys: QueueKeys, single: ClusterLink
+) -> None:
     single.run(queue.flush(keys))
     move = Move(cluster_group, keys.messages)
     move.begin()
@@ -105,7 +107,7 @@ def test_an_empty_list_is_empty_on_the_detour_too(many: ClusterRangeLink, cluste
     move.end()
 
 
-def test_an_error_of_another_kind_stays_what_it_is(many: ClusterRangeLink, keys: QueueKeys) -> None:
+def test_an_error_of_another_kind_stays_what_it_is(many: ClusterRangeConnection, keys: QueueKeys) -> None:
     many.post(command("LRANGE", keys.metadata, 0, -1))
     with pytest.raises(ServerRefused, match="wrong kind of value"):
         many.fetch_pairs()

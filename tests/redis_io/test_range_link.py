@@ -15,15 +15,15 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io import connect
 from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.redis_io.range_link import RangeLink
+from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.urls import Server, parse
 from tests.conftest import Fresh, FreshKeys
 from tests.redis_io.fakes import CLOSE, FakeRedis, answered, says
 
 
 @pytest.fixture
-def ranges(redis_url: str) -> Iterator[RangeLink]:
-    made = RangeLink(parse(redis_url)[0])
+def ranges(redis_url: str) -> Iterator[RangeConnection]:
+    made = RangeConnection(parse(redis_url)[0])
     yield made
     made.drop()
 
@@ -50,7 +50,7 @@ tricky = st.lists(pieces, max_size=5).map(b"".join)
 @settings(max_examples=150)
 @given(st.lists(tricky, min_size=1, max_size=12), st.integers(1, 10**15), st.integers(1, 5))
 def test_windows_come_back_as_they_are_stored_whatever_the_values_look_like(
-    ranges: RangeLink, link: SyncLink, fresh: Fresh, values: list[bytes], first: int, many: int
+    ranges: RangeConnection, link: SyncLink, fresh: Fresh, values: list[bytes], first: int, many: int
 ) -> None:
     keys = QueueKeys(fresh())
     fill(link, keys, values, first)
@@ -68,7 +68,7 @@ def test_windows_come_back_as_they_are_stored_whatever_the_values_look_like(
 
 
 @pytest.mark.parametrize("size", [5_000_000, 70_000_000])
-def test_a_value_larger_than_the_buffer_arrives_whole(ranges: RangeLink, link: SyncLink, fresh_keys: FreshKeys, size: int) -> None:
+def test_a_value_larger_than_the_buffer_arrives_whole(ranges: RangeConnection, link: SyncLink, fresh_keys: FreshKeys, size: int) -> None:
     keys = fresh_keys()
     fill(link, keys, [b"before", b"\r\n" * (size // 2), b"after"])
     ranges.post(window(keys, 0, 9), window(keys, 2, 1))
@@ -77,13 +77,13 @@ def test_a_value_larger_than_the_buffer_arrives_whole(ranges: RangeLink, link: S
     link.execute(command("DEL", keys.messages))
 
 
-def test_an_empty_window_has_no_values(ranges: RangeLink, fresh_keys: FreshKeys) -> None:
+def test_an_empty_window_has_no_values(ranges: RangeConnection, fresh_keys: FreshKeys) -> None:
     ranges.post(window(fresh_keys(), 0, 9))
     pairs = ranges.fetch_pairs()
     assert (len(pairs), pairs.first, pairs.last) == (0, 0, 0)
 
 
-def test_after_an_error_reply_the_next_reply_is_the_next_calls(ranges: RangeLink, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_after_an_error_reply_the_next_reply_is_the_next_calls(ranges: RangeConnection, link: SyncLink, fresh_keys: FreshKeys) -> None:
     keys = fresh_keys()
     fill(link, keys, [b"x"])
     link.execute(command("SET", keys.msgid, 1))
@@ -96,7 +96,7 @@ def test_after_an_error_reply_the_next_reply_is_the_next_calls(ranges: RangeLink
     assert ranges.waiting == 0
 
 
-def test_what_was_under_way_when_it_was_dropped_is_discarded(ranges: RangeLink, link: SyncLink, fresh_keys: FreshKeys) -> None:
+def test_what_was_under_way_when_it_was_dropped_is_discarded(ranges: RangeConnection, link: SyncLink, fresh_keys: FreshKeys) -> None:
     keys = fresh_keys()
     fill(link, keys, [b"one", b"two"])
     ranges.post(window(keys, 0, 1), window(keys, 0, 2))
@@ -110,7 +110,7 @@ def test_what_was_under_way_when_it_was_dropped_is_discarded(ranges: RangeLink, 
 def test_a_link_that_breaks_in_a_reply_is_lost_and_works_again(half: bytes) -> None:
     answers = {1: half + CLOSE, 2: b"*2\r\n$1\r\n7\r\n$1\r\nx\r\n"}
     with FakeRedis(lambda number, _: answers[number]) as fake:
-        ranges = RangeLink(fake.server)
+        ranges = RangeConnection(fake.server)
         ranges.post(command("LRANGE", "q", 0, 3))
         with pytest.raises(LinkLost, match=str(fake.server.port)):
             ranges.fetch_pairs()
@@ -122,7 +122,7 @@ def test_a_link_that_breaks_in_a_reply_is_lost_and_works_again(half: bytes) -> N
 
 def test_replies_out_of_step_are_not_taken_for_messages() -> None:
     with FakeRedis(says(b"$1\r\nx\r\n")) as fake:
-        ranges = RangeLink(fake.server)
+        ranges = RangeConnection(fake.server)
         ranges.post(command("LRANGE", "q", 0, 3))
         with pytest.raises(LinkLost, match="out of step"):
             ranges.fetch_pairs()
@@ -132,7 +132,7 @@ def test_replies_out_of_step_are_not_taken_for_messages() -> None:
 def test_a_server_that_falls_silent_in_the_middle_is_lost(monkeypatch: pytest.MonkeyPatch, fresh_keys: FreshKeys) -> None:
     monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.2)
     with RedisServer() as server:
-        ranges = RangeLink(parse(server.url)[0])
+        ranges = RangeConnection(parse(server.url)[0])
 
         def asked() -> bytes:
             ranges.post(command("ECHO", "a"))
@@ -151,4 +151,4 @@ def test_a_server_that_is_not_there_is_lost_with_its_address_masked() -> None:
     with RedisServer() as server:
         port = server.port
     with pytest.raises(LinkLost, match=rf"\*\*\*@127.0.0.1:{port}"):
-        RangeLink(Server("127.0.0.1", port, password="secret")).post(command("GET", "a"))
+        RangeConnection(Server("127.0.0.1", port, password="secret")).post(command("GET", "a"))

@@ -15,7 +15,7 @@ from busmq_spark.errors import ConfigError, LinkLost, TlsFailed
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.range_link import RangeLink
+from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.translate import translate
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys
@@ -40,7 +40,7 @@ def test_ranges_are_read_through_tls(plain_tls: TlsProxy, authority: Authority, 
     keys: QueueKeys = fresh_keys()
     for i in range(1, 50):
         redis_server.command("RPUSH", keys.messages, i, b"x" * 100_000)
-    link = RangeLink(to(plain_tls, tls_ca=str(authority.file)))
+    link = RangeConnection(to(plain_tls, tls_ca=str(authority.file)))
     link.post(command("LRANGE", keys.messages, 0, -1))
     pairs = link.fetch_pairs()
     assert (pairs.first, pairs.last, int(pairs.lengths.sum())) == (1, 49, 4_900_000)

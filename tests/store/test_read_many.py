@@ -14,7 +14,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, QueueExpired
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.redis_io.range_link import RangeLink
+from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.store import redis_range
 from busmq_spark.store.protocol import Creation, FullPolicy, Rows
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -140,18 +140,18 @@ def test_rows_before_a_loss_are_read_and_the_loss_is_an_error(store: RedisStore,
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What goes to Redis, a round trip each."""
     seen: list[str] = []
-    execute, post = SyncLink.execute, RangeLink.post
+    execute, post = SyncLink.execute, RangeConnection.post
 
     def counted(link: SyncLink, step: Any) -> Any:
         seen.append("step")
         return execute(link, step)
 
-    def posted(link: RangeLink, *calls: Any) -> Any:
+    def posted(link: RangeConnection, *calls: Any) -> Any:
         seen.append("window")
         return post(link, *calls)
 
     monkeypatch.setattr(SyncLink, "execute", counted)
-    monkeypatch.setattr(RangeLink, "post", posted)
+    monkeypatch.setattr(RangeConnection, "post", posted)
     return seen
 
 

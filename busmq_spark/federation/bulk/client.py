@@ -19,7 +19,7 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
-from busmq_spark.federation.bulk.socket import BulkSocket
+from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.store.protocol import Rows
 
 CREDIT = 16 * 1024 * 1024
@@ -37,7 +37,7 @@ class BulkLink:
         self.address = address
         self.hello: ServerHello | None = None
         """What the server said of itself; None before the first connection."""
-        self._socket: BulkSocket | None = None
+        self._socket: BulkWebSocket | None = None
         self._ids = itertools.count(1)
         self._inbox: dict[int, deque[Frame]] = {}
         self._client = secrets.token_hex(16)
@@ -198,7 +198,7 @@ class BulkLink:
             raise decode_error(frame.head, self.address.url)
         return frame
 
-    def _send_call(self, socket: BulkSocket, name: str, arguments: Sequence[Any], body: bytes) -> int:
+    def _send_call(self, socket: BulkWebSocket, name: str, arguments: Sequence[Any], body: bytes) -> int:
         id = next(self._ids) % frames.MAX_ID
         self._inbox[id] = deque()
         try:
@@ -217,12 +217,12 @@ class BulkLink:
             limit = f"{most} bytes (its limit message_bytes), {frames.HEAD_BYTES} of them names and the like"
             raise MessageRefused(reason=f"a call {name!r} of {size} bytes is over what the federation server takes: {limit}")
 
-    def _ready(self) -> BulkSocket:
+    def _ready(self) -> BulkWebSocket:
         """The open connection; one that broke meanwhile is replaced, since that is better known before something is sent."""
         if self._socket is not None and not self._inbox and not self._socket.usable():
             self.drop()
         if self._socket is None:
-            self._socket = BulkSocket(self.address)
+            self._socket = BulkWebSocket(self.address)
             id = self._send_call(self._socket, "hello", (frames.VERSION, self._client), b"")
             self.hello = self.result(id, "hello")
         return self._socket

@@ -48,7 +48,7 @@ async def put(socket: ServerConnection, message: bytes, send_s: float) -> None:
             socket.transport.abort()
 
 
-class BulkCounters:
+class BulkServerCounters:
     """What the bulk protocol counts."""
 
     def __init__(self, metrics: Metrics) -> None:

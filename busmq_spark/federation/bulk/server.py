@@ -23,15 +23,15 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.failures import BulkCounters, put, refusal
+from busmq_spark.federation.bulk.failures import BulkServerCounters, put, refusal
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
 from busmq_spark.federation.bulk.peer_operations import check
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
 from busmq_spark.federation.bulk.row_frames import MOST_RANGES, RowFrames
-from busmq_spark.federation.bulk.store_executor import ClientExecutors, ExecutorThreads, QueueLocations, RunningRead, StoreExecutor, Stores
-from busmq_spark.federation.gate.budgets import Budgets
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.bulk.store_executor import ClientExecutors, KnownServers, PeerThreadPool, RunningRead, StoreExecutor, Stores
+from busmq_spark.federation.gate.budgets import SecretBudgets
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
@@ -60,17 +60,19 @@ class BulkServer:
     async with BulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
     """
 
-    def __init__(self, options: RedisOptions, limits: Limits | None = None, metrics: Metrics | None = None, budgets: Budgets | None = None) -> None:
-        self.limits, metrics = limits or Limits(), metrics or Metrics()
-        self.counts = BulkCounters(metrics)
+    def __init__(
+        self, options: RedisOptions, limits: PeerLimits | None = None, metrics: Metrics | None = None, budgets: SecretBudgets | None = None
+    ) -> None:
+        self.limits, metrics = limits or PeerLimits(), metrics or Metrics()
+        self.counts = BulkServerCounters(metrics)
         self.address: Address = address(options)
-        self.pool = ExecutorThreads()
-        self.budgets = budgets or Budgets(self.limits, metrics, ())
+        self.pool = PeerThreadPool()
+        self.budgets = budgets or SecretBudgets(self.limits, metrics, ())
         self.large = asyncio.Semaphore(LARGE)
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.address.pubsub_endpoints]
         each = max(2, READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueLocations(), ClientExecutors(), Stores(self.address, READS_IN_ALL)
+        self.places, self.clients, self.stores = KnownServers(), ClientExecutors(), Stores(self.address, READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_Session] = set()

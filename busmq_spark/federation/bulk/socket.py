@@ -39,7 +39,7 @@ _ANNOUNCED = 16 * 1024 * 1024
 _TEMPORARY = (429, 502, 503, 504)
 
 
-class BulkSocket:
+class BulkWebSocket:
     """One open connection. One thread. Everything that goes wrong on the way is FederationLost; then ``close`` it."""
 
     def __init__(self, address: FederationAddress) -> None:

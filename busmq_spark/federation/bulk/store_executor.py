@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
-from busmq_spark.federation.gate.budgets import Budget
+from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.redis_io.address import Address
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
@@ -31,7 +31,7 @@ REPLY_BYTES = 2 * 1024 * 1024
 """Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with 1 MB it takes a quarter longer (measured)."""
 
 
-class ExecutorThreads(ThreadPoolExecutor):
+class PeerThreadPool(ThreadPoolExecutor):
     """The threads. Most of them wait for Redis; some are reserved for executors whose last call got a reply."""
 
     def __init__(self, threads: int = THREADS, doubtful: int = DOUBTFUL) -> None:
@@ -43,7 +43,7 @@ class StoreExecutor:
     """A store, used by one thread at a time."""
 
     def __init__(
-        self, where: Address, pool: ExecutorThreads, identity: Identity, most_subscriptions: int, budget: Budget, store: RedisStore | None = None
+        self, where: Address, pool: PeerThreadPool, identity: Identity, most_subscriptions: int, budget: SecretBudget, store: RedisStore | None = None
     ) -> None:
         self.work = PeerOperations(store or RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
@@ -150,7 +150,7 @@ class ClientExecutors:
             del self._executors[client]
 
 
-class QueueLocations:
+class KnownServers:
     """Which server has a queue, as reads found out: to ask all of them for every read would let a silent one hold up readers of the others."""
 
     def __init__(self) -> None:

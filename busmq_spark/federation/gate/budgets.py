@@ -9,14 +9,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.gate.limits import Limits
+    from busmq_spark.federation.gate.limits import PeerLimits
     from busmq_spark.metrics import Metrics
 
 
-class Budget:
+class SecretBudget:
     """Of one secret."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits
         self.sockets = self.bytes = self.working = 0
         """Sockets; bytes taken from them and not worked off; calls and reads under way."""
@@ -52,12 +52,12 @@ class Budget:
         self._waiting.discard(room)
 
 
-class Budgets:
+class SecretBudgets:
     """One for each secret that has shown up; their number is that of the secrets."""
 
-    def __init__(self, limits: Limits, metrics: Metrics, names: tuple[str, ...]) -> None:
+    def __init__(self, limits: PeerLimits, metrics: Metrics, names: tuple[str, ...]) -> None:
         self._limits = limits
-        self._budgets: dict[str, Budget] = {}
+        self._budgets: dict[str, SecretBudget] = {}
         self._gauges = {
             "sockets": metrics.gauge("busmq_federation_secret_sockets", "Sockets of the peers of one secret", secret=names),
             "bytes": metrics.gauge("busmq_federation_secret_bytes", "Bytes taken from them and not worked off", secret=names),
@@ -65,9 +65,9 @@ class Budgets:
         }
         metrics.before_text(self._measure)
 
-    def of(self, name: str) -> Budget:
+    def of(self, name: str) -> SecretBudget:
         """That of a secret."""
-        return self._budgets.setdefault(name, Budget(self._limits))
+        return self._budgets.setdefault(name, SecretBudget(self._limits))
 
     def _measure(self) -> None:
         for what, gauge in self._gauges.items():

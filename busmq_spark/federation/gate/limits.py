@@ -16,7 +16,7 @@ def limit(default: float, doc: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PeerLimits:
     """Each is what is still allowed; more than that closes the connection, save where the sentence says otherwise."""
 
     message_bytes: int = limit(16 * MIB, "longest web-socket message in either direction")

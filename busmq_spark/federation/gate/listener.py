@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from busmq_spark.federation.gate.handshake import Accept
-    from busmq_spark.federation.gate.limits import Limits
+    from busmq_spark.federation.gate.limits import PeerLimits
 
 V6_PREFIX = 64
 """Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can use all of them."""
@@ -30,7 +30,7 @@ log = logging.getLogger("busmq_spark")
 class Listener:
     """Counts the sockets of a server."""
 
-    def __init__(self, limits: Limits, refused: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, limits: PeerLimits, refused: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
         self.limits, self._refused, self.tls = limits, refused, tls
         self._by_address: Counter[str] = Counter()
         self._admitted = 0

@@ -1,4 +1,4 @@
-"""Who may do what: decided here for both protocols. Which rights a call needs stands with the call (bulk/operations.py, serve/exposed). Pure.
+"""Who may do what: decided here for both protocols. Which rights a call needs stands with the call (bulk/operations.py, serve/objects). Pure.
 
 Rule 1. Whatever a peer asks for is first said as rights: verbs on objects, at least one.
 Rule 2. A sink belongs to the secret that uses it: sinks of two secrets are two sinks, whatever they are called, and neither is a sink of a

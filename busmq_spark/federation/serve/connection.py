@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.gate.budgets import Budget
-    from busmq_spark.federation.gate.limits import Limits
+    from busmq_spark.federation.gate.budgets import SecretBudget
+    from busmq_spark.federation.gate.limits import PeerLimits
     from busmq_spark.federation.gate.rights import Identity
 
 ANSWERS = 4
@@ -43,7 +43,7 @@ log = logging.getLogger("busmq_spark")
 class Connection:
     """From an accepted handshake to the end of the socket."""
 
-    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: Limits, budget: Budget) -> None:
+    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, budget: SecretBudget) -> None:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
         self._worked, self._budget = asyncio.Event(), budget
         most = limits.in_flight_bytes + 2 * limits.message_bytes

@@ -27,7 +27,7 @@ from websockets.typing import Subprotocol
 
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
-from busmq_spark.federation.gate.budgets import Budgets
+from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.handshake import (
     BULK,
     LIVE,
@@ -43,7 +43,7 @@ from busmq_spark.federation.gate.handshake import (
     page,
 )
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.gate.limits import Limits
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.listener import Listener, Socket, network_of
 from busmq_spark.federation.npm_wire.deflate import accepted
 from busmq_spark.federation.serve.connection import Connection
@@ -74,7 +74,7 @@ class FederationServer:
         host: str = "127.0.0.1",
         port: int = 0,
         path: str = "/bus",
-        limits: Limits | None = None,
+        limits: PeerLimits | None = None,
         origins: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
         metrics: Metrics | None = None,
@@ -84,7 +84,7 @@ class FederationServer:
         if keyring is None and not is_loopback(host):
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
-        self._limits, self._metrics = limits or Limits(), metrics or Metrics()
+        self._limits, self._metrics = limits or PeerLimits(), metrics or Metrics()
         self._policy = HandshakePolicy(keyring, path, tuple(origins))
         self._counts = ServerCounters(self._metrics)
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
@@ -92,7 +92,7 @@ class FederationServer:
         self._draining = False
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._budgets = Budgets(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
+        self._budgets = SecretBudgets(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
         self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._budgets)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None

@@ -18,12 +18,12 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.npm_wire.creation import Creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, Remote, methods_message, pack
 from busmq_spark.federation.npm_wire.mux import HEAD_BYTES
-from busmq_spark.federation.serve.exposed import expose
-from busmq_spark.federation.serve.exposed.base import Call
+from busmq_spark.federation.serve.objects import expose
+from busmq_spark.federation.serve.objects.base import Call
 
 if TYPE_CHECKING:
     from busmq_spark.federation.serve.connection import Connection
-    from busmq_spark.federation.serve.exposed.base import Exposed
+    from busmq_spark.federation.serve.objects.base import ServedObject
 
 READY = b"ready"
 log = logging.getLogger("busmq_spark")
@@ -36,7 +36,7 @@ class Session:
         self.connection, self._channel = connection, channel
         self.bus, self.identity, self.limits = connection.bus, connection.identity, connection.limits
         self.functions = LocalFunctions()
-        self._object: Exposed | None = None
+        self._object: ServedObject | None = None
         self._methods: tuple[str, ...] = ()
         self._lines = LineBuffer(connection.limits.message_bytes)
         self._calls: deque[tuple[str, bytes]] = deque()  # as they came: read, they may take much more memory

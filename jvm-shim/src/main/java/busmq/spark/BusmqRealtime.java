@@ -10,7 +10,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * {@code format("busmq-realtime")}: {@code format("busmq")} with {@code engine=java}, under the name it had first; see {@link Busmq}.
+ * {@code format("busmq-realtime")}: {@code format("busmq")} with {@code engine=java}, under the name it had first; see {@link BusmqProvider}.
  */
 public final class BusmqRealtime implements TableProvider, DataSourceRegister {
     @Override

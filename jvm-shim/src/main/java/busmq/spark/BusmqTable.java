@@ -1,7 +1,7 @@
 package busmq.spark;
 
 import busmq.spark.catalog.ValueColumnWrite;
-import busmq.spark.options.Engine;
+import busmq.spark.options.EngineChoice;
 import busmq.spark.sink.SinkBuilder;
 import busmq.spark.source.BusmqScan;
 import java.util.EnumSet;
@@ -85,7 +85,7 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
             }
         });
         all.putAll(given.asCaseSensitiveMap());
-        Engine.refusePython(all);
+        EngineChoice.refusePython(all);
         return new CaseInsensitiveStringMap(all);
     }
 }

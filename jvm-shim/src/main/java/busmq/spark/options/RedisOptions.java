@@ -24,7 +24,7 @@ public record RedisOptions(String url, String user, String password, String layo
     /** The option has no meaning without federation, and is taken for the sake of one option map for both formats. */
     private static final Row<String> ON_UNAVAILABLE = Row.of("onUnavailable", Parsers.oneOf("wait", "fail"));
     static final List<Row<?>> ROWS = List.of(URL, USER, PASSWORD, LAYOUT, MASTER, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_CHECK_HOSTNAME,
-            REQUIRE_NO_EVICTION, ON_UNAVAILABLE, Engine.ROW);
+            REQUIRE_NO_EVICTION, ON_UNAVAILABLE, EngineChoice.ROW);
 
     /** A server without credentials, for tests and tools. */
     public static RedisOptions at(String url) {

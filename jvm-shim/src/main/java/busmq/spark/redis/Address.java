@@ -69,7 +69,7 @@ final class Address {
             }
         });
         if (given != null) {
-            Tls.factory(servers.get(0).trust());
+            TlsSockets.factory(servers.get(0).trust());
         }
     }
 }

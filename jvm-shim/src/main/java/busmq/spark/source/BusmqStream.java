@@ -82,7 +82,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private String decodedText = "";
     private Map<String, Position> decoded = Map.of();
     private long nextPoll;
-    private Discovery discovery;
+    private QueueDiscovery discovery;
     private boolean stopped;
 
     BusmqStream(ReadOptions options, StructType schema, String folder) {
@@ -321,7 +321,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return discovery.take();
         }
         Collection<String> first = attachment.store.discover(this::wanted);
-        discovery = new Discovery(options.redis(), this::wanted);
+        discovery = new QueueDiscovery(options.redis(), this::wanted);
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
         }

@@ -16,8 +16,8 @@ import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
 
 /** Sockets that check the other side as the options say. */
-final class Tls {
-    private Tls() {
+final class TlsSockets {
+    private TlsSockets() {
     }
 
     /** Throws a BUSMQ_CONFIG error that names the file which cannot be used. */

@@ -28,7 +28,7 @@ _KEEP_BYTES = 64 * 1024 * 1024
 """A buffer that grew beyond this for a huge message is not kept."""
 
 
-class RangeLink:
+class RangeConnection:
     """Sends calls and takes their replies in the same order. One thread; LinkLost leaves it to the caller how far it came.
 
     Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
@@ -161,8 +161,8 @@ class RangeLink:
             self._used, self._at = left, 0
 
 
-class ClusterRangeLink:
-    """As RangeLink: MOVED, ASK and an unreachable node are LinkLost, and the reader resumes after its last row.
+class ClusterRangeConnection:
+    """As RangeConnection: MOVED, ASK and an unreachable node are LinkLost, and the reader resumes after its last row.
 
     A list that has moved ahead of its slot is read through ``single``, call by call, until the next range: then each key is asked for where it is.
     """
@@ -170,8 +170,8 @@ class ClusterRangeLink:
     def __init__(self, single: ClusterLink) -> None:
         self.endpoint = single.endpoint
         self._single = single
-        self._links: dict[Node, RangeLink] = {}
-        self._link: RangeLink | None = None
+        self._links: dict[Node, RangeConnection] = {}
+        self._link: RangeConnection | None = None
         self._detour = False
         self._left: deque[Call] = deque()
 
@@ -218,7 +218,7 @@ class ClusterRangeLink:
         for link in self._links.values():
             link.drop()
 
-    def _link_for(self, call: Call) -> RangeLink:
+    def _link_for(self, call: Call) -> RangeConnection:
         key = key_of(call)
         assert key is not None
         node = self._single.owner(key)
@@ -226,7 +226,7 @@ class ClusterRangeLink:
             if not self._single.serves(other):
                 self._links.pop(other).drop()
         if node not in self._links:
-            self._links[node] = RangeLink(self.endpoint.server(node))
+            self._links[node] = RangeConnection(self.endpoint.server(node))
         return self._links[node]
 
     def _elsewhere(self, error: BusError) -> BusError:
@@ -249,9 +249,9 @@ def _pairs(reply: list[bytes]) -> Pairs:
     return Pairs(b"".join(reply[1::2]), np.cumsum(lengths) - lengths, lengths, int(reply[0]), int(reply[-2]))
 
 
-AnyRangeLink: TypeAlias = RangeLink | ClusterRangeLink
+AnyRangeLink: TypeAlias = RangeConnection | ClusterRangeConnection
 
 
 def range_link(link: Link) -> AnyRangeLink:
     """A link for windows beside one for questions, whatever the layout."""
-    return ClusterRangeLink(link) if isinstance(link, ClusterLink) else RangeLink(link.endpoint)
+    return ClusterRangeConnection(link) if isinstance(link, ClusterLink) else RangeConnection(link.endpoint)

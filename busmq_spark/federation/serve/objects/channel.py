@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.bus.channel import ConnectKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.npm_wire.dnode import Remote, message_line
-from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, ExposedMethod, number, storable, ttl_of
+from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, Call, ServedMethod, ServedObject, number, storable, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
@@ -28,7 +28,7 @@ NAMES = {
 }
 
 
-class ExposedChannel(Exposed):
+class ServedChannel(ServedObject):
     """One channel object of the bus, for one channel of the wire.
 
     Messages are taken while there is room to send them, whether or not there are listeners yet, as npm does. Those that have not left for the peer
@@ -158,18 +158,18 @@ class ExposedChannel(Exposed):
     def _failed(self, error: BusError) -> None:
         self.session.fail(None, error)
 
-    methods: ClassVar[dict[str, ExposedMethod]] = {
+    methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENTS,
-        "connect": ExposedMethod(connect, BOTH),
-        "attach": ExposedMethod(connect, BOTH),
-        "listen": ExposedMethod(listen, BOTH),
-        "send": ExposedMethod(send, PUSH),
-        "sendTo": ExposedMethod(send_to, PUSH),
-        "disconnect": ExposedMethod(disconnect),
-        "detach": ExposedMethod(disconnect),
-        "end": ExposedMethod(finish, PUSH),
-        "isAttached": ExposedMethod(is_attached),
-        "ack": ExposedMethod(ack, CONSUME),
+        "connect": ServedMethod(connect, BOTH),
+        "attach": ServedMethod(connect, BOTH),
+        "listen": ServedMethod(listen, BOTH),
+        "send": ServedMethod(send, PUSH),
+        "sendTo": ServedMethod(send_to, PUSH),
+        "disconnect": ServedMethod(disconnect),
+        "detach": ServedMethod(disconnect),
+        "end": ServedMethod(finish, PUSH),
+        "isAttached": ServedMethod(is_attached),
+        "ack": ServedMethod(ack, CONSUME),
     }
 
 

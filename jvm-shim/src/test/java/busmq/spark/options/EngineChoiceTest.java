@@ -14,11 +14,11 @@ import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** Which engine serves {@code format("busmq")}. */
-class EngineTest {
+class EngineChoiceTest {
     private static final Map<String, String> QUEUE = Map.of("redis.url", "redis://h", "subscribe", "q");
 
-    private static Engine of(Map<String, String> options) {
-        return Engine.of(options, null, "4.3.0", Map.of());
+    private static EngineChoice of(Map<String, String> options) {
+        return EngineChoice.of(options, null, "4.3.0", Map.of());
     }
 
     private static Map<String, String> with(String name, String value) {
@@ -29,15 +29,15 @@ class EngineTest {
 
     @Test
     void javaDoesWhatItCan() {
-        assertEquals(Engine.JAVA, of(QUEUE));
-        assertEquals(Engine.JAVA, of(Map.of())); // a table without options
+        assertEquals(EngineChoice.JAVA, of(QUEUE));
+        assertEquals(EngineChoice.JAVA, of(Map.of())); // a table without options
     }
 
     @ParameterizedTest
     @CsvSource({"federation.url, wss://h/bus", "FEDERATION.eu.secret, x", "option.federation.url, wss://h/bus", "redis.url, unix:///run/redis.sock",
         "redis.url, 'redis://h, UNIX:///run/redis.sock'", "subscribePattern, (?P<name>q)"})
     void pythonDoesTheRest(String name, String value) {
-        assertEquals(Engine.PYTHON, of(with(name, value)));
+        assertEquals(EngineChoice.PYTHON, of(with(name, value)));
         Map<String, String> asked = with(name, value);
         asked.put("engine", "java");
         BusException refused = assertThrows(BusException.class, () -> of(asked));
@@ -48,22 +48,22 @@ class EngineTest {
     @Test
     void theAddressOfTheEnvironmentCountsWhereNoneIsGiven() {
         Map<String, String> environment = Map.of("BUSMQ_REDIS_URL", "unix:///run/redis.sock");
-        assertEquals(Engine.PYTHON, Engine.of(Map.of("subscribe", "q"), null, "4.3.0", environment));
-        assertEquals(Engine.JAVA, Engine.of(QUEUE, null, "4.3.0", environment));
+        assertEquals(EngineChoice.PYTHON, EngineChoice.of(Map.of("subscribe", "q"), null, "4.3.0", environment));
+        assertEquals(EngineChoice.JAVA, EngineChoice.of(QUEUE, null, "4.3.0", environment));
     }
 
     @ParameterizedTest
     @CsvSource({"3.5.1, PYTHON", "4.0.5, PYTHON", "4.1.0, JAVA", "4.10.0, JAVA", "5.0.0-SNAPSHOT, JAVA", "40.1.0, JAVA"})
-    void aSparkThatLacksTheInterfacesHasPython(String spark, Engine engine) {
-        assertEquals(engine, Engine.of(QUEUE, null, spark, Map.of()));
+    void aSparkThatLacksTheInterfacesHasPython(String spark, EngineChoice engine) {
+        assertEquals(engine, EngineChoice.of(QUEUE, null, spark, Map.of()));
     }
 
     @Test
     void theOptionGoesBeforeTheSession() {
-        assertEquals(Engine.PYTHON, Engine.of(QUEUE, "python", "4.3.0", Map.of()));
-        assertEquals(Engine.JAVA, Engine.of(with("Engine", " JAVA "), "python", "4.3.0", Map.of()));
-        assertEquals(Engine.PYTHON, Engine.of(with("option.engine", "python"), "java", "4.3.0", Map.of()));
-        assertEquals(Engine.JAVA, Engine.of(with("engine", "auto"), "python", "4.3.0", Map.of()));
+        assertEquals(EngineChoice.PYTHON, EngineChoice.of(QUEUE, "python", "4.3.0", Map.of()));
+        assertEquals(EngineChoice.JAVA, EngineChoice.of(with("EngineChoice", " JAVA "), "python", "4.3.0", Map.of()));
+        assertEquals(EngineChoice.PYTHON, EngineChoice.of(with("option.engine", "python"), "java", "4.3.0", Map.of()));
+        assertEquals(EngineChoice.JAVA, EngineChoice.of(with("engine", "auto"), "python", "4.3.0", Map.of()));
     }
 
     @ParameterizedTest
@@ -71,13 +71,13 @@ class EngineTest {
     void anotherWordIsRefused(String word) {
         String expected = " is '" + word + "'; expected one of auto, java, python";
         assertTrue(assertThrows(BusException.class, () -> of(with("engine", word))).getMessage().endsWith("option 'engine'" + expected));
-        assertTrue(assertThrows(BusException.class, () -> Engine.of(QUEUE, word, "4.3.0", Map.of())).getMessage().endsWith(Engine.SETTING + expected));
+        assertTrue(assertThrows(BusException.class, () -> EngineChoice.of(QUEUE, word, "4.3.0", Map.of())).getMessage().endsWith(EngineChoice.SETTING + expected));
     }
 
     @Test
     void whatOnlyJavaHasIsNotAskedOfPython() {
-        Engine.refusePython(with("engine", "auto"));
-        BusException refused = assertThrows(BusException.class, () -> Engine.refusePython(with("engine", "python")));
+        EngineChoice.refusePython(with("engine", "auto"));
+        BusException refused = assertThrows(BusException.class, () -> EngineChoice.refusePython(with("engine", "python")));
         assertEquals(ErrorKind.ENGINE, refused.kind());
     }
 }

@@ -14,7 +14,7 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right
 from busmq_spark.federation.npm_wire.dnode import Remote
-from busmq_spark.federation.serve.exposed.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Exposed, ExposedMethod, Need, storable
+from busmq_spark.federation.serve.objects.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Need, ServedMethod, ServedObject, storable
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Published
@@ -25,7 +25,7 @@ MOST, MOST_BYTES = 1000, 8 * 1024 * 1024
 """Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a connection."""
 
 
-class ExposedPubsub(Exposed):
+class ServedPubsub(ServedObject):
     """One pubsub object of the bus, for one channel. A peer that reads too slowly misses messages, and gets an ``error`` event."""
 
     kind = "pubsub"
@@ -43,7 +43,7 @@ class ExposedPubsub(Exposed):
         self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
-    def need(self, name: str, method: ExposedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
+    def need(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
         """Every peer may subscribe to notifications and receives those of queues it may use; other buses trust them, so only admins may send."""
         if not self._notifications:
             return method.need
@@ -115,12 +115,12 @@ class ExposedPubsub(Exposed):
         name = announced_name(key) if isinstance(key, str) else None
         return name is not None and self.session.identity.has(Right(VERBS, "queue", name))
 
-    methods: ClassVar[dict[str, ExposedMethod]] = {
+    methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENTS,
-        "subscribe": ExposedMethod(subscribe, BROWSE),
-        "attach": ExposedMethod(subscribe, BROWSE),
-        "unsubscribe": ExposedMethod(unsubscribe),
-        "detach": ExposedMethod(unsubscribe),
-        "isSubscribed": ExposedMethod(is_subscribed),
-        "publish": ExposedMethod(publish, PUSH),
+        "subscribe": ServedMethod(subscribe, BROWSE),
+        "attach": ServedMethod(subscribe, BROWSE),
+        "unsubscribe": ServedMethod(unsubscribe),
+        "detach": ServedMethod(unsubscribe),
+        "isSubscribed": ServedMethod(is_subscribed),
+        "publish": ServedMethod(publish, PUSH),
     }

@@ -57,20 +57,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class ExposedMethod:
+class ServedMethod:
     """A row of a table: what handles it, and what must be granted. ``handler`` gives a coroutine when it takes its time."""
 
     handler: Callable[[Any, Call], Coroutine[Any, Any, None] | None]
     need: Need = ANY
 
 
-class Exposed:
+class ServedObject:
     """An object as one peer sees it."""
 
     kind: ClassVar[str]
     emits: ClassVar[frozenset[str]] = frozenset()
     """The events that it emits. A listener of any other event would wait for ever, and is not stored."""
-    methods: ClassVar[dict[str, ExposedMethod]]
+    methods: ClassVar[dict[str, ServedMethod]]
 
     def __init__(self, session: Session, made: Creation) -> None:
         self.session, self.bus, self.name = session, session.bus, made.name
@@ -80,7 +80,7 @@ class Exposed:
 
     # -- who may --------------------------------------------------------------------------------------------------------------------------------
 
-    def allowed(self, name: str, values: list[Any]) -> ExposedMethod:
+    def allowed(self, name: str, values: list[Any]) -> ServedMethod:
         """The method with this name. Raises FederationRefused when there is none, or the peer may not call it."""
         method = self.methods.get(name)
         if method is None:
@@ -91,7 +91,7 @@ class Exposed:
             self._granted.add(need)
         return method
 
-    def need(self, name: str, method: ExposedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
+    def need(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
         """What a call needs."""
         return method.need
 
@@ -171,9 +171,9 @@ class Exposed:
 
 
 EVENTS = {
-    "on": ExposedMethod(Exposed.on, NOTHING),
-    "once": ExposedMethod(Exposed.once, NOTHING),
-    "promisify": ExposedMethod(Exposed.nothing, NOTHING),
+    "on": ServedMethod(ServedObject.on, NOTHING),
+    "once": ServedMethod(ServedObject.once, NOTHING),
+    "promisify": ServedMethod(ServedObject.nothing, NOTHING),
 }
 
 

@@ -11,7 +11,7 @@ from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import PendingSave
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
-from busmq_spark.federation.serve.exposed.base import BROWSE, PUSH, Call, Exposed, ExposedMethod, refused, storable
+from busmq_spark.federation.serve.objects.base import BROWSE, PUSH, Call, ServedMethod, ServedObject, refused, storable
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import Creation
@@ -21,7 +21,7 @@ TTL_S = 60
 """compat: whatever ttl the client has (protocol Q19)."""
 
 
-class ExposedPersisted(Exposed):
+class ServedPersisted(ServedObject):
     """One hash of Redis, for one channel; no other key may be named."""
 
     kind = "persistify"
@@ -60,10 +60,10 @@ class ExposedPersisted(Exposed):
         servers = self.bus.servers
         return await servers.commands[await servers.locate(self._key)].run(flow)
 
-    methods: ClassVar[dict[str, ExposedMethod]] = {
-        "pread": ExposedMethod(pread, BROWSE),
-        "pwrite": ExposedMethod(pwrite, PUSH),
-        "ptouch": ExposedMethod(ptouch, PUSH),
+    methods: ClassVar[dict[str, ServedMethod]] = {
+        "pread": ServedMethod(pread, BROWSE),
+        "pwrite": ServedMethod(pwrite, PUSH),
+        "ptouch": ServedMethod(ptouch, PUSH),
     }
 
 

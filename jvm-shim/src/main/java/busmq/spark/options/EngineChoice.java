@@ -11,7 +11,7 @@ import java.util.regex.PatternSyntaxException;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 
 /** Which implementation serves {@code format("busmq")}: option {@code engine}, else the setting of the session, else Java for what it can do. */
-public enum Engine {
+public enum EngineChoice {
     JAVA, PYTHON;
 
     /** Where a session chooses for all its queries; the option goes before it. */
@@ -26,7 +26,7 @@ public enum Engine {
      * @param setting what the session says; null: nothing
      * @param environment the variables of this process
      */
-    public static Engine of(Map<String, String> given, String setting, String spark, Map<String, String> environment) {
+    public static EngineChoice of(Map<String, String> given, String setting, String spark, Map<String, String> environment) {
         Map<String, String> options = plain(given);
         String option = options.get(ROW.name());
         String chosen = option != null ? parsed("option 'engine'", option) : setting != null ? parsed(SETTING, setting) : ROW.fallback();

@@ -18,7 +18,7 @@ from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
 from busmq_spark.federation.npm_wire.dnode import Remote, message_line, result_line
-from busmq_spark.federation.serve.exposed.base import (
+from busmq_spark.federation.serve.objects.base import (
     ADMIN,
     BROWSE,
     CONSUME,
@@ -26,9 +26,9 @@ from busmq_spark.federation.serve.exposed.base import (
     EVENTS,
     PUSH,
     Call,
-    Exposed,
-    ExposedMethod,
     Need,
+    ServedMethod,
+    ServedObject,
     number,
     storable,
     ttl_of,
@@ -49,7 +49,7 @@ LINE_BYTES = 200
 """What a line and its packet have beside the message, and then some."""
 
 
-class ExposedQueue(Exposed):
+class ServedQueue(ServedObject):
     """One queue object of the bus, for one channel."""
 
     kind = "queue"
@@ -66,7 +66,7 @@ class ExposedQueue(Exposed):
         self._deferred: list[Call] = []
         self._pending_consume: Call | None = None
 
-    def need(self, name: str, method: ExposedMethod, values: list[Any]) -> Need:
+    def need(self, name: str, method: ServedMethod, values: list[Any]) -> Need:
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
         if name == "consume" and values and isinstance(values[0], dict):
             return BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else CONSUME
@@ -308,26 +308,26 @@ class ExposedQueue(Exposed):
     def _not_attached(self, what: str) -> StateError:
         return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first")
 
-    methods: ClassVar[dict[str, ExposedMethod]] = {
+    methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENTS,
-        "find": ExposedMethod(find),
-        "isAttached": ExposedMethod(is_attached),
-        "attach": ExposedMethod(attach),
-        "detach": ExposedMethod(detach),
-        "ttl": ExposedMethod(ttl),
-        "maxsize": ExposedMethod(maxsize),
-        "metadata": ExposedMethod(metadata),
-        "close": ExposedMethod(close, ADMIN),
-        "exists": ExposedMethod(exists),
-        "count": ExposedMethod(count),
-        "flush": ExposedMethod(flush, ADMIN),
-        "push": ExposedMethod(push, PUSH),
-        "pushed": ExposedMethod(pushed),
-        "consumed": ExposedMethod(consumed),
-        "stop": ExposedMethod(stop),
-        "isConsuming": ExposedMethod(is_consuming),
-        "consume": ExposedMethod(consume, CONSUME),
-        "ack": ExposedMethod(ack, CONSUME),
+        "find": ServedMethod(find),
+        "isAttached": ServedMethod(is_attached),
+        "attach": ServedMethod(attach),
+        "detach": ServedMethod(detach),
+        "ttl": ServedMethod(ttl),
+        "maxsize": ServedMethod(maxsize),
+        "metadata": ServedMethod(metadata),
+        "close": ServedMethod(close, ADMIN),
+        "exists": ServedMethod(exists),
+        "count": ServedMethod(count),
+        "flush": ServedMethod(flush, ADMIN),
+        "push": ServedMethod(push, PUSH),
+        "pushed": ServedMethod(pushed),
+        "consumed": ServedMethod(consumed),
+        "stop": ServedMethod(stop),
+        "isConsuming": ServedMethod(is_consuming),
+        "consume": ServedMethod(consume, CONSUME),
+        "ack": ServedMethod(ack, CONSUME),
     }
 
 

@@ -14,8 +14,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Looks for the queues that match a pattern: beside the planning, and slowly where there are many keys. It ends with {@link #close}. */
-final class Discovery implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(Discovery.class);
+final class QueueDiscovery implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(QueueDiscovery.class);
     /** Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis. */
     private static final long STEP_MS = Contract.number("discoveryStepMs");
 
@@ -27,7 +27,7 @@ final class Discovery implements AutoCloseable {
     private final AtomicReference<Collection<String>> found = new AtomicReference<>(List.of());
     private final CountDownLatch ended = new CountDownLatch(1);
 
-    Discovery(RedisOptions options, Predicate<String> accept) {
+    QueueDiscovery(RedisOptions options, Predicate<String> accept) {
         this.options = options;
         this.accept = accept;
     }

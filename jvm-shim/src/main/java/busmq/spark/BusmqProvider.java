@@ -1,6 +1,6 @@
 package busmq.spark;
 
-import busmq.spark.options.Engine;
+import busmq.spark.options.EngineChoice;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.python.PythonProvider;
 import busmq.spark.source.SourceSchema;
@@ -16,11 +16,11 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * {@code format("busmq")} where the jar is on the class path: this module for what it can do, and the Python data source of the same name for
- * the rest; {@link Engine} decides.
+ * the rest; {@link EngineChoice} decides.
  *
  * <p>Spark takes a Java data source before a Python one of the same name, in silence. It makes one of these for each use.
  */
-public final class Busmq implements TableProvider, DataSourceRegister {
+public final class BusmqProvider implements TableProvider, DataSourceRegister {
     private PythonProvider python;
 
     @Override
@@ -31,7 +31,7 @@ public final class Busmq implements TableProvider, DataSourceRegister {
     /** Called for a read without a schema of the user's, at {@code load()}: what is wrong with the options is said there, as Python says it. */
     @Override
     public StructType inferSchema(CaseInsensitiveStringMap options) {
-        if (engine(options.asCaseSensitiveMap()) == Engine.PYTHON) {
+        if (engine(options.asCaseSensitiveMap()) == EngineChoice.PYTHON) {
             return python().inferSchema(options);
         }
         if (!options.isEmpty() && options.keySet().stream().noneMatch(name -> name.startsWith(TableCatalog.OPTION_PREFIX))) {
@@ -47,14 +47,14 @@ public final class Busmq implements TableProvider, DataSourceRegister {
 
     @Override
     public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
-        return engine(properties) == Engine.PYTHON ? python().getTable(schema, partitioning, properties)
+        return engine(properties) == EngineChoice.PYTHON ? python().getTable(schema, partitioning, properties)
                 : new BusmqTable(shortName(), schema, properties);
     }
 
-    private static Engine engine(Map<String, String> options) {
+    private static EngineChoice engine(Map<String, String> options) {
         Contract.refuseOtherJars();
-        String setting = SQLConf.get().getConfString(Engine.SETTING, null);
-        return Engine.of(options, setting, org.apache.spark.package$.MODULE$.SPARK_VERSION(), System.getenv());
+        String setting = SQLConf.get().getConfString(EngineChoice.SETTING, null);
+        return EngineChoice.of(options, setting, org.apache.spark.package$.MODULE$.SPARK_VERSION(), System.getenv());
     }
 
     /** The same one for the schema and the table: it remembers what Python said. */

@@ -16,7 +16,7 @@ from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
-from busmq_spark.federation.serve.exposed.base import CONSUME, EVENTS, PUSH, Call, Exposed, ExposedMethod, number, ttl_of
+from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, Call, ServedMethod, ServedObject, number, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import Creation
@@ -29,7 +29,7 @@ MOST_PARTS = 1000
 """Most partial replies of a provider that wait to be stored."""
 
 
-class ExposedService(Exposed):
+class ServedService(ServedObject):
     """One service object of the bus, for one channel."""
 
     kind = "service"
@@ -43,7 +43,7 @@ class ExposedService(Exposed):
         self._service.on("disconnect", partial(self.emit, "disconnect"))
         self._service.on("error", self._failed)
 
-    def allowed(self, name: str, values: list[Any]) -> ExposedMethod:
+    def allowed(self, name: str, values: list[Any]) -> ServedMethod:
         """As for the others, save that a service without a name has no methods."""
         if not self.name and name not in EVENTS:
             raise ConfigError(
@@ -133,21 +133,21 @@ class ExposedService(Exposed):
         if isinstance(error, BusError):
             self.session.fail(None, error)
 
-    methods: ClassVar[dict[str, ExposedMethod]] = {
+    methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENTS,
-        "serve": ExposedMethod(serve, CONSUME),
-        "connect": ExposedMethod(connect, PUSH),
-        "disconnect": ExposedMethod(disconnect),
-        "isServing": ExposedMethod(is_serving),
-        "isConnected": ExposedMethod(is_connected),
-        "request": ExposedMethod(request, PUSH),
+        "serve": ServedMethod(serve, CONSUME),
+        "connect": ServedMethod(connect, PUSH),
+        "disconnect": ServedMethod(disconnect),
+        "isServing": ServedMethod(is_serving),
+        "isConnected": ServedMethod(is_connected),
+        "request": ServedMethod(request, PUSH),
     }
 
 
 class _Replies:
     """What a provider gives for one request: ``on_reply`` is the function it calls."""
 
-    def __init__(self, owner: ExposedService) -> None:
+    def __init__(self, owner: ServedService) -> None:
         self._owner = owner
         self._waiting: asyncio.Queue[tuple[Any, Any, bool, int]] = asyncio.Queue()
         self._over = False

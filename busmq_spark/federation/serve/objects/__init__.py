@@ -1,0 +1,29 @@
+"""The objects of a bus as peers see them: for each type a table of methods, and nothing that is not in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from busmq_spark.federation.serve.objects.channel import ServedChannel
+from busmq_spark.federation.serve.objects.persisted import ServedPersisted
+from busmq_spark.federation.serve.objects.pubsub import ServedPubsub
+from busmq_spark.federation.serve.objects.queue import ServedQueue
+from busmq_spark.federation.serve.objects.service import ServedService
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.npm_wire.creation import Creation, Type
+    from busmq_spark.federation.serve.objects.base import ServedObject
+    from busmq_spark.federation.serve.session import Session
+
+KINDS: dict[Type, type[ServedObject]] = {
+    "queue": ServedQueue,
+    "channel": ServedChannel,
+    "pubsub": ServedPubsub,
+    "persistify": ServedPersisted,
+    "service": ServedService,
+}
+
+
+def expose(session: Session, made: Creation) -> ServedObject:
+    """The object that a creation message asks for. Nothing is sent to Redis yet."""
+    return KINDS[made.type](session, made)
