@@ -249,9 +249,9 @@ def _pairs(reply: list[bytes]) -> Pairs:
     return Pairs(b"".join(reply[1::2]), np.cumsum(lengths) - lengths, lengths, int(reply[0]), int(reply[-2]))
 
 
-AnyRangeLink: TypeAlias = RangeConnection | ClusterRangeConnection
+AnyRangeConnection: TypeAlias = RangeConnection | ClusterRangeConnection
 
 
-def range_link(link: Link) -> AnyRangeLink:
+def range_connection(link: Link) -> AnyRangeConnection:
     """A link for windows beside one for questions, whatever the layout."""
     return ClusterRangeConnection(link) if isinstance(link, ClusterLink) else RangeConnection(link.endpoint)

@@ -24,7 +24,7 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.range_connection import AnyRangeLink
+from busmq_spark.redis_io.range_connection import AnyRangeConnection
 from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import Rows
 
@@ -45,7 +45,7 @@ class RangeConnections:
     """Two links to one server: ``single`` for questions, ``many`` for windows."""
 
     single: Link
-    many: AnyRangeLink
+    many: AnyRangeConnection
     patience_s: float | None = None
     reply_bytes: int = TARGET_BYTES
 

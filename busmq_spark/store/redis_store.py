@@ -29,7 +29,7 @@ from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
-from busmq_spark.redis_io.range_connection import range_link
+from busmq_spark.redis_io.range_connection import range_connection
 from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
@@ -56,7 +56,7 @@ class RedisStore:
         self.keys: Callable[[str], QueueKeys] = _KEYS[where.cluster]
         self._links = sync_links(where, patience_s)
         self._patience_s = patience_s
-        self._range_links: list[RangeConnections] = []
+        self._range_connections: list[RangeConnections] = []
         self._places: dict[str, int] = {}
 
     @property
@@ -259,13 +259,13 @@ class RedisStore:
     def close(self) -> None:
         for link in self._links:
             link.close()
-        for links in self._range_links:
+        for links in self._range_connections:
             links.many.drop()
 
     def _ranges(self, server: int) -> RangeConnections:
-        if not self._range_links:
-            self._range_links = [RangeConnections(link, range_link(link), self._patience_s, self._reply_bytes) for link in self._links]
-        return self._range_links[server]
+        if not self._range_connections:
+            self._range_connections = [RangeConnections(link, range_connection(link), self._patience_s, self._reply_bytes) for link in self._links]
+        return self._range_connections[server]
 
     def _home(self, sink: str) -> Link:
         """The server that has the record of a sink."""

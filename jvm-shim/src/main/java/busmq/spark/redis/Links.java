@@ -2,8 +2,6 @@ package busmq.spark.redis;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
-import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import busmq.spark.core.HashIndex;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.options.RedisOptions;
