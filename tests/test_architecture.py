@@ -41,7 +41,7 @@ PURE = {
     ("core",),
     ("federation", "npm_wire", "mux"),
     ("federation", "npm_wire", "dnode"),
-    ("federation", "bulk", "calls"),
+    ("federation", "bulk", "operations"),
     ("federation", "bulk", "frames"),
     ("federation", "npm_wire", "creation"),
     ("federation", "fault"),

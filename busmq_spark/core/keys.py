@@ -59,12 +59,13 @@ class QueueKeys:
 
     @cached_attribute
     def acks(self) -> str:
-        """Ours. Hash: subscription → last acked id; ``:born`` is the incarnation they belong to, ``:at:`` and a name when that one was here last."""
+        """Ours. Hash: subscription → last acked id; ``:born`` → their incarnation, ``:at:<subscription>`` → when it acked or registered last."""
         return f"{self.base}:acks"
 
     @cached_attribute
     def sinks(self) -> str:
-        """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``, then ``;epoch;digest`` of the record where they are known."""
+        """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``, then ``;epoch;digest`` of the record where they are known; query id,
+        ``;`` and the born of a queue it reads → the last message of that which it has appended in real-time mode (push_once.lua)."""
         return f"{self.base}:sinks"
 
     @cached_attribute

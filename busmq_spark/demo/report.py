@@ -68,8 +68,8 @@ class Report:
             self.out.flush()
             return
         warm_text = f"; {rate(*stage.warm)} after the first batch" if stage.warm[0] else ""
-        engine = f" ({stage.engine.capitalize()} engine)" if stage.engine else ""
-        self._line(stage.name, f"{stage.text}{engine}, {stage.seconds:.1f} s", f"{rate(stage.items, stage.seconds)}{warm_text}")
+        by = f" ({stage.engine.capitalize()} engine)" if stage.engine else ""
+        self._line(stage.name, f"{stage.text}{by}, {stage.seconds:.1f} s", f"{rate(stage.items, stage.seconds)}{warm_text}")
 
     def streamed(self, done: Progress, seconds: float) -> None:
         """The two ends of the streaming query. Its first batch has to start Spark's workers."""

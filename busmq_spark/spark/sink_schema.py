@@ -25,7 +25,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None) -> SinkColumns:
-        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. Columns ``id``, ``index`` and ``source`` are no part of a message."""
+        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. ``id``, ``index`` and ``source`` are allowed."""
         found: dict[str, str] = {}
         if "value" not in map(str.lower, schema.names):
             raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")

@@ -109,9 +109,9 @@ class Driver:
         self._query = rows.writeStream.format(into).options(**sink).option("checkpointLocation", checkpoint).start()
 
     def live(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], duration: str) -> None:
-        """The same in real-time mode."""
+        """The same in real-time mode; at least once unless ``sink`` says otherwise."""
         rows = self._spark.readStream.format("busmq-realtime").options(**source).load()
-        writer = rows.select("value").writeStream.format("busmq-realtime").options(delivery="at-least-once", **sink)
+        writer = rows.writeStream.format("busmq-realtime").options(**{"delivery": "at-least-once", **sink})
         self._query = realtime(writer.option("checkpointLocation", checkpoint), duration).start()
 
     def stop(self) -> None:

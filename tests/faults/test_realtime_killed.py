@@ -29,11 +29,10 @@ class Live:
         self.pushed = 0
         bus.create("in")
 
-    def start(self, driver: DriverProcess, duration: str) -> None:
+    def start(self, driver: DriverProcess, duration: str, **sink: str) -> None:
         where = {"redis.url": self.bus.server.url}
-        driver.ask(
-            "live", checkpoint=str(self.checkpoint.folder), source={**where, "subscribe": "in"}, sink={**where, "queue": "out"}, duration=duration
-        )
+        sink = {**where, "queue": "out", **sink}
+        driver.ask("live", checkpoint=str(self.checkpoint.folder), source={**where, "subscribe": "in"}, sink=sink, duration=duration)
 
     def feed(self, rows: int) -> None:
         self.bus.push("in", [b"%07d" % seq for seq in range(self.pushed, self.pushed + rows)])
@@ -95,6 +94,26 @@ def test_an_executor_killed_in_a_long_batch_costs_its_task_a_second_try_from_the
         live.wait(driver, 100 + 150)
         live.check(range(100), range(150))
         assert live.checkpoint.committed == -1
+
+
+def test_a_driver_or_executor_killed_in_a_long_batch_repeats_nothing_where_rows_say_their_origin(live: Live, tmp_path: Path) -> None:
+    with DriverProcess(tmp_path / "1", master="local-cluster[1,1,1024]", live=True) as driver:
+        live.start(driver, LONG, delivery="exactly-once")
+        live.feed(100)
+        live.wait(driver, 100)
+        [executor] = [each for each in driver.processes() if is_executor(each)]
+        executor.kill()
+        live.feed(50)
+        live.wait(driver, 150)
+        live.check(range(150))
+        driver.kill()
+    assert live.checkpoint.committed == -1
+    with DriverProcess(tmp_path / "2", live=True) as driver:
+        live.feed(50)
+        live.start(driver, "1 seconds", delivery="exactly-once")
+        live.wait(driver, 200)
+        live.wait_committed()
+    live.check(range(200))
 
 
 def is_executor(process: psutil.Process) -> bool:

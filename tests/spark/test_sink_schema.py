@@ -37,7 +37,7 @@ def test_the_option_wins_over_the_column_as_the_topic_of_kafka_does() -> None:
 
 
 def test_rows_of_the_source_can_be_written_as_they_are() -> None:
-    assert SinkColumns.of(schema(queue=S, id=L, value=B), None) == SinkColumns("value", "queue", None)
+    assert SinkColumns.of(schema(queue=S, id=L, value=B, source=S, index=IntegerType()), None) == SinkColumns("value", "queue", None)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_rows_of_the_source_can_be_written_as_they_are() -> None:
         (schema(value=ArrayType(B)), "q", "column 'value' is array<binary>; expected string or binary"),
         (schema(value=S, queue=B), None, "column 'queue' is binary; expected string$"),
         (schema(value=S, id=S), "q", "column 'id' is string; expected bigint"),
+        (schema(value=S, index=L), "q", "column 'index' is bigint; expected int"),
         (schema(value=S, key=S), "q", "column 'key' has no place"),
         (schema(value=S), None, "no queue is named: set option 'queue', or give the rows a column queue"),
     ],

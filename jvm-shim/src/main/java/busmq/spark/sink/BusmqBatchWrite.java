@@ -23,7 +23,7 @@ final class BusmqBatchWrite implements BatchWrite {
     @Override
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
         // What tasks push at once would be there before the old messages are deleted, and deleted with them.
-        return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), "", plan);
+        return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), null, "", plan);
     }
 
     @Override

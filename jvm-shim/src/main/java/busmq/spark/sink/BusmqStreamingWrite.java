@@ -50,7 +50,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
         OriginColumns origins = null;
         if (staging && RealTimeMode.isRunning()) {
             staging = false;
-            origins = explicit ? origins() : null;
+            origins = explicit ? OriginColumns.of(schema, options.queue()) : null;
             try (Committer committer = new Committer(options)) {
                 committer.forget(sink());
             }
@@ -63,16 +63,6 @@ final class BusmqStreamingWrite implements StreamingWrite {
             throw RealTimeMode.notExactlyOnce("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
         }
         return new WriterFactory(options, columns, staging, origins, query, SinkStore.token());
-    }
-
-    /** What rows are known by where a batch that is run again holds other ones. */
-    private OriginColumns origins() {
-        OriginColumns found = OriginColumns.of(schema, options.queue());
-        if (RealTimeMode.readsTwice()) {
-            throw RealTimeMode.notExactlyOnce("a query that uses one source twice: read it once, and let each message make the rows of both, numbered "
-                    + "in column index");
-        }
-        return found;
     }
 
     /** A task stages under a name of its own, and the record decides which lists count: a task needs no permission to commit. */

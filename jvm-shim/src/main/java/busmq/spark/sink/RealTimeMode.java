@@ -2,16 +2,10 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
-import java.util.ArrayList;
-import java.util.Collections;
-import java.util.IdentityHashMap;
-import java.util.List;
-import java.util.Set;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.execution.SparkPlan;
-import org.apache.spark.sql.execution.StreamSourceAwareSparkPlan;
 import org.apache.spark.sql.execution.datasources.v2.BatchScanExec;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanExecBase;
 import org.apache.spark.sql.execution.datasources.v2.MicroBatchScanExec;
@@ -27,32 +21,26 @@ public final class RealTimeMode {
      * missing if exactly-once delivery went on in real-time mode.
      */
     static boolean isRunning() {
-        return leaves().stream().anyMatch(leaf -> isOpenEnded(leaf.getClass()));
-    }
-
-    /** Whether the plan of the running batch reads one source at two places, which have the same rows. Call it as {@link #isRunning}. */
-    static boolean readsTwice() {
-        Set<Object> streams = Collections.newSetFromMap(new IdentityHashMap<>());
-        return leaves().stream().filter(StreamSourceAwareSparkPlan.class::isInstance).map(leaf -> ((StreamSourceAwareSparkPlan) leaf).getStream())
-                .anyMatch(stream -> stream.isDefined() && !streams.add(stream.get()));
-    }
-
-    private static List<SparkPlan> leaves() {
         try {
             String id = SparkContext.getOrCreate().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
             QueryExecution running = id == null ? null : SQLExecution.getQueryExecution(Long.parseLong(id));
             if (running != null) {
-                List<SparkPlan> found = new ArrayList<>();
-                // The plan before adaptive execution, which hides what it wraps.
-                for (Iterator<SparkPlan> leaves = running.sparkPlan().collectLeaves().iterator(); leaves.hasNext();) {
-                    found.add(leaves.next());
-                }
-                return found;
+                return isRealTime(running);
             }
         } catch (LinkageError error) {
             throw unknown(error);
         }
         throw unknown(null);
+    }
+
+    private static boolean isRealTime(QueryExecution running) {
+        // The plan before adaptive execution, which hides what it wraps.
+        for (Iterator<SparkPlan> leaves = running.sparkPlan().collectLeaves().iterator(); leaves.hasNext();) {
+            if (isOpenEnded(leaves.next().getClass())) {
+                return true;
+            }
+        }
+        return false;
     }
 
     /** Whether a node of a plan reads without an end: every scan of a connector but those known to have one. */
@@ -66,14 +54,15 @@ public final class RealTimeMode {
                 + "exactly-once delivery would lose rows; use Spark 4.1 to 4.3, or set delivery=at-least-once");
     }
 
-    /**
-     * Where the end of a batch is not logged before it runs, it holds other rows when it is run again; the first time's record would stand for
-     * them, and rows would be missing.
-     */
+    /** Rows whose origin does not say which of them were appended. */
     static BusException notExactlyOnce(String where) {
         return BusException.config("delivery=exactly-once in real-time mode is not possible with " + where + "; or set delivery=at-least-once");
     }
 
+    /**
+     * Where the end of a batch is not logged before it runs, it holds other rows when it is run again; the first time's record would stand for
+     * them, and rows would be missing.
+     */
     public static BusException notExactlyOnce(String where, String remedy) {
         return BusException.config("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "
                 + remedy + "; rows since the last checkpoint then come again after a restart");

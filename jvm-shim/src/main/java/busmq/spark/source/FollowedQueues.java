@@ -3,6 +3,7 @@ package busmq.spark.source;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.TaskContext;
+import org.apache.spark.util.TaskCompletionListener;
 
 /** The queues that the readers of running tasks follow in real-time mode, for a sink in the same task. */
 public final class FollowedQueues {
@@ -27,7 +28,8 @@ public final class FollowedQueues {
         Map<String, Followed> before = BY_TASK.putIfAbsent(task.taskAttemptId(), fresh);
         (before == null ? fresh : before).merge(queue, followed, (one, two) -> new Followed(one.born(), true, one.strict()));
         if (before == null) {
-            task.addTaskCompletionListener(ended -> BY_TASK.remove(ended.taskAttemptId()));
+            TaskCompletionListener end = ended -> BY_TASK.remove(ended.taskAttemptId());
+            task.addTaskCompletionListener(end);
         }
     }
 

@@ -61,7 +61,7 @@ class EngineChoiceTest {
     @Test
     void theOptionGoesBeforeTheSession() {
         assertEquals(EngineChoice.PYTHON, EngineChoice.of(QUEUE, "python", "4.3.0", Map.of()));
-        assertEquals(EngineChoice.JAVA, EngineChoice.of(with("EngineChoice", " JAVA "), "python", "4.3.0", Map.of()));
+        assertEquals(EngineChoice.JAVA, EngineChoice.of(with("Engine", " JAVA "), "python", "4.3.0", Map.of()));
         assertEquals(EngineChoice.PYTHON, EngineChoice.of(with("option.engine", "python"), "java", "4.3.0", Map.of()));
         assertEquals(EngineChoice.JAVA, EngineChoice.of(with("engine", "auto"), "python", "4.3.0", Map.of()));
     }

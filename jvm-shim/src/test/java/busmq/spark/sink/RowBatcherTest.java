@@ -56,6 +56,9 @@ class RowBatcherTest {
         int most = partial == null ? room : partial.nextInt(4);
         int count = Math.min(most, buffer.chunk.size());
         List<Integer> into = arrived.computeIfAbsent(buffer.queue, name -> new ArrayList<>());
+        List<Integer> numbers = buffer.chunk.stream().map(value -> ByteBuffer.wrap(value).getInt()).toList();
+        assertTrue(buffer.origins.isEmpty() || buffer.origins.stream().map(origin -> (int) origin.id()).toList().equals(numbers));
+        assertEquals(buffer.queue.matches("q[1-9]"), !buffer.origins.isEmpty());
         buffer.chunk.subList(0, count).forEach(value -> into.add(ByteBuffer.wrap(value).getInt()));
         return count;
     }
@@ -93,7 +96,7 @@ class RowBatcherTest {
     @Test
     void aSingleRowIsSentAtOnceWithoutAFlush() throws Exception {
         RowBatcher rows = open(false, 0);
-        rows.add("q", value(0));
+        rows.add("q", value(0), null);
         awaitRounds(1);
         rows.flush();
         assertEquals(List.of(1), rounds);
@@ -103,10 +106,10 @@ class RowBatcherTest {
     void whatGathersWhileACallIsUnderWayIsTheNextCall() throws Exception {
         gated = true;
         RowBatcher rows = open(false, 0);
-        rows.add("q", value(0));
+        rows.add("q", value(0), null);
         awaitRounds(1);
         for (int i = 1; i < 500; i++) {
-            rows.add("q", value(i));
+            rows.add("q", value(i), null);
         }
         calls.release(2);
         rows.flush();
@@ -118,7 +121,7 @@ class RowBatcherTest {
     void stagedRowsWaitForFullChunksAndTheRestForTheFlush() throws Exception {
         RowBatcher rows = open(true, 0);
         for (int i = 0; i < 2500; i++) {
-            rows.add(i % 2 == 0 ? "even" : "odd", value(i / 2));
+            rows.add(i % 2 == 0 ? "even" : "odd", value(i / 2), null);
         }
         while (sent() < 2000) {
             Thread.sleep(1);
@@ -138,7 +141,8 @@ class RowBatcherTest {
         Random random = new Random(seed.getCurrentRepetition());
         for (int i = 0; i < 50; i++) {
             int queue = random.nextInt(next.length);
-            rows.add("q" + queue, value(next[queue]++));
+            rows.add("q" + queue, value(next[queue]), queue == 0 ? null : new Origin("life", next[queue], 0)); // those of q0 have none
+            next[queue]++;
         }
         rows.flush();
         for (int queue = 0; queue < next.length; queue++) {
@@ -151,11 +155,11 @@ class RowBatcherTest {
         gated = true;
         RowBatcher rows = open(false, 0);
         for (int i = 0; i < RowBatcher.MOST_ROWS; i++) {
-            rows.add("q", value(i));
+            rows.add("q", value(i), null);
         }
         Thread adder = new Thread(() -> {
             try {
-                rows.add("q", value(RowBatcher.MOST_ROWS));
+                rows.add("q", value(RowBatcher.MOST_ROWS), null);
             } catch (InterruptedIOException error) {
                 throw new IllegalStateException(error);
             }
@@ -175,11 +179,11 @@ class RowBatcherTest {
     void aQueueThatStaysFullFailsWithWhatIsLeftOfItsChunk() throws Exception {
         room = 0;
         RowBatcher rows = open(false, 20);
-        rows.add("q", value(0));
+        rows.add("q", value(0), null);
         BusException error = assertThrows(BusException.class, rows::flush);
         assertTrue(error.getMessage().startsWith(
                 "[BUSMQ_QUEUE_FULL] queue 'q' holds its maxsize of 10 messages for 0.02 s; 1 rows are not stored."), error.getMessage());
-        assertThrows(BusException.class, () -> rows.add("q", value(1)));
+        assertThrows(BusException.class, () -> rows.add("q", value(1), null));
     }
 
     @Test
@@ -195,7 +199,7 @@ class RowBatcherTest {
                 return 0;
             }
         }, 0, false, ended::countDown);
-        made.add("q", value(0));
+        made.add("q", value(0), null);
         assertEquals(ErrorKind.SERVER_REFUSED, assertThrows(BusException.class, made::flush).kind());
         assertEquals(1, ended.getCount(), "the end comes after whoever adds has seen the error and closed");
     }
@@ -220,12 +224,12 @@ class RowBatcherTest {
                 return 0;
             }
         }, 0, false, ended::countDown);
-        made.add("q", value(0));
+        made.add("q", value(0), null);
         assertTrue(stored.await(20, TimeUnit.SECONDS));
         while (made.failedFor(ErrorKind.LINK_LOST)) {
             Thread.sleep(1); // until it is forgotten
         }
-        made.add("q", value(1));
+        made.add("q", value(1), null);
         made.flush();
         assertEquals(numbers(2), arrived.get("q"));
     }
@@ -234,9 +238,9 @@ class RowBatcherTest {
     void nothingIsSentAfterTheClose() throws Exception {
         gated = true;
         RowBatcher rows = open(false, 0);
-        rows.add("q", value(0));
+        rows.add("q", value(0), null);
         awaitRounds(1);
-        rows.add("q", value(1));
+        rows.add("q", value(1), null);
         rows.close();
         calls.release(100);
         assertTrue(ended.await(20, TimeUnit.SECONDS));
@@ -247,7 +251,7 @@ class RowBatcherTest {
     void aTaskThatIsStoppedDoesNotWaitForRedis() throws Exception {
         gated = true;
         RowBatcher rows = open(false, 0);
-        rows.add("q", value(0));
+        rows.add("q", value(0), null);
         Thread.currentThread().interrupt();
         assertThrows(InterruptedIOException.class, rows::flush);
         assertTrue(Thread.interrupted());

@@ -48,7 +48,7 @@ class SinkColumnsTest {
 
     @Test
     void rowsOfTheSourceCanBeWrittenAsTheyAre() {
-        StructType rows = schema("queue", S, "id", L, "value", B, "source", S);
+        StructType rows = schema("queue", S, "id", L, "value", B, "source", S, "index", DataTypes.IntegerType);
         assertEquals(new SinkColumns("value", 2, false, "queue", 0, null), SinkColumns.of(rows, null));
     }
 
@@ -62,6 +62,7 @@ class SinkColumnsTest {
                         "column 'value' is array<binary>; expected string or binary; use to_json(struct(...)) for a structured value"),
                 arguments(schema("value", S, "queue", B), null, "column 'queue' is binary; expected string"),
                 arguments(schema("value", S, "id", S), "q", "column 'id' is string; expected bigint"),
+                arguments(schema("value", S, "index", L), "q", "column 'index' is bigint; expected int"),
                 arguments(schema("value", S, "key", S), "q",
                         "column 'key' has no place; the sink takes value (string or binary) and queue (string)"),
                 arguments(schema("value", S), null, "no queue is named: set option 'queue', or give the rows a column queue"));
