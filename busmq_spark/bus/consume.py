@@ -335,9 +335,9 @@ class Consumption(Buffered):
         return self._queue.bus.servers.pubsub[self._queue.server]
 
     def _notified(self, id: bytes | None) -> None:
-        """What was received already needs no look, once: in another life of the queue the same id means another message.
+        """Look for messages, unless the notification is about the message received last, and the first about it.
 
-        The first notification always causes a look: whether the message received was announced before is unknown.
+        A second notification with the same id may be of another life of the queue. The very first notification always causes a look.
         """
         known = self._noted is not None and self._received and id == b"%d" % self._received and id != self._noted
         self._noted = id

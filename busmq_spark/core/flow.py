@@ -1,8 +1,8 @@
-"""One-shot operations as generators, and the two drivers that run them.
+"""Operations on Redis as generators, and the two functions that run them (not Spark's driver).
 
 Rule 1. A flow yields what Redis shall do, a :class:`Call` or a list of them (one round trip), and is sent the reply or replies.
 Rule 2. A flow touches no socket, clock or loop, so the same flow serves Spark (sync) and the bus (asyncio).
-Rule 3. An error of the driver is thrown into the flow where it yielded; the flow may catch it and go on.
+Rule 3. An error of a call is thrown into the flow where it yielded; the flow may catch it and go on.
 """
 
 from __future__ import annotations

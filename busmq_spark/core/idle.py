@@ -11,7 +11,7 @@ TAILS = 3
 
 
 class EmptyBatches:
-    """Decides between the same offset again, which is no batch, and one that differs by its ``idle``, which is one."""
+    """The offset of an idle query: the same again, and Spark runs no batch, or one with another ``idle``, and Spark runs an empty batch."""
 
     def __init__(self) -> None:
         self._since: float | None = None

@@ -26,7 +26,7 @@ def would_delete(state: QueueState, last: int, own: int | None, others: Collecti
     ``own`` is the acked id of its subscription, None when it has none yet; ``others`` are those of the other subscriptions.
     """
     if own is None and others:
-        return 0  # what is stored waits for the others, and what none of them waits for they have read
+        return 0  # stored messages are kept for the other subscriptions; those that all of them have acked are deleted already
     return max(0, min(state.count, min(last, state.newest, *others) - max(state.floor, own or 0)))
 
 

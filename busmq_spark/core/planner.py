@@ -82,9 +82,9 @@ class HeldQueues:
     paused: Collection[str] = ()
     """Queues of the checkpoint whose source could not be reached when they were to be acquired."""
     entering: Positions = field(default_factory=dict)
-    """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
+    """Where queues begin that startingOffsets applies to. Decided once: with ``latest``, messages pushed since then are read."""
     sources: Collection[str] = ()
-    """The sources of the checkpoint; startingOffsets counts for queues of the others."""
+    """The sources of the checkpoint; startingOffsets applies to queues of the others."""
 
 
 class Planner:

@@ -24,17 +24,18 @@ window. Redis 6.2 always starts at the head, also for windows near the tail and 
 MOST_ROWS = 30_000
 """Most rows in one reply: about 4 ms of Redis at 100 B, so that others need not wait for long; the walk into 10 million (1.5 ms) is a part of it."""
 TARGET_BYTES = 4 * 1024 * 1024
-"""Bytes of values aimed at in one reply. At 10 KB 1 MB costs Redis half as much again, for the walks."""
+"""Bytes of values aimed at in one reply. With 1 MB, values of 10 KB cost Redis half as much again, since it traverses the list for each reply."""
 MOST_BYTES = 15 * 1024 * 1024
 """Bytes of values that one reply may come to, whatever the order of messages of up to 1 MB."""
 UNKNOWN_ROWS = 15
-"""So many are asked for of which nothing is noted: each is taken to be of 1 MB at most."""
+"""Messages asked for where no writer has noted sizes: each may be of 1 MB."""
 FEW_ROWS = 250
 """A LRANGE of so many rows costs no more than the script that counts bytes while it reads, and takes Redis two to five times as long for each row."""
 COUNTED_ROWS = 2500
 """Most rows of a reply of that script: about 2 ms of Redis."""
 WIDE, WIDE_DEEP = 64, 256
-"""Messages that it looks at in one LRANGE, whose values Redis then holds twice; more where the walk there costs more than they."""
+"""Messages in one LRANGE of that script, whose values Redis then holds twice; the second number deep in a list, where the traversal costs more than
+the values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ NAMES_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class SinkRun:
-    """Under which tasks stage: a run of a sink. ``epoch`` is higher for a run that began later."""
+    """A run of a sink, for which its tasks stage rows. ``epoch`` is higher for a run that began later."""
 
     sink: str
     epoch: int
@@ -33,9 +33,9 @@ class SinkRun:
 
 
 def begin(sink: str, run: str, queues: Sequence[str]) -> Flow[tuple[int, tuple[Staged, ...] | None]]:
-    """A task of a run is about to stage rows for queues: the epoch of the run, and what is on record when it has begun just now.
+    """Called before a task stages rows for queues. Returns the epoch of the run and, to the task that began the run, what is on record.
 
-    None when it had begun before. Safe to repeat; then it may look as if it had.
+    The other tasks of the run get None instead. Safe to repeat: a task whose first call was executed without a reply gets None, too.
     """
     parts = [queues[at : at + NAMES_AT_ONCE] for at in range(0, len(queues), NAMES_AT_ONCE)]
     noted = [script("enlist", (sink_queues(sink),), (run, sinks.STAGE_TTL_S, *part)) for part in parts]

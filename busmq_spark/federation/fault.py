@@ -44,7 +44,7 @@ OPEN: dict[str, type[BusError]] = {
         errors.WireError,
     )
 }
-"""Those about what the peer asked for."""
+"""Errors about what the peer asked for: their text is sent to it. Of others it learns only that the server failed."""
 CLOSED = "the bus behind this federation server cannot do it now. Try again; its operator finds the reason in its log"
 AWAY = "the federation server cannot reach its Redis"
 MOST_TEXT = 2000

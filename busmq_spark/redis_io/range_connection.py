@@ -29,7 +29,7 @@ _KEEP_BYTES = 64 * 1024 * 1024
 
 
 class RangeConnection:
-    """Sends calls and takes their replies in the same order. One thread; LinkLost leaves it to the caller how far it came.
+    """Sends calls and takes their replies in the same order. For one thread. After LinkLost the caller goes on behind the last reply it took.
 
     Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
     """
@@ -164,7 +164,7 @@ class RangeConnection:
 class ClusterRangeConnection:
     """As RangeConnection: MOVED, ASK and an unreachable node are LinkLost, and the reader resumes after its last row.
 
-    A list that has moved ahead of its slot is read through ``single``, call by call, until the next range: then each key is asked for where it is.
+    A list that was migrated before its slot (ASK) is read through ``single``, call by call, until the range ends.
     """
 
     def __init__(self, single: ClusterLink) -> None:

@@ -11,8 +11,8 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark.attachment import Attachment
 
 SYNCHRONOUS = 3
-"""Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and
-commits when its logs are written: a single batch may look the same by chance, and the first that does not settles it."""
+"""After so many batches in a row that Spark committed before it asked for the tasks of the next, its logs count as synchronous. With async progress
+tracking a single batch may look so by chance; one batch that does not shows that the logs are asynchronous."""
 
 
 class Acks:
@@ -45,7 +45,7 @@ class Acks:
         return True
 
     def read(self, start: dict[str, Any], end: dict[str, Any], attachment: Attachment, *, planned_here: bool) -> None:
-        """Spark asks for the tasks of a batch: whether it has committed the batch before, now that this one was planned here."""
+        """Called when Spark asks for the tasks of a batch. Notes whether Spark had committed the batch before, if this one was planned here."""
         if self._first:
             self._replayed = True  # the first start was that of a batch which is done again: what follows it is as durable as any
         else:

@@ -53,7 +53,7 @@ class Attachment:
         self.paused: set[str] = set()
         """The queues that the last ``acquire`` left out since their source is unreachable."""
         self._entering: dict[str, Position] = {}
-        """Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over."""
+        """Where queues begin that startingOffsets applies to. Decided once: with ``latest``, messages pushed since then are read."""
         self._options = options
         self._push_notifiers = push_notifiers
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
@@ -74,7 +74,7 @@ class Attachment:
     ) -> None:
         """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched.
         ``sources`` are those of the checkpoint: startingOffsets counts for queues of others.
-        ``done``: up to where a batch that is read again was done before, where that is not the same: a subscription that is new begins there.
+        ``done``: the last ids before a batch that is read again, where ``known`` has its end: a new subscription is registered there.
         ``blind``: there may be an unread checkpoint; then nothing is decided here that the checkpoint decides.
 
         A queue whose source goes away at any step of it is not held, and tried again with the next call: every step may be repeated.

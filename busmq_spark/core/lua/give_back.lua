@@ -1,7 +1,7 @@
 -- Return to the head of the queue what was taken and never handed over; ids stay, and so does their order, also among what others gave back.
 -- KEYS messages record [lease]
 -- ARGV handed available ttl_s token most
--- handed: the id handed over last (0: none). Lease: see take. A record of the taker's own ends here and is marked for late packets.
+-- handed: the id handed over last (0: none). Lease: see take. The taker's own record (`hand`) ends here; a mark in it refuses packets that arrive later.
 -- Result how many messages went back; -1 when the lease is not the taker's: then its holder restores them.
 -- At most `most` go back a call, the newest first, so that Redis is not held; a result of `most` means: call again. What others gave back before moves
 -- with them, since a list takes messages at its ends only: those up to our newest, or where these are many and fewer, those from our oldest on. So one

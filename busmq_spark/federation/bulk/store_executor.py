@@ -32,7 +32,7 @@ REPLY_BYTES = 2 * 1024 * 1024
 
 
 class PeerThreadPool(ThreadPoolExecutor):
-    """The threads. Most of them wait for Redis; some are reserved for executors whose last call got a reply."""
+    """The threads in which stores wait for Redis. Some are reserved for stores whose last call got a reply."""
 
     def __init__(self, threads: int = THREADS, doubtful: int = DOUBTFUL) -> None:
         super().__init__(threads, "busmq-bulk")
@@ -164,7 +164,7 @@ class KnownServers:
         return [replace(part, server=asked[part.queue] if server is None else server) for part, server in zip(parts, known, strict=True)]
 
     def found(self, part: Range) -> None:
-        """Rows came from there; a life of a queue stays where it is."""
+        """Remember the server that the rows came from: a queue stays on it until the queue ends."""
         if len(self._known) >= MOST_PLACES:
             self._known.clear()
         self._known[part.queue, part.born] = part.server

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SecretBudget:
-    """Of one secret."""
+    """What all peers with one secret use together."""
 
     def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits

@@ -17,7 +17,7 @@ def limit(default: float, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLimits:
-    """Each is what is still allowed; more than that closes the connection, save where the sentence says otherwise."""
+    """What one peer may use. Values are inclusive; above one of them the connection is closed, unless its text says otherwise."""
 
     message_bytes: int = limit(16 * MIB, "longest web-socket message in either direction")
     in_flight_messages: int = limit(1_000, "messages taken from a connection and not yet worked off; a peer that sends more is read more slowly")

@@ -48,7 +48,7 @@ class Listener:
         return self._admitted + len(self._pending)
 
     def begin(self, socket: Socket, address: str) -> None:
-        """One more in its handshake. With too many, the oldest of the address with most of them ends: who fills the places ends its own."""
+        """One more socket in its handshake. Above the limit, the oldest handshake of the address that has most of them is closed."""
         self._pending[socket] = address
         if len(self._pending) > self.limits.handshakes:
             crowded = Counter(self._pending.values()).most_common(1)[0][0]

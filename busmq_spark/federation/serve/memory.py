@@ -11,9 +11,9 @@ MANY = 50
 
 
 def trim_memory() -> None:
-    """What peers leave behind hangs together in circles, and glibc keeps what was freed between what is in use.
+    """Objects of a closed connection are in reference cycles, and glibc keeps freed memory between blocks in use (fragmentation).
 
-    After hundreds that did not read, these are hundreds of megabytes. Where there is no glibc, it collects the circles only.
+    After hundreds that did not read, these are hundreds of megabytes. Where there is no glibc, it collects the cycles only.
     """
     gc.collect()
     with suppress(OSError, AttributeError):
