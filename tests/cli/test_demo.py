@@ -138,7 +138,7 @@ MOMENTS: dict[str, Callable[[UnderWay], object]] = {
     "it loads": lambda demo: demo.has_said("begun"),
     "flights are pushed": lambda demo: demo.stored("flights"),
     "Java starts": lambda demo: demo.runs("java"),
-    "the first batch begins": lambda demo: demo.runs("pyspark.daemon"),
+    "the first batch is written": lambda demo: demo.stored("delays"),
 }
 
 
