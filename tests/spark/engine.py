@@ -114,6 +114,8 @@ class Engine:
 
     def _plan(self, limit: Any) -> bool:
         """Write the next entry of the offset log, unless nothing is new."""
+        if self.options.get("idlePollMs") == "1" and isinstance(self.reader, StreamReader) and (polling := self.reader._planning._polling):
+            polling._next = 0.0  # ask each time, as in jvm_engine.py: else a push may come before its notice and the next poll
         start = self.planned[-1] if self.planned else through_json(self.reader.initialOffset())
         end = self.reader.latestOffset() if self._spark40 else self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
         end = through_json(end)

@@ -62,10 +62,11 @@ def doubled(source: DataFrame) -> DataFrame:
         (lambda source: source.repartition(1), {}, "rows of queue '.*' in a task that does not read it"),
         (lambda source: source.withColumn("queue", F.lit("other")), {}, "rows of queue 'other' in a task that does not read it"),
         (lambda source: source.withColumn("id", -F.col("id")), {}, "rows in another order than their queue: id -2 of '.*' came after -1"),
+        (lambda source: source.withColumn("id", F.expr("nullif(id, 1)")), {}, "a NULL in column 'id'"),
         (doubled, {}, r"several rows of one message \(id 1 of queue '.*'\) that column index does not number upwards"),
         (as_it_is, {"failOnDataLoss": "false"}, "failOnDataLoss=false at the source"),
     ],
-    ids=["no-origin", "no-id", "shuffle", "another-queue", "order", "no-index", "loss"],
+    ids=["no-origin", "no-id", "shuffle", "another-queue", "order", "null", "no-index", "loss"],
 )
 def test_what_cannot_be_exactly_once_is_refused_and_named(
     bus: Bus, live: Live, queue: str, pipeline: Pipeline, options: dict[str, str], why: str

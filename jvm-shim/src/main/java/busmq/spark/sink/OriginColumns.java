@@ -31,9 +31,8 @@ record OriginColumns(int queueAt, int idAt, int indexAt) implements Serializable
         return new OriginColumns(places.get("queue"), places.get("id"), places.getOrDefault("index", -1));
     }
 
-    /** Throws BUSMQ_MESSAGE_REFUSED for a NULL in a row. */
+    /** The error for a row in which one of the columns is NULL. */
     static BusException isNull(String column) {
-        return BusException.config("column '" + column + "' is NULL in some rows, which delivery=exactly-once in real-time mode goes by; keep what the "
-                + "source gave");
+        return RealTimeMode.notExactlyOnce("a NULL in column '" + column + "': keep what the source gave");
     }
 }
