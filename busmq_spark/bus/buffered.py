@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -34,6 +35,8 @@ class Buffered:
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()  # ending waits for what is under way
         self._phase = Phase.NEW
+        self._handing_over = threading.Lock()
+        """A synchronous caller takes what is stored in its own thread: never while the loop begins to give it back."""
         self.follows: Self | None = None
         """The consumption that this one ends by beginning."""
 
@@ -49,7 +52,8 @@ class Buffered:
 
     def next_stored(self) -> Message | None:
         """Hand over the next message of those that are here; None when it has to be waited for."""
-        return None if self.ending or not self._buffer else self.pop_head()
+        with self._handing_over:
+            return None if self.ending or not self._buffer else self.pop_head()
 
     async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
         """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
@@ -86,7 +90,8 @@ class Buffered:
             await self._end()
 
     def _begin_to_stop(self) -> None:
-        self._phase = {Phase.NEW: Phase.CALLED_OFF, Phase.RUNNING: Phase.STOPPING}.get(self._phase, self._phase)
+        with self._handing_over:
+            self._phase = {Phase.NEW: Phase.CALLED_OFF, Phase.RUNNING: Phase.STOPPING}.get(self._phase, self._phase)
         self._wake.set()
 
     async def _end(self) -> None:

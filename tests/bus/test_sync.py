@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue as stdlib
+import random
+import sys
 import threading
 from typing import Any
 
@@ -133,3 +135,34 @@ def test_what_a_handler_raises_is_logged(redis_url: str, fresh: Fresh, caplog: p
         queue.push("x")
         queue.each(max=1).result()
     assert [(record.message, str(record.exc_info and record.exc_info[1])) for record in caplog.records] == [("a handler of 'message' failed", "no")]
+
+
+def test_a_stop_from_another_thread_comes_between_two_messages(redis_url: str, fresh: Fresh) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads alternate as often as they can
+    chance = random.Random(7)
+    seen: list[int] = []
+    failed: list[Exception] = []
+
+    def iterate() -> None:
+        try:
+            seen.extend(message.id for message in queue.consume())
+        except Exception as error:  # noqa: BLE001  # whatever it is, the main thread shows it
+            failed.append(error)
+
+    try:
+        with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+            for round_ in range(1, 201):
+                queue.push_many(["m"] * 300)
+                thread = threading.Thread(target=iterate)
+                wanted = queue.consumed + chance.randrange(1, 300)
+                thread.start()
+                while queue.consumed < wanted and thread.is_alive():
+                    pass  # no pause: the stop is to come while messages are handed over
+                queue.stop()
+                thread.join()
+                assert not failed
+                assert seen == list(range(1, len(seen) + 1))
+                assert queue.count() == 300 * round_ - len(seen)
+    finally:
+        sys.setswitchinterval(before)
