@@ -152,7 +152,7 @@ def test_a_stop_from_another_thread_comes_between_two_messages(redis_url: str, f
 
     try:
         with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
-            for round_ in range(1, 201):
+            for round_ in range(1, 601):
                 queue.push_many(["m"] * 300)
                 thread = threading.Thread(target=iterate)
                 wanted = queue.consumed + chance.randrange(1, 300)

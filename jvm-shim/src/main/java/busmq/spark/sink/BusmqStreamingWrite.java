@@ -33,7 +33,10 @@ final class BusmqStreamingWrite implements StreamingWrite {
     private final boolean asynchronous;
     private boolean staging;
 
-    /** {@code checkpoint}: null where the query does not say where it is; {@code explicit}: whether the user has asked for this delivery; {@code asynchronous}: whether batches go on before they are logged. */
+    /**
+     * {@code checkpoint}: null where the query does not say where it is; {@code explicit}: whether the user has asked for this delivery;
+     * {@code asynchronous}: whether batches go on before they are logged.
+     */
     BusmqStreamingWrite(WriteOptions options, StructType schema, String query, String checkpoint, boolean explicit, boolean asynchronous) {
         this.options = options;
         this.schema = schema;

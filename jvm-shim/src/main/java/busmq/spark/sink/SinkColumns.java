@@ -27,7 +27,10 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     private static final Map<String, String> WANTED =
             Map.of("value", "string or binary", "queue", "string", "id", "bigint", "source", "string", "index", "int");
 
-    /** Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, or no queue. Columns {@code id}, {@code index} and {@code source} are no part of a message. */
+    /**
+     * Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, or no queue. Columns {@code id}, {@code index} and {@code source} are no part
+     * of a message.
+     */
     public static SinkColumns of(StructType schema, String queue) {
         StructField[] fields = schema.fields();
         Map<String, Integer> found = new HashMap<>();
