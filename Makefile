@@ -43,7 +43,7 @@ test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every te
 	@tests/browser/install.sh
 	@tests/jvm/install.sh
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-sparks ARGS=)
-	@$(PY) -m pytest $(or $(ARGS),-n 4 --dist loadscope)
+	@$(PY) -m pytest $(or $(ARGS),-n auto --dist loadscope)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## Check style, formatting and types
@@ -90,6 +90,7 @@ test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run th
 
 .PHONY: soak
 soak: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Kill, cut and damage queries at random and check each row (SECONDS=7200 SEED=7)
+	@BUSMQ_ABUSE_FACTOR=10 $(PY) -m pytest -q tests/federation/test_abuse.py tests/federation/test_abuse_codecs.py
 	@$(PY) -m tests.soak --seconds $(or $(SECONDS),7200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: jar

@@ -10,7 +10,7 @@ import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,8 +20,9 @@ from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, Sentine
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests import java
-from tests.share import keep_ports_apart, share, starts_sparks, turn
+from tests.share import keep_ports_apart, pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler, starts_sparks, turn
 
+__all__ = ["pytest_xdist_auto_num_workers", "pytest_xdist_make_scheduler"]  # hooks
 TESTS = Path(__file__).parent
 MARKERS = {"contract": "redis", "redis_io": "redis", "bus": "redis", "peers": "peer"}  # by folder; tests of others have the marks themselves
 
@@ -37,18 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
     java.prepare()
     if worker := getattr(config, "workerinput", None):
         keep_ports_apart(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadScopeScheduling  # only where it runs: it is a tool of development
-
-    class Shares(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return share(nodeid)
-
-    config.option.loadscopereorder = False  # the parts with the most tests first: they are not the longest ones
-    return Shares(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,19 +1,24 @@
-"""How the processes of pytest-xdist share the tests: ``pytest -n 4 --dist loadscope``.
+"""How the processes of pytest-xdist share the tests: ``pytest -n auto --dist loadscope``. Hooks that ``conftest.py`` imports.
 
-Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are two parts; what mostly waits for
+Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are three parts; what mostly waits for
 servers (time-outs, fail-overs, links that are cut) are a few; each file that starts Sparks of its own is a part by itself. The parts are handed out
 in this order, the longest first, each to whichever process has come to its end.
 """
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
 
 from busmq_spark.embedded import server
 
 PARTS = [
-    "tests/spark/test_[a-l]",
-    "tests/spark/test_[m-z]",
+    "tests/spark/test_[p-z]",
+    "tests/spark/test_[a-h]",
+    "tests/spark/test_[i-o]",
     "tests/federation/",
     "tests/faults/test_driver_killed",
     "tests/spark/test_installed",
@@ -57,3 +62,22 @@ def keep_ports_apart(worker: int, workers: int) -> None:
     span = (server.LAST_PORT - server.FIRST_PORT) // workers
     server.FIRST_PORT += worker * span
     server.LAST_PORT = server.FIRST_PORT + span
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Three processes a core, where the machine has 2 GB for each: with its Spark and its servers one takes up to 1.5 GB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**31
+    return max(2, min(3 * (os.cpu_count() or 1), memory, 8))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling  # only where it runs: it is a tool of development
+
+    class Shares(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return share(nodeid)
+
+    config.option.loadscopereorder = False  # the parts with the most tests first: they are not the longest ones
+    return Shares(config, log)

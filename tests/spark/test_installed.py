@@ -90,11 +90,9 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("how", ["python", "spark-submit"])
-def test_the_format_is_found_where_the_wheel_is_installed(bus: Bus, queue: str, installed: Path, elsewhere: Path, how: str) -> None:
+def test_the_format_is_found_where_the_wheel_is_installed(bus: Bus, queue: str, installed: Path, elsewhere: Path) -> None:
     shutil.copy(JOB, elsewhere)
-    starter = [sys.executable] if how == "python" else [str(SUBMIT), "--master", "local[2]"]
-    result = found(job(starter, bus, queue, clean(str(installed)), elsewhere))
+    result = found(job([str(SUBMIT), "--master", "local[2]"], bus, queue, clean(str(installed)), elsewhere))
     assert result.pop("package") is None  # neither the program nor the user named it
     assert result == EXPECTED
 
