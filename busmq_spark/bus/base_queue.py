@@ -13,7 +13,7 @@ from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.buffered import Buffered
+    from busmq_spark.bus.buffered import MessageIterator
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
     from busmq_spark.core.message import Message
@@ -29,7 +29,7 @@ class BaseQueue(Emitter):
     """``async with`` attaches and detaches."""
 
     events: tuple[str, ...] = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
-    _consumption: Buffered | None
+    _consumption: MessageIterator | None
 
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus.spawn)
@@ -66,7 +66,7 @@ class BaseQueue(Emitter):
         """Whether this object is attached; an unreachable server does not change that."""
         return self.ttl_s > 0
 
-    def consume(self, **options: Unpack[ConsumeKeywords]) -> Buffered:
+    def consume(self, **options: Unpack[ConsumeKeywords]) -> MessageIterator:
         """The messages, oldest first."""
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ Phase = Enum("Phase", "NEW RUNNING STOPPING CALLED_OFF ENDED")
 BEGUN, GOES_ON = (Phase.RUNNING, Phase.STOPPING), (Phase.NEW, Phase.RUNNING)
 
 
-class Buffered:
+class MessageIterator:
     """The messages of one queue, for one task: an asynchronous iterator."""
 
     _queue: Emitter

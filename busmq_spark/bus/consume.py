@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from busmq_spark.bus.buffered import Buffered, Phase
+from busmq_spark.bus.buffered import MessageIterator, Phase
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
@@ -72,7 +72,7 @@ class ConsumeOptions:
             raise ConfigError(reason="last counts only with reliable=True")
 
 
-class Consumption(Buffered):
+class Consumption(MessageIterator):
     """The messages of one queue, for one task. Begins with the first message asked for."""
 
     _queue: Queue

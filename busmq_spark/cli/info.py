@@ -9,7 +9,7 @@ from rich.text import Text
 from busmq_spark.cli.faults import CliQueueMissing
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import Overview, overviews
+from busmq_spark.cli.overview import QueueOverview, overviews
 from busmq_spark.cli.queues import reader_names
 from busmq_spark.cli.servers import ServerReport, report
 from busmq_spark.cli.subscriptions import warn_if_abandoned
@@ -50,7 +50,7 @@ def info(
                 _show_server(out, server)
 
 
-def _overview(name: str, links: list[Link]) -> Overview:
+def _overview(name: str, links: list[Link]) -> QueueOverview:
     place = place_of(name, links)
     found = place.link.run(overviews([place.keys], place.server))
     if not found:
@@ -58,7 +58,7 @@ def _overview(name: str, links: list[Link]) -> Overview:
     return found[0]
 
 
-def _show_queue(out: Output, queue: Overview) -> None:
+def _show_queue(out: Output, queue: QueueOverview) -> None:
     if out.as_json:
         out.record(**queue.record())
         return

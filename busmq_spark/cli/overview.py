@@ -18,7 +18,7 @@ QUEUES_PER_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class QueueOverview:
     """One queue. ``unacked``: taken by a reliable consumer and not acknowledged; ``readers``: subscription → milliseconds left of its lease."""
 
     name: str
@@ -50,7 +50,7 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedQueue:
     """A queue that cannot be shown: its keys hold what no program of the bus writes. ``reason`` says what was found."""
 
     name: str
@@ -62,7 +62,7 @@ class Damaged:
         return {"queue": self.name, "damaged": self.reason, "server": self.server}
 
 
-def shown_queues(link: Link, queues: Sequence[QueueKeys]) -> list[Overview | Damaged]:
+def shown_queues(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
     """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
     server = link.endpoint.masked
     try:
@@ -71,12 +71,12 @@ def shown_queues(link: Link, queues: Sequence[QueueKeys]) -> list[Overview | Dam
         if isinstance(error, ServerRefused) and "WRONGTYPE" not in str(error) and "wrong kind" not in str(error):
             raise
         if len(queues) == 1:
-            return [Damaged(queues[0].name, server, str(error))]
+            return [DamagedQueue(queues[0].name, server, str(error))]
     half = len(queues) // 2
     return shown_queues(link, queues[:half]) + shown_queues(link, queues[half:])
 
 
-def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[Overview]]:
+def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueOverview]]:
     """Queues of one server; those that went away meanwhile are left out."""
     found = []
     for start in range(0, len(queues), QUEUES_PER_STEP):
@@ -92,5 +92,5 @@ def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[Overview]]:
             unacked, expires_ms = next(answers) // 2, next(answers)
             leases = living(names, list(islice(answers, 2 * len(names))))
             if state.exists:
-                found.append(Overview(keys.name, server, state, unacked, expires_ms, acks, leases))
+                found.append(QueueOverview(keys.name, server, state, unacked, expires_ms, acks, leases))
     return found

@@ -16,7 +16,7 @@ from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.splitting import batches
 from busmq_spark.cli.target import QueueLocation, opened, place_of
 from busmq_spark.cli.terminal_text import count, duration, number
-from busmq_spark.core.queue import LONG_TTL_S, Attached, attach, push_many
+from busmq_spark.core.queue import LONG_TTL_S, AttachResult, attach, push_many
 from busmq_spark.errors import ConfigError, LinkLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
@@ -65,7 +65,7 @@ def push(  # noqa: PLR0913  the options of a command
         place = place_of(queue, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
         _explain(out, attached, ttl_s if ttl else 0, maxsize)
-        sender = Sender(out, place, attached)
+        sender = MessagePusher(out, place, attached)
         if source is None:
             sender.send([os.fsencode(value) for value in values or ()])
         else:
@@ -73,10 +73,10 @@ def push(  # noqa: PLR0913  the options of a command
         _answer(out, sender)
 
 
-class Sender:
+class MessagePusher:
     """Pushes and counts."""
 
-    def __init__(self, out: Output, place: QueueLocation, attached: Attached) -> None:
+    def __init__(self, out: Output, place: QueueLocation, attached: AttachResult) -> None:
         self.out, self.place, self.attached = out, place, attached
         self.stored = 0
 
@@ -117,7 +117,7 @@ def _check(values: list[str] | None, file: Path | None, null: bool, whole: bool)
         raise ConfigError(reason="--null and --whole exclude each other. Give one of them")
 
 
-def _explain(out: Output, attached: Attached, ttl_s: int, maxsize: int) -> None:
+def _explain(out: Output, attached: AttachResult, ttl_s: int, maxsize: int) -> None:
     """Options that an existing queue overrules should not be thought to hold."""
     if attached.existed and maxsize and attached.maxsize != maxsize:
         out.note(f"the queue exists with maxsize {attached.maxsize}; --maxsize is for new queues")
@@ -140,7 +140,7 @@ def _size(source: BinaryIO) -> int | None:
     return size or None
 
 
-def _answer(out: Output, sender: Sender) -> None:
+def _answer(out: Output, sender: MessagePusher) -> None:
     state, queue = sender.place.state(), sender.place.keys.name
     if out.as_json:
         out.record(

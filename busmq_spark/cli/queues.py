@@ -8,7 +8,7 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import Damaged, Overview, shown_queues
+from busmq_spark.cli.overview import DamagedQueue, QueueOverview, shown_queues
 from busmq_spark.cli.target import keys_of, opened
 from busmq_spark.cli.terminal_text import duration, number, shown
 from busmq_spark.core.keys import QueueKeys
@@ -40,7 +40,7 @@ def queues(
                 out.record(**queue.record())
             return
         for queue in found:
-            if isinstance(queue, Damaged):
+            if isinstance(queue, DamagedQueue):
                 out.warn(queue.reason if queue.name in queue.reason else f"queue {queue.name!r}: {queue.reason}")
         if found:
             out.show(table(_columns(many := len(links) > 1), [_row(queue, many) for queue in found]))
@@ -49,7 +49,7 @@ def queues(
             out.note(f"There is {which} on {', '.join(link.endpoint.masked for link in links)}. Create one with: busmq push hello 'first message'")
 
 
-def _gather(links: list[Link], pattern: str | None) -> list[Overview | Damaged]:
+def _gather(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueue]:
     places: list[list[QueueKeys]] = [[] for _ in links]
     for name, index in discover(links):
         if pattern is None or fnmatchcase(name, pattern):
@@ -64,8 +64,8 @@ def _columns(many_servers: bool) -> list[tuple[str, str]]:
     return [(name, sides.get(name, "left")) for name in names]
 
 
-def _row(queue: Overview | Damaged, many_servers: bool) -> list[str | Text]:
-    if isinstance(queue, Damaged):
+def _row(queue: QueueOverview | DamagedQueue, many_servers: bool) -> list[str | Text]:
+    if isinstance(queue, DamagedQueue):
         return [Text(shown(queue.name), "cyan"), Text("damaged", "red"), "", "", "", "", "", "", *([queue.server] if many_servers else [])]
     state = queue.state
     ids = f"{state.oldest}..{state.newest}" if state.count else (f"none since {state.last_id}" if state.last_id else "")
@@ -84,6 +84,6 @@ def _row(queue: Overview | Damaged, many_servers: bool) -> list[str | Text]:
     ]
 
 
-def reader_names(queue: Overview) -> str:
+def reader_names(queue: QueueOverview) -> str:
     """Who holds a lease on the queue."""
     return ", ".join(name or "a query" for name in sorted(queue.readers))

@@ -33,7 +33,7 @@ HOP_BYTES = 1500
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class ValueSpans:
     """Where the values of a reply are: ``starts`` and ``lengths`` into ``data``; the ids of the first and the last (0 when there is none)."""
 
     data: Any
@@ -46,7 +46,7 @@ class Pairs:
         return len(self.starts)
 
 
-NO_PAIRS = Pairs(b"", np.array([], np.int64), np.array([], np.int64), 0, 0)
+NO_PAIRS = ValueSpans(b"", np.array([], np.int64), np.array([], np.int64), 0, 0)
 
 
 class PairScanner:
@@ -69,11 +69,11 @@ class PairScanner:
             pass
         return None if self._left else self._at
 
-    def pairs(self, data: Any) -> Pairs:
+    def pairs(self, data: Any) -> ValueSpans:
         """The values of a complete reply."""
         starts, lengths = (np.concatenate(part) if len(part) > 1 else part[0] for part in zip(*self._places, strict=True))
         first, last = (int(self._head(data, at, at + _MOST_HEAD)[2]) for at in (self._first, self._last))  # type: ignore[index]  # complete
-        return Pairs(data, starts, lengths, first, last)
+        return ValueSpans(data, starts, lengths, first, last)
 
     def _even(self, data: Any, used: int) -> bool:
         """Take a run of values of one length. Like every way: False when more bytes must come first."""

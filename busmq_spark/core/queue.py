@@ -17,7 +17,7 @@ ACK_MOST = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class AttachResult:
     """What a queue is: ``born`` names its incarnation, ``existed`` is true when a client had created it before."""
 
     existed: bool
@@ -26,7 +26,7 @@ class Attached:
     born: str
 
 
-def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover: bool = False, create: bool = True) -> Flow[Attached]:
+def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover: bool = False, create: bool = True) -> Flow[AttachResult]:
     """Create the queue, or adopt the one that exists with its own ttl and maxsize.
 
     ``born`` is a fresh random name, kept only if the queue has none yet. Raises QueueMissing when it does not exist and ``create`` is false.
@@ -37,7 +37,7 @@ def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover
 
 def attach_all(
     queues: Sequence[QueueKeys], born: Sequence[str], *, ttl_s: int, maxsize: int = 0, discover: bool = False, create: bool = True
-) -> Flow[list[Attached]]:
+) -> Flow[list[AttachResult]]:
     """The same for many queues, each with a name of its own in ``born``, in one round trip."""
     _check_ttl(ttl_s)
     args = (ttl_s, max(0, maxsize), "true" if discover else "false")
@@ -45,7 +45,7 @@ def attach_all(
     for keys, reply in zip(queues, replies, strict=True):
         if reply[0] < 0:
             raise QueueMissing(queue=keys.name)
-    return [Attached(bool(reply[0]), reply[1], reply[2], reply[3].decode("utf-8", "replace")) for reply in replies]
+    return [AttachResult(bool(reply[0]), reply[1], reply[2], reply[3].decode("utf-8", "replace")) for reply in replies]
 
 
 def push(keys: QueueKeys, value: bytes) -> Flow[int | None]:

@@ -47,7 +47,7 @@ class ReplySlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ValueSizes:
     """What writers have noted of the values of ids ``since..upto`` (include/sizes.lua): bytes of the longest; those over 64 KB are giants, counted
     apart, and ``giant`` is the newest of them."""
 
@@ -58,7 +58,7 @@ class Sizes:
     giants: int = 0
 
     @classmethod
-    def of(cls, noted: bytes) -> Sizes:
+    def of(cls, noted: bytes) -> ValueSizes:
         """What the field says; nothing where it is missing or no peer of ours wrote it."""
         return cls(*map(int, noted.split(b":"))) if re.fullmatch(rb"\d{1,16}(:\d{1,16}){4}", noted) else cls()
 
@@ -74,7 +74,7 @@ class Sizes:
         return max(self.longest, self.giants) if first <= self.giant else self.longest
 
 
-UNNOTED = Sizes()
+UNNOTED = ValueSizes()
 
 
 class RangeCursor:
@@ -85,7 +85,15 @@ class RangeCursor:
     """
 
     def __init__(  # noqa: PLR0913  what a probe found
-        self, keys: QueueKeys, first: int, last: int, head: int, value_bytes: int = 0, *, sizes: Sizes = UNNOTED, target_bytes: int = TARGET_BYTES
+        self,
+        keys: QueueKeys,
+        first: int,
+        last: int,
+        head: int,
+        value_bytes: int = 0,
+        *,
+        sizes: ValueSizes = UNNOTED,
+        target_bytes: int = TARGET_BYTES,
     ) -> None:
         """``head`` is the oldest stored id, ``value_bytes`` about how long values are (0: unknown), ``target_bytes`` what a reply aims at."""
         self._target = target_bytes
@@ -130,13 +138,13 @@ class RangeCursor:
         return max(1, min(fitting, GROWTH * rows, MOST_ROWS))
 
 
-def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, Sizes]]:
+def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizes]]:
     """The incarnation of the queue ('' when it is missing), its oldest stored id (0 when it is empty), and how long values at ``first`` are.
 
     At last what is noted of the sizes of all of them.
     """
     born, oldest, longest, noted = yield script("probe", (keys.metadata, keys.messages), (first, DEEP))
-    return born.decode(), int(oldest or 0), longest, Sizes.of(noted)
+    return born.decode(), int(oldest or 0), longest, ValueSizes.of(noted)
 
 
 def seek(keys: QueueKeys, id: int) -> Flow[tuple[int, bool, int]]:

@@ -45,7 +45,7 @@ def next_segment(key: str, token: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedList:
     """One staged list: rows of one task attempt for one queue. ``runs`` are the chunk sizes as [size, how often] pairs.
 
     They are the rows at its head; what lies behind them does not count.
@@ -85,17 +85,17 @@ def total(digests: Iterable[int]) -> int:
     return sum(digests) & MAX_ID
 
 
-def by_queue(staged: Sequence[Staged]) -> dict[str, list[Staged]]:
+def by_queue(staged: Sequence[StagedList]) -> dict[str, list[StagedList]]:
     """The lists of each queue, in their order."""
-    found: dict[str, list[Staged]] = {}
+    found: dict[str, list[StagedList]] = {}
     for part in staged:
         found.setdefault(part.queue, []).append(part)
     return found
 
 
-def groups(staged: Sequence[Staged]) -> list[dict[str, list[Staged]]]:
+def groups(staged: Sequence[StagedList]) -> list[dict[str, list[StagedList]]]:
     """The lists of each queue, in groups of queues that are committed together."""
-    found: list[dict[str, list[Staged]]] = []
+    found: list[dict[str, list[StagedList]]] = []
     room = 0
     for queue, parts in by_queue(staged).items():
         rows = sum(part.rows for part in parts)
@@ -118,16 +118,18 @@ def encode_runs(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(runs)
 
 
-def encode_manifest(staged: Sequence[Staged], made: int = 0) -> str:
+def encode_manifest(staged: Sequence[StagedList], made: int = 0) -> str:
     """The manifest of a batch, in the order of appending (version 2). ``made`` is the epoch of the run that records it, if it is known."""
     lists = [[s.queue, s.server, s.key, s.runs, s.digest] for s in staged]
     return json.dumps({"v": 2, "lists": lists, **({"made": made} if made else {})}, separators=(",", ":"), ensure_ascii=False)
 
 
-def decode_manifest(text: str | bytes) -> tuple[Staged, ...]:
+def decode_manifest(text: str | bytes) -> tuple[StagedList, ...]:
     """The inverse of :func:`encode_manifest`, also for version 1, which has no digests."""
     manifest = json.loads(text)
-    lists = [Staged(queue, server, key, tuple((size, times) for size, times in runs), *more) for queue, server, key, runs, *more in manifest["lists"]]
+    lists = [
+        StagedList(queue, server, key, tuple((size, times) for size, times in runs), *more) for queue, server, key, runs, *more in manifest["lists"]
+    ]
     return tuple(replace(part, made=manifest.get("made", 0)) for part in lists)
 
 
@@ -148,7 +150,7 @@ def stage_more(key: str, values: Sequence[Arg]) -> Call:
     return command("RPUSHX", key, *values, idempotent=False)
 
 
-def seal(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
+def seal(sink: str, batch: int, staged: Sequence[StagedList]) -> Flow[None]:
     """Let the lists live as long as a record does, before it names them: so long a query may be down from the commit point on.
 
     Raises StagingLost when one does not hold what was staged: better before the commit point, when it can still be staged again.
@@ -159,7 +161,7 @@ def seal(sink: str, batch: int, staged: Sequence[Staged]) -> Flow[None]:
             raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key, remedy=STAGE_AGAIN)
 
 
-def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", epoch: int = 0) -> Flow[tuple[Staged, ...]]:
+def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> Flow[tuple[StagedList, ...]]:
     """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then that holds.
 
     ``span`` says which part of its sources the batch covers, ``<digest>:<text>``; empty where that is not known.
@@ -177,7 +179,7 @@ def record(sink: str, batch: int, staged: Sequence[Staged], query: str = "", spa
     return held
 
 
-Content: TypeAlias = tuple[str, Sequence[Staged]]
+Content: TypeAlias = tuple[str, Sequence[StagedList]]
 """What a batch is: its span, if that is known, and its lists."""
 
 
@@ -215,7 +217,7 @@ _SHOWN = 5
 """Queues that an error names."""
 
 
-def _content(staged: Sequence[Staged]) -> dict[str, tuple[int, int | None]]:
+def _content(staged: Sequence[StagedList]) -> dict[str, tuple[int, int | None]]:
     """Rows and digest of each queue."""
     found: dict[str, tuple[int, int | None]] = {}
     for s in staged:
@@ -233,20 +235,20 @@ def _shown(content: dict[str, tuple[int, int | None]]) -> str:
     return ", ".join(shown or ["no rows"]) + (f" and {len(content) - _SHOWN} more queues" if len(content) > _SHOWN else "")
 
 
-def other_record(queue: str, staged: Sequence[Staged]) -> dict[str, str]:
+def other_record(queue: str, staged: Sequence[StagedList]) -> dict[str, str]:
     """Details of BatchChanged where a queue has progress of a record that is gone."""
     rows = sum(s.rows for s in staged)
     return {"by": "rows", "found": f"rows that are appended to {queue!r}", "expected": f"{rows} rows for it", "remedy": _LOST}
 
 
-def recorded(sink: str, batch: int) -> Flow[tuple[Staged, ...]]:
+def recorded(sink: str, batch: int) -> Flow[tuple[StagedList, ...]]:
     """The lists recorded for this batch; empty when another batch, or none, is on record."""
     held, manifest = yield command("HMGET", sink_record(sink), "batch", "manifest")
     return decode_manifest(manifest) if held is not None and int(held) == batch else ()
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class CommitStopped:
     """A commit stopped because the queue is at its ``maxsize``; calling it again goes on."""
 
     queue: str
@@ -261,8 +263,8 @@ class RecordConflict:
     made: int
 
 
-def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], void: int = 0) -> Flow[Full | RecordConflict | None]:
-    """Append the staged lists of one queue in their order. None when all is appended, :class:`Full` when the queue has no room.
+def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void: int = 0) -> Flow[CommitStopped | RecordConflict | None]:
+    """Append the staged lists of one queue in their order. None when all is appended, :class:`CommitStopped` when the queue has no room.
 
     ``void``: progress of records that were made by runs with lower epochs counts for nothing.
     Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
@@ -283,7 +285,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], voi
             case b"at":
                 slot, moved = a, b
             case b"full":
-                return Full(keys.name, a, part.rows - moved + sum(later.rows for later in staged[slot + 1 :]))
+                return CommitStopped(keys.name, a, part.rows - moved + sum(later.rows for later in staged[slot + 1 :]))
             case b"lost":
                 left = part.rows - moved
                 raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_GIVE_UP)
@@ -298,7 +300,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[Staged], voi
     return None
 
 
-def _whole(staged: Sequence[Staged]) -> str:
+def _whole(staged: Sequence[StagedList]) -> str:
     """What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known."""
     digests = [s.digest for s in staged if s.digest is not None]
     return f"{sum(s.rows for s in staged)}-{total(digests)}" if len(digests) == len(staged) else ""

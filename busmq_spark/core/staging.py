@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from busmq_spark.core import sink as sinks
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys, sink_queues, sink_record
-from busmq_spark.core.sink import Staged, by_queue, decode_manifest
+from busmq_spark.core.sink import StagedList, by_queue, decode_manifest
 
 NAMES_AT_ONCE = 1000
 
@@ -32,7 +32,7 @@ class SinkRun:
     """Queues of the batch that was on record when the run began; only for the task that began it."""
 
 
-def begin(sink: str, run: str, queues: Sequence[str]) -> Flow[tuple[int, tuple[Staged, ...] | None]]:
+def begin(sink: str, run: str, queues: Sequence[str]) -> Flow[tuple[int, tuple[StagedList, ...] | None]]:
     """Called before a task stages rows for queues. Returns the epoch of the run and, to the task that began the run, what is on record.
 
     The other tasks of the run get None instead. Safe to repeat: a task whose first call was executed without a reply gets None, too.
@@ -56,7 +56,7 @@ def unlist(sink: str, run: str, queues: Sequence[str]) -> Flow[None]:
         yield script("unlist", (sink_queues(sink),), (run, *queues[at : at + NAMES_AT_ONCE]))
 
 
-def sweep(queues: Sequence[QueueKeys], run: SinkRun, held: Sequence[Staged]) -> Flow[list[int]]:
+def sweep(queues: Sequence[QueueKeys], run: SinkRun, held: Sequence[StagedList]) -> Flow[list[int]]:
     """Remove what earlier runs have staged for these queues, but for the lists that are on record. The result is how many of each."""
     kept, calls = by_queue(held), []
     for keys in queues:

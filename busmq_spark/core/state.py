@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
-from busmq_spark.core.ranges import Sizes
+from busmq_spark.core.ranges import ValueSizes
 from busmq_spark.errors import QueueDamaged
 
 T = TypeVar("T")
@@ -232,7 +232,7 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
         if done:
             break
         mean = max(1, used // (at - first + 1))
-        longest = Sizes.of(noted or b"").longest_of(at + 1, last)
+        longest = ValueSizes.of(noted or b"").longest_of(at + 1, last)
         if longest is not None and longest <= mean * LONGER:
             rows = min(last - at, (budget - used) // max(1, longest))
             return at + rows, used + rows * longest

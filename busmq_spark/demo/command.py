@@ -20,7 +20,7 @@ from busmq_spark.cli.terminal_text import count
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import LONG_TTL_S, attach, close, push_many
-from busmq_spark.demo.flight_delays import Delay
+from busmq_spark.demo.flight_delays import DelayStatistics
 from busmq_spark.demo.report import Report, Stage
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LocalToolMissing
@@ -218,7 +218,7 @@ def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path)
             totals, messages = read_back(spark, job)
         report.stage(Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, "rows", time.monotonic() - started))
         with report.out.working("drawing"):
-            draw(delays := [Delay(**row) for row in totals], airlines, report.rows, picture)
+            draw(delays := [DelayStatistics(**row) for row in totals], airlines, report.rows, picture)
         report.results(delays, airlines, picture)
 
 

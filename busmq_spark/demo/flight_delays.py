@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Delay:
+class DelayStatistics:
     """Flights of a carrier ('' all) scheduled in an hour of the day (-1 all); minutes are sums, early ones count negative."""
 
     carrier: str
@@ -39,22 +39,22 @@ class Delay:
         }
 
 
-def by_carrier(delays: Iterable[Delay]) -> list[Delay]:
+def by_carrier(delays: Iterable[DelayStatistics]) -> list[DelayStatistics]:
     """All hours of a carrier together, the latest first."""
     return _worst_first(_added(delays, lambda delay: (delay.carrier, -1)))
 
 
-def worst_hours(delays: Iterable[Delay], most: int) -> list[Delay]:
+def worst_hours(delays: Iterable[DelayStatistics], most: int) -> list[DelayStatistics]:
     """All carriers of an hour together, the ``most`` latest first."""
     return _worst_first(_added(delays, lambda delay: ("", delay.hour)))[:most]
 
 
-def _added(delays: Iterable[Delay], key: Callable[[Delay], tuple[str, int]]) -> list[Delay]:
-    groups: dict[tuple[str, int], list[Delay]] = {}
+def _added(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics], tuple[str, int]]) -> list[DelayStatistics]:
+    groups: dict[tuple[str, int], list[DelayStatistics]] = {}
     for delay in delays:
         groups.setdefault(key(delay), []).append(delay)
     return [
-        Delay(
+        DelayStatistics(
             carrier,
             hour,
             sum(each.flights for each in group),
@@ -67,5 +67,5 @@ def _added(delays: Iterable[Delay], key: Callable[[Delay], tuple[str, int]]) -> 
     ]
 
 
-def _worst_first(delays: Sequence[Delay]) -> list[Delay]:
+def _worst_first(delays: Sequence[DelayStatistics]) -> list[DelayStatistics]:
     return sorted(delays, key=lambda delay: (-(delay.departure if delay.departure is not None else float("-inf")), delay.carrier, delay.hour))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from busmq_spark.cli.terminal_text import number
-from busmq_spark.demo.flight_delays import Delay, by_carrier
+from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier
 
 FEWEST = 30
 """An hour with fewer departures is not drawn when the whole year is: three flights have no typical delay."""
@@ -17,7 +17,7 @@ NAMED = 7
 COLOURS = ("#d1495b", "#edae49", "#00798c", "#6a4c93", "#52796f", "#3d5a80", "#b5651d")
 
 
-def draw(delays: Sequence[Delay], airlines: dict[str, str], flights: int, path: Path) -> None:
+def draw(delays: Sequence[DelayStatistics], airlines: dict[str, str], flights: int, path: Path) -> None:
     """Write the PNG."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs its font cache on the first run
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -42,7 +42,7 @@ def draw(delays: Sequence[Delay], airlines: dict[str, str], flights: int, path: 
     figure.savefig(path)
 
 
-def _line(delays: Sequence[Delay], carrier: str, fewest: float) -> tuple[list[int], list[float]]:
+def _line(delays: Sequence[DelayStatistics], carrier: str, fewest: float) -> tuple[list[int], list[float]]:
     points = [(d.hour, d.departure) for d in delays if d.carrier == carrier and d.departed >= fewest and d.departure is not None]
     points.sort()
     return [hour for hour, _ in points], [mean for _, mean in points]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import count, number, rate
-from busmq_spark.demo.flight_delays import Delay, by_carrier, worst_hours
+from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier, worst_hours
 from busmq_spark.redis_io.urls import parse
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Report:
         sunk = f"{count(done.rows_out, 'result')} in {count(done.batches, 'commit')} to queue delays"
         self.stage(Stage("sink", sunk, done.rows_out, "rows", seconds, (done.warm_rows_out, done.warm_seconds)))
 
-    def results(self, delays: Sequence[Delay], airlines: dict[str, str], picture: Path) -> None:
+    def results(self, delays: Sequence[DelayStatistics], airlines: dict[str, str], picture: Path) -> None:
         """The tables, and where the plot is."""
         carriers, hours = by_carrier(delays), worst_hours(delays, WORST)
         seconds = time.monotonic() - self._started
@@ -129,7 +129,7 @@ def next_lines(url: str, *, own: bool, keep: bool) -> tuple[str, list[str]]:
     return head, [first, read, 'orders.selectExpr("id", "CAST(value AS STRING)").writeStream.format("console").start().awaitTermination()']
 
 
-def _carriers(carriers: Sequence[Delay], airlines: dict[str, str]) -> Any:
+def _carriers(carriers: Sequence[DelayStatistics], airlines: dict[str, str]) -> Any:
     columns = [("airline", "left"), ("flights", "right"), ("cancelled", "right"), ("left late by", "right"), ("arrived late by", "right")]
     rows: list[list[str | Text]] = [
         [
@@ -144,7 +144,7 @@ def _carriers(carriers: Sequence[Delay], airlines: dict[str, str]) -> Any:
     return table(columns, rows, "Airlines by mean delay of departure")
 
 
-def _hours(hours: Sequence[Delay]) -> Any:
+def _hours(hours: Sequence[DelayStatistics]) -> Any:
     columns = [("scheduled", "left"), ("flights", "right"), ("left late by", "right"), ("arrived late by", "right")]
     rows: list[list[str | Text]] = [[f"{d.hour:02}:00-{d.hour:02}:59", number(d.flights), _minutes(d.departure), _minutes(d.arrival)] for d in hours]
     return table(columns, rows, "The worst hours to leave")

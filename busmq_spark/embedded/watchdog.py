@@ -34,7 +34,7 @@ OWNER_CHECK_S = 0.2
 PR_SET_PDEATHSIG = 1
 
 
-class Server:
+class ServerProcess:
     """At most one running redis-server, leader of its own process group (its fork for a dump or AOF rewrite is in it)."""
 
     def __init__(self, folder: str, argv: list[str]) -> None:
@@ -107,7 +107,7 @@ def _prctl() -> Callable[..., object] | None:
         return None
 
 
-def answer(server: Server, order: str) -> str:
+def answer(server: ServerProcess, order: str) -> str:
     word, *rest = order.split()
     if word == "run":
         return str(server.run())
@@ -124,7 +124,7 @@ def answer(server: Server, order: str) -> str:
     return "done"
 
 
-def serve(owner: int, server: Server) -> None:
+def serve(owner: int, server: ServerProcess) -> None:
     """Answer orders until the owner says quit, closes the pipe or is no longer our parent."""
     waiting = b""
     while os.getppid() == owner:
@@ -150,7 +150,7 @@ def main(owner: str, kind: str, folder: str, *argv: str) -> None:
     # Both are inherited: an owner that ignores or blocks them would cost us the status of our child, and the server its SIGTERM.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    server = Server(folder, list(argv))
+    server = ServerProcess(folder, list(argv))
     try:
         os.makedirs(folder, mode=0o700, exist_ok=kind == "kept")
     except OSError as error:

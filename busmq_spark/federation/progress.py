@@ -24,7 +24,7 @@ def unsent(socket: ServerConnection) -> tuple[int, int]:
     return waiting, kernel
 
 
-class Progress:
+class SocketProgress:
     """Seconds without any, of one socket; to be asked from time to time."""
 
     def __init__(self, now: float) -> None:

@@ -12,7 +12,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.cluster import Cluster
 from busmq_spark.redis_io.endpoint import AnyNode, Endpoint
 from busmq_spark.redis_io.sentinel import DEFAULT_MASTER, SENTINEL_PORT, SentinelMaster
-from busmq_spark.redis_io.urls import DEFAULT_PORT, Credentials, Server, Trust, parse
+from busmq_spark.redis_io.urls import DEFAULT_PORT, Credentials, Server, TlsFiles, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Address:
 
 def address(options: RedisOptions) -> Address:
     """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before anything is connected."""
-    trust = Trust(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
+    trust = TlsFiles(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
     login = Credentials(options.user, options.password, trust)
     sentinel = options.layout == "sentinel"
     # The credentials in the options are for the data servers; those of a sentinel are in its URL.

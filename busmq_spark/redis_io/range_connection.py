@@ -10,7 +10,7 @@ import redis
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call
-from busmq_spark.core.pairs import NO_PAIRS, Pairs, PairScanner
+from busmq_spark.core.pairs import NO_PAIRS, PairScanner, ValueSpans
 from busmq_spark.errors import BusError, LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.dial import dial
@@ -56,7 +56,7 @@ class RangeConnection:
             raise translate(error, self.endpoint) from error
         self.waiting += len(calls)
 
-    def fetch_pairs(self) -> Pairs:
+    def fetch_pairs(self) -> ValueSpans:
         """The reply to a LRANGE over whole messages. It is valid until the next fetch."""
         try:
             return self._pairs()
@@ -83,7 +83,7 @@ class RangeConnection:
         if len(self._buffer) > _KEEP_BYTES:
             self._buffer = bytearray(_START_BYTES)
 
-    def _pairs(self) -> Pairs:
+    def _pairs(self) -> ValueSpans:
         self._compact()
         count, body = self._array_head()
         if count == 0:
@@ -194,7 +194,7 @@ class ClusterRangeConnection:
             self._single.forget()
             raise
 
-    def fetch_pairs(self) -> Pairs:
+    def fetch_pairs(self) -> ValueSpans:
         """The reply to a LRANGE over whole messages. It is valid until the next fetch."""
         if self._link is None:
             return _pairs(self._single.execute(self._left.popleft()))
@@ -242,11 +242,11 @@ class ClusterRangeConnection:
         return error if isinstance(error, LinkLost) else LinkLost(**error.details)
 
 
-def _pairs(reply: list[bytes]) -> Pairs:
+def _pairs(reply: list[bytes]) -> ValueSpans:
     if not reply:
         return NO_PAIRS
     lengths = np.fromiter(map(len, reply[1::2]), np.int64)
-    return Pairs(b"".join(reply[1::2]), np.cumsum(lengths) - lengths, lengths, int(reply[0]), int(reply[-2]))
+    return ValueSpans(b"".join(reply[1::2]), np.cumsum(lengths) - lengths, lengths, int(reply[0]), int(reply[-2]))
 
 
 AnyRangeConnection: TypeAlias = RangeConnection | ClusterRangeConnection

@@ -15,7 +15,7 @@ DEFAULT_PORT = 6379
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class TlsFiles:
     """How TLS is checked: paths of PEM files. None means the system's authorities, and no certificate of our own."""
 
     ca: str | None = None
@@ -24,7 +24,7 @@ class Trust:
     check_hostname: bool = True
 
 
-SYSTEM_TRUST = Trust()
+SYSTEM_TRUST = TlsFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Credentials:
 
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
-    trust: Trust = SYSTEM_TRUST
+    trust: TlsFiles = SYSTEM_TRUST
 
 
 NO_LOGIN = Credentials()
@@ -50,7 +50,7 @@ class Server:
     user: str | None = field(default=None, repr=False)
     """Not shown either: of a password with a colon, given without a user, the first half lands here."""
     password: str | None = field(default=None, repr=False)
-    trust: Trust = SYSTEM_TRUST
+    trust: TlsFiles = SYSTEM_TRUST
 
     moves = False
 

@@ -15,7 +15,7 @@ SYNCHRONOUS = 3
 tracking a single batch may look so by chance; one batch that does not shows that the logs are asynchronous."""
 
 
-class Acks:
+class BatchAcks:
     """What was acknowledged, and how Spark logs."""
 
     def __init__(self, options: ReadOptions) -> None:

@@ -23,7 +23,7 @@ from busmq_spark.spark.sibling_readers import SiblingReaders
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import Creation, LossEvidence, PushNotifiers, SourceStore
+from busmq_spark.store.protocol import LossEvidence, PushNotifiers, QueueCreation, SourceStore
 from busmq_spark.store.redis_store import RedisStore
 
 SHORT_TTL_S = 3600
@@ -171,7 +171,7 @@ class Attachment:
         """Attach; the result is the ttl of every queue that exists now. Queues of an unreachable source are added to ``paused``."""
         named = bool(self._options.subscribe)
         try:
-            found = self.store.attach(queues, Creation(self._options.create and named, self._options.ttl_s)) if queues else {}
+            found = self.store.attach(queues, QueueCreation(self._options.create and named, self._options.ttl_s)) if queues else {}
         except QueueMissing:
             if len(queues) > 1:  # one of them
                 return {name: ttl_s for queue in queues for name, ttl_s in self._open([queue], known).items()}

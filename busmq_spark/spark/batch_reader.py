@@ -18,7 +18,7 @@ from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.store.protocol import Creation
+from busmq_spark.store.protocol import QueueCreation
 
 
 @without_traceback
@@ -45,7 +45,7 @@ class BatchReader(DataSourceReader):
             if missing := [queue for queue, state in states.items() if not state.exists]:
                 raise QueueMissing(queue=shown(missing[0]))
             unnamed = [queue for queue, state in states.items() if not state.born]
-            born = {queue: found.born for queue, found in store.attach(unnamed, Creation(allowed=False, ttl_s=options.ttl_s)).items()}
+            born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
             ranges = [
                 Range(queue, state.born or born[queue], first, state.newest, servers[queue])

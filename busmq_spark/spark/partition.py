@@ -19,7 +19,7 @@ from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import task_store
 from busmq_spark.store.loss_errors import loss_error
-from busmq_spark.store.protocol import LossEvidence, ReadStore, Rows
+from busmq_spark.store.protocol import LossEvidence, MessageRows, ReadStore
 
 log = logging.getLogger("busmq_spark")
 
@@ -30,7 +30,7 @@ class Partition(InputPartition):
     def __init__(
         self,
         ranges: tuple[Range, ...],
-        prefetched: Mapping[Range, Sequence[Rows]] = MappingProxyType({}),
+        prefetched: Mapping[Range, Sequence[MessageRows]] = MappingProxyType({}),
         ends: Mapping[str, Position] = MappingProxyType({}),
     ) -> None:
         self.ranges = ranges
@@ -44,13 +44,13 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     return ArrowRows(schema).batches(_rows(task_store(options), partition, options.fail_on_data_loss))
 
 
-def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[Rows]:
+def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[MessageRows]:
     for prefetched, group in groupby(partition.ranges, key=partition.prefetched.__contains__):
         parts = list(group)
         yield from chain.from_iterable(partition.prefetched[p] for p in parts) if prefetched else read_planned(store, parts, partition.ends, strict)
 
 
-def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[Rows]:
+def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[MessageRows]:
     """The messages of ranges while the last message of the batch is still the one that was planned, whose fingerprint ``ends`` has.
 
     ``strict`` raises DataLoss, at the latest behind the last row, so that the batch fails. Else a queue that changed gives no further row, since

@@ -9,7 +9,7 @@ from busmq_spark.core.caps import LastIdWithinBytes
 from busmq_spark.core.planner import FetchRows, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
 from busmq_spark.spark.attachment import Attachment
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 
 PREFETCHED_BYTES = 4 * 1024 * 1024
 """Bytes of a link up to which rows are fetched with the planning of a batch."""
@@ -19,7 +19,7 @@ class PlannerIO:
     """Of one planning. ``prefetched`` are the rows that were fetched for it, by queue."""
 
     def __init__(self, attachment: Attachment, *, strict: bool) -> None:
-        self.prefetched: Mapping[str, Sequence[Rows]] = {}
+        self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self._attachment, self._strict = attachment, strict
 
     def __call__(self, question: Question) -> Any:

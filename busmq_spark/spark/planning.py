@@ -16,7 +16,7 @@ from busmq_spark.core.sources import split
 from busmq_spark.core.tasks import ranges, tasks
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.acks import Acks
+from busmq_spark.spark.acks import BatchAcks
 from busmq_spark.spark.attachment import Attachment, mention_changes
 from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
@@ -24,7 +24,7 @@ from busmq_spark.spark.polling import Polling
 from busmq_spark.spark.queue_names import QueueNames
 from busmq_spark.spark.stores import planning_store, push_notifiers
 from busmq_spark.store.multi_source_store import within
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 
 
 class QueryPlanning:
@@ -34,11 +34,11 @@ class QueryPlanning:
         self.planner = Planner(options)
         self.names = QueueNames(options)
         self.attachment: Attachment | None = None
-        self.prefetched: Mapping[str, Sequence[Rows]] = {}
+        self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self._options = options
         self._offsets = offsets.OffsetCache()
         self._idle = EmptyBatches()
-        self._acks = Acks(options)
+        self._acks = BatchAcks(options)
         self._polling: Polling | None = None
         self._planned: dict[str, Any] | None = None
         self._put_off = False  # it is too early for acks
@@ -62,7 +62,7 @@ class QueryPlanning:
         positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited), answers)
         self.prefetched = answers.prefetched
         if self._blind and (attachment.store.unavailable or attachment.store.skipped > skipped):
-            self._acks = Acks(self._options)  # this is tried again within the same call of Spark
+            self._acks = BatchAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
         planned = self._offsets.encode(positions, self._links(sources, attachment))
         if at != offsets.INITIAL and offsets.alike(planned, at):

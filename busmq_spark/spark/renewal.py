@@ -18,7 +18,7 @@ AGAIN_S = 60.0
 log = logging.getLogger("busmq_spark")
 
 
-class Renewal:
+class StagingRenewal:
     """A daemon thread with a store of its own, since the one of the task has chunks under way. Use it as a context manager."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -27,7 +27,7 @@ class Renewal:
         self._options = options
         self._ended = Event()
 
-    def __enter__(self) -> Renewal:
+    def __enter__(self) -> StagingRenewal:
         Thread(target=self._keep, name="busmq-staged", daemon=True).start()
         return self
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from busmq_spark.core.sources import shown, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 
 SOURCE_SCHEMA = "queue string, id long, value binary"
 LINKED_SCHEMA = f"{SOURCE_SCHEMA}, source string"
@@ -51,9 +51,9 @@ class ArrowRows:
         self._schema = to_arrow_schema(schema)
         self._columns = [(field.name, field.type) for field in self._schema]
 
-    def batches(self, pieces: Iterable[Rows]) -> Iterator[Any]:
+    def batches(self, pieces: Iterable[MessageRows]) -> Iterator[Any]:
         """Record batches of at most BATCH_ROWS rows, in the order of the pieces; short ones that follow each other share one."""
-        waiting: list[Rows] = []
+        waiting: list[MessageRows] = []
         rows = size = 0
         for piece in pieces:
             more, bytes_ = len(piece.values), piece.values.nbytes
@@ -69,20 +69,20 @@ class ArrowRows:
         if waiting:
             yield self._batch(waiting)
 
-    def _batch(self, pieces: Sequence[Rows]) -> Any:
+    def _batch(self, pieces: Sequence[MessageRows]) -> Any:
         return pa.RecordBatch.from_arrays([_joined([_column(name, kind, p) for p in pieces]) for name, kind in self._columns], schema=self._schema)
 
 
-def _cut(piece: Rows) -> Iterator[list[Rows]]:
+def _cut(piece: MessageRows) -> Iterator[list[MessageRows]]:
     for at in range(0, len(piece.values), BATCH_ROWS):
-        yield [Rows(piece.queue, piece.first + at, piece.values.slice(at, BATCH_ROWS))]
+        yield [MessageRows(piece.queue, piece.first + at, piece.values.slice(at, BATCH_ROWS))]
 
 
 def _joined(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _column(name: str, kind: Any, rows: Rows) -> Any:
+def _column(name: str, kind: Any, rows: MessageRows) -> Any:
     if name == "value":
         return _values(kind, rows.queue, rows.first, rows.values)
     if name == "id":

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from busmq_spark.core.sink import Staged
+from busmq_spark.core.sink import StagedList
 from busmq_spark.core.sink import attempt as attempt_of
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
@@ -21,11 +21,11 @@ from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import compat
 from busmq_spark.spark.batch_span import span
 from busmq_spark.spark.process import freeze
-from busmq_spark.spark.renewal import Renewal
+from busmq_spark.spark.renewal import StagingRenewal
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.store.protocol import Creation, FullPolicy, WriteStore
+from busmq_spark.store.protocol import FullPolicy, QueueCreation, WriteStore
 
 ROWS_AT_ONCE = 10_000
 RUN = "spark.jobGroup.id"
@@ -36,7 +36,7 @@ log = logging.getLogger("busmq_spark")
 class TaskOutcome(WriterCommitMessage):
     """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing)."""
 
-    def __init__(self, query: str, staged: tuple[Staged, ...], run: SinkRun | None = None) -> None:
+    def __init__(self, query: str, staged: tuple[StagedList, ...], run: SinkRun | None = None) -> None:
         self.query = query
         self.staged = staged
         self.run = run
@@ -55,7 +55,7 @@ class TaskWriter:
         """Runs in a task; Spark repeats it as a whole when it raises."""
         freeze()
         if self._options.delivery == "exactly-once":
-            with Renewal(self._options) as renewal:
+            with StagingRenewal(self._options) as renewal:
                 return self._stage(batches, renewal)
         return self._push(batches)
 
@@ -77,7 +77,7 @@ class TaskWriter:
         finally:
             appender.abandon()
 
-    def _stage(self, batches: Iterator[Any], renewal: Renewal) -> TaskOutcome:
+    def _stage(self, batches: Iterator[Any], renewal: StagingRenewal) -> TaskOutcome:
         context = TaskContext.get()
         query = _property(context, "sql.streaming.queryId")
         batch = _property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
@@ -112,7 +112,7 @@ class TaskWriter:
             appender.abandon()
 
 
-class Committer:
+class SinkCommitter:
     """The driver's half of exactly-once."""
 
     def __init__(self, options: WriteOptions, store: WriteStore) -> None:
@@ -120,8 +120,8 @@ class Committer:
         self._store = store
 
     def commit(
-        self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", run: SinkRun | None = None
-    ) -> tuple[Staged, ...]:
+        self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", run: SinkRun | None = None
+    ) -> tuple[StagedList, ...]:
         """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
         if not sink:
             raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
@@ -129,7 +129,7 @@ class Committer:
         held = self._record(sink, batch, staged, query, span, run.epoch if run else 0)
         kept = {s.key for s in held}
         self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
-        parts: dict[str, list[Staged]] = {}
+        parts: dict[str, list[StagedList]] = {}
         for s in held:
             parts.setdefault(s.queue, []).append(s)
         done = self._store.commit_many(sink, batch, held) if len(parts) > 1 else {}
@@ -147,7 +147,7 @@ class Committer:
                 *(sink, ", ".join(map(repr, run.before[:5])), queue),
             )
 
-    def _record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str, epoch: int) -> tuple[Staged, ...]:
+    def _record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
         if not staged:
             # A batch without rows is not recorded: the record of the last one with rows stays. Rows that were recorded under its number are appended.
             return self._store.recorded(sink, batch)
@@ -161,12 +161,12 @@ class Committer:
                 self._store.discard(staged)
             raise
 
-    def abort(self, sink: str, batch: int, staged: Sequence[Staged]) -> None:
+    def abort(self, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
         """Remove staged rows that were not recorded. A recorded batch stays: the next run of the query goes on with it."""
         kept = {s.key for s in self._store.recorded(sink, batch)} if sink else set()
         self._store.discard([s for s in staged if s.key not in kept])
 
-    def _append(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> None:
+    def _append(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
         full = _policy(self._options)
         while True:
             try:
@@ -193,7 +193,7 @@ class _StreamSink:
         freeze()
         query, staged, run = _collected(messages)
         if self._options.delivery == "exactly-once":
-            committer = Committer(self._options, sink_store(self._options))
+            committer = SinkCommitter(self._options, sink_store(self._options))
             committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId), run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -201,7 +201,7 @@ class _StreamSink:
         if staged and None in messages:  # else a commit was tried, and its record may still arrive
             # Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one.
             with suppress(BusError):
-                Committer(self._options, sink_store(self._options)).abort(self._options.sink or query, batchId, staged)
+                SinkCommitter(self._options, sink_store(self._options)).abort(self._options.sink or query, batchId, staged)
 
 
 @without_traceback
@@ -262,21 +262,21 @@ class BatchWriter(DataSourceArrowWriter):
         if self._truncate:
             store.truncate(list(dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))))
         if self._options.batch is not None:
-            Committer(self._options, store).commit(self._options.sink, self._options.batch, staged, run=run)
+            SinkCommitter(self._options, store).commit(self._options.sink, self._options.batch, staged, run=run)
         elif run is not None:
-            Committer(self._options, store).commit(run.sink, 0, staged, run=run)
+            SinkCommitter(self._options, store).commit(run.sink, 0, staged, run=run)
             store.forget(run.sink, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _, staged, _ = _collected(messages)
         if None in messages:  # as in _StreamSink.abort
             with suppress(BusError):
-                Committer(self._options, sink_store(self._options)).abort("", 0, staged)
+                SinkCommitter(self._options, sink_store(self._options)).abort("", 0, staged)
 
 
-def creation(options: WriteOptions) -> Creation:
+def creation(options: WriteOptions) -> QueueCreation:
     """What a sink writes when a queue does not exist."""
-    return Creation(options.create, options.ttl_s, options.maxsize)
+    return QueueCreation(options.create, options.ttl_s, options.maxsize)
 
 
 def _policy(options: WriteOptions) -> FullPolicy:
@@ -287,7 +287,7 @@ def _property(context: TaskContext | None, name: str) -> str:
     return (context and context.getLocalProperty(name)) or ""
 
 
-def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[Staged], SinkRun | None]:
+def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:
     """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
     outcomes = [m for m in messages if isinstance(m, TaskOutcome)]
     runs = [m.run for m in outcomes if m.run is not None]

@@ -18,7 +18,7 @@ from busmq_spark.core.sources import by_source, spell, split
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import PerQueueOperations, only
-from busmq_spark.store.protocol import LossEvidence, ReadStore, Rows, Site
+from busmq_spark.store.protocol import LossEvidence, MessageRows, ReadStore, Site
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 
@@ -90,7 +90,7 @@ class MultiSourceStore(PerQueueOperations):
         """Nothing of a source that became unreachable meanwhile."""
         return self._one(queue, lambda store, own: store.bytes_until(own, first, last, budget), (first - 1, 0))
 
-    def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[Rows] | None]:
+    def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[MessageRows] | None]:
         """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of an unreachable link are left out."""
         asked: dict[str, list[Range]] = {}
         for part in parts:
@@ -99,10 +99,10 @@ class MultiSourceStore(PerQueueOperations):
         found = self._spelt({s: _bound(lambda store, own: _fetched(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()})
         return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return self.read_many([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """For tasks, so with direct callers only. With patience it resumes after the last row received, however long its link was unreachable."""
         for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
             if not source and self.own is not None:
@@ -110,7 +110,7 @@ class MultiSourceStore(PerQueueOperations):
             else:
                 yield from self._read(source, [replace(part, queue=split(part.queue)[1]) for part in group], fail_on_data_loss)
 
-    def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[Rows]:
+    def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[MessageRows]:
         caller = self._callers[source]
         assert isinstance(caller, DirectCaller), "a reading task waits for its own source alone"
         while rest:
@@ -156,7 +156,7 @@ class MultiSourceStore(PerQueueOperations):
         return found
 
 
-def within(rows: Sequence[Rows], part: Range) -> list[Rows]:
+def within(rows: Sequence[MessageRows], part: Range) -> list[MessageRows]:
     """What of ``rows`` is in a range; nothing when they do not reach over all of it."""
     if not rows or rows[0].first > part.first or rows[-1].first + len(rows[-1].values) <= part.last:
         return []
@@ -168,10 +168,10 @@ def within(rows: Sequence[Rows], part: Range) -> list[Rows]:
     return found
 
 
-def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[Rows] | None]:
+def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[MessageRows] | None]:
     """What has come when ``most_bytes`` or the time are used up, of the ranges that are complete then."""
-    found: dict[str, list[Rows] | None] = dict.fromkeys((part.queue for part in parts), None)
-    rest, coming = list(parts), dict[str, list[Rows]]()
+    found: dict[str, list[MessageRows] | None] = dict.fromkeys((part.queue for part in parts), None)
+    rest, coming = list(parts), dict[str, list[MessageRows]]()
     until = time.monotonic() + FETCH_S
     for rows in store.read_many(_located(store, parts), strict):
         most_bytes -= rows.values.nbytes
@@ -191,7 +191,7 @@ def _located(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
     return [replace(part, server=servers[part.queue]) for part in parts]
 
 
-def _behind(parts: list[Range], rows: Rows) -> list[Range]:
+def _behind(parts: list[Range], rows: MessageRows) -> list[Range]:
     """What of the ranges is still to come once these rows have: they come in the order of the ranges."""
     at = next(at for at, part in enumerate(parts) if part.queue == rows.queue and part.first <= rows.first <= part.last)
     need = rows.first + len(rows.values)

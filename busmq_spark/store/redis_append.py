@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.sink import STAGE_AGAIN, Staged, digest, discard, encode_runs, next_segment, stage, stage_more, total
+from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_runs, next_segment, stage, stage_more, total
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
@@ -41,12 +41,12 @@ class _List:
     """The chunks of it that Redis has confirmed."""
     digest: int = 0
     """Of those chunks."""
-    closed: list[Staged] = field(default_factory=list)
+    closed: list[StagedList] = field(default_factory=list)
 
     @property
-    def segments(self) -> list[Staged]:
+    def segments(self) -> list[StagedList]:
         """All of them in their order, with what is confirmed of each."""
-        return [*self.closed, Staged(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)]
+        return [*self.closed, StagedList(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)]
 
     def cut(self) -> None:
         """Go on in a new segment: what is under way to this one may arrive at any time."""
@@ -139,7 +139,7 @@ class _ChunkPipeline:
             again.settle(self._link.execute(again.again))
 
 
-def stage_at(link: Link, part: Staged, before: int, values: Sequence[bytes], stages: str = "", epoch: int = 0) -> int:
+def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes], stages: str = "", epoch: int = 0) -> int:
     """Append values to a staged list that ``before`` rows precede, unless they are there; safe to repeat. The rows up to and with them.
 
     For writes that another machine numbers and repeats. Raises StagingLost when the list has fewer rows than ``before``.
@@ -155,7 +155,7 @@ def stage_at(link: Link, part: Staged, before: int, values: Sequence[bytes], sta
     return borders[-1]
 
 
-def _check_stage(part: Staged, replies: Iterable[int], borders: Sequence[int]) -> None:
+def _check_stage(part: StagedList, replies: Iterable[int], borders: Sequence[int]) -> None:
     for found, expected in zip(replies, borders[1:], strict=True):
         if found < expected:
             raise StagingLost(sink="", batch="?", queue=part.queue, expected=expected, found=found, key=part.key, remedy=STAGE_AGAIN)
@@ -219,7 +219,7 @@ class RedisAppender:
         for pipe in self._pipes:
             pipe.finish()
 
-    def finish(self) -> list[Staged]:
+    def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
         self.settle()
         return [segment for part in self._lists.values() for segment in part.segments if segment.runs]

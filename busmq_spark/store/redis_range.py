@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.pairs import Pairs
+from busmq_spark.core.pairs import ValueSpans
 from busmq_spark.core.position import Range
 from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, ReplySlice, probe, seek, shorts
 from busmq_spark.core.retry import Retry
@@ -26,7 +26,7 @@ from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.range_connection import AnyRangeConnection
 from busmq_spark.store.loss_errors import check_life, raise_removed
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 
 _MOST_NARROW = 2**31 - 1
 MISSES = 2
@@ -54,7 +54,7 @@ class RangeConnections:
         return QueueKeys(queue, cluster=self.single.cluster)
 
 
-def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
     """The messages of a range, in order, each once, whatever happens to the link meanwhile.
 
     A pure function of the range while its messages are stored. Raises DataLoss when one is gone, unless ``fail_on_data_loss`` is false: then
@@ -79,7 +79,7 @@ def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) ->
             retry.pause_s(error, patience(links.single.endpoint, error, links.patience_s))
 
 
-def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) -> Iterator[Rows]:
+def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) -> Iterator[MessageRows]:
     keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
@@ -116,7 +116,7 @@ def _skip(links: RangeConnections, part: Range, need: int, found: int, strict: b
     log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, found - 1) if found else part.last)
 
 
-def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[Rows]:
+def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[MessageRows]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
     # The incarnation travels behind each window: if it still holds there, the window before was of the same life.
     life = command("HGET", links.keys(part.queue).metadata, "born")
@@ -138,7 +138,7 @@ def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: in
                 if pairs.last - pairs.first >= len(pairs) > 0:
                     yield from _runs(links, part, window, need, strict)
                 return
-            yield Rows(part.queue, pairs.first + piece.start, values)
+            yield MessageRows(part.queue, pairs.first + piece.start, values)
             need = pairs.first + piece.stop
             window = following
     finally:
@@ -146,7 +146,7 @@ def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: in
             many.drop()
 
 
-def _values(pairs: Pairs, piece: ReplySlice) -> Any:
+def _values(pairs: ValueSpans, piece: ReplySlice) -> Any:
     """The values of a reply as an Arrow binary array: the reply is seen as one array of value, rubbish, value, rubbish …, of which half is taken."""
     starts, lengths = pairs.starts[piece.start : piece.stop], pairs.lengths[piece.start : piece.stop]
     rows = len(starts)
@@ -160,7 +160,7 @@ def _values(pairs: Pairs, piece: ReplySlice) -> Any:
     return whole.take(pa.array(np.arange(0, 2 * rows, 2)))
 
 
-def _runs(links: RangeConnections, part: Range, window: Call, need: int, strict: bool) -> Iterator[Rows]:
+def _runs(links: RangeConnections, part: Range, window: Call, need: int, strict: bool) -> Iterator[MessageRows]:
     """A window with holes, read again and cut into rows that follow each other; only ids from ``need`` to the end of the range."""
     reply = links.single.execute(window)
     wanted = [(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2) if need <= int(reply[i]) <= part.last]
@@ -168,11 +168,11 @@ def _runs(links: RangeConnections, part: Range, window: Call, need: int, strict:
         rows = [pair for _, pair in run]
         if rows[0][0] > need:
             _skip(links, part, need, rows[0][0], strict)
-        yield Rows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
+        yield MessageRows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
         need = rows[-1][0] + 1
 
 
-def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
     """The messages of ranges, one range after the other; as ``read_range`` of each."""
     for group in _groups(parts):
         if len(group) == 1:
@@ -182,7 +182,7 @@ def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_lo
         for part, (born, values) in zip(group, found, strict=True):
             need = part.first
             if values and born == part.born:
-                yield Rows(part.queue, need, pa.array(values, pa.binary()))
+                yield MessageRows(part.queue, need, pa.array(values, pa.binary()))
                 need += len(values)
             if need <= part.last:  # too large, gone, or of another incarnation: read_range finds out which
                 yield from read_range(links, replace(part, first=need), fail_on_data_loss)

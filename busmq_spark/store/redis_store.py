@@ -16,9 +16,9 @@ from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.flow import Flow, command, together
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import LONG_TTL_S, Attached
+from busmq_spark.core.queue import LONG_TTL_S, AttachResult
 from busmq_spark.core.ranges import TARGET_BYTES
-from busmq_spark.core.sink import Full, RecordConflict, Staged
+from busmq_spark.core.sink import CommitStopped, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
@@ -30,7 +30,7 @@ from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
 from busmq_spark.redis_io.range_connection import range_connection
-from busmq_spark.store.protocol import Creation, LossEvidence, Rows, Site
+from busmq_spark.store.protocol import LossEvidence, MessageRows, QueueCreation, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
 
@@ -87,7 +87,7 @@ class RedisStore:
         self._places.update(found)
         return [queue for queue, _ in found]
 
-    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
+    def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
         settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
         return self._grouped(queues, lambda part: queues_.attach_all([self.keys(q) for q in part], [new_token() for _ in part], **settings))
 
@@ -157,10 +157,10 @@ class RedisStore:
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return read_range(self._ranges(part.server), part, fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         for server, own in groupby(parts, key=lambda part: part.server):
             yield from read_ranges(self._ranges(server), list(own), fail_on_data_loss)
 
@@ -171,7 +171,7 @@ class RedisStore:
         """Append one piece to a staged list, numbered by the caller so that it may be resent. Result: the rows up to and with it, and the server."""
         server = self.locate([queue])[queue]
         noted = (self.keys(queue).stages(run.sink), run.epoch) if run else ()
-        return stage_at(self._links[server], Staged(queue, server, key, ()), before, values, *noted), server
+        return stage_at(self._links[server], StagedList(queue, server, key, ()), before, values, *noted), server
 
     def push(self, queue: str, values: Sequence[bytes]) -> tuple[int, int]:
         """Append to the queue, at least once: how many were stored, and the maxsize that was in the way (0: none)."""
@@ -192,7 +192,7 @@ class RedisStore:
         home.execute([command("EXPIRE", key, LONG_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
         self._grouped(list(home.run(stagings.listed(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str = "", span: str = "", epoch: int = 0) -> tuple[Staged, ...]:
+    def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> tuple[StagedList, ...]:
         home = self._home(sink)
         try:
             for server, part in _by_server(staged).items():
@@ -206,7 +206,7 @@ class RedisStore:
             home.execute(command("UNLINK", sink_queues(sink)))  # tasks name them anew with the next batch; names that no row has any more end here
         return recorded
 
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None:
         link, keys = self._links[staged[0].server], self.keys(queue)
         found = link.run(sinks.commit(keys, sink, batch, staged))
         if isinstance(found, RecordConflict):
@@ -216,8 +216,8 @@ class RedisStore:
             raise BatchChanged(sink=sink, batch=batch, **sinks.other_record(queue, staged))
         return found
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
-        found: dict[str, Full | QueueMissing | None] = {}
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
+        found: dict[str, CommitStopped | QueueMissing | None] = {}
         for server, part in _by_server(staged).items():
             for group in sinks.groups(part):
                 flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]
@@ -227,16 +227,16 @@ class RedisStore:
                     found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, RecordConflict) else result
         return found
 
-    def discard(self, staged: Sequence[Staged]) -> None:
+    def discard(self, staged: Sequence[StagedList]) -> None:
         for server, part in _by_server(staged).items():
             self._links[server].run(sinks.discard([s.key for s in part]))
 
-    def forget(self, sink: str, staged: Sequence[Staged]) -> None:
+    def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
         for server, part in _by_server(staged).items():
             self._links[server].run(sinks.forget([self.keys(queue) for queue in dict.fromkeys(s.queue for s in part)], sink))
         self._home(sink).execute([command("DEL", key) for key in (sink_record(sink), sink_queues(sink))])
 
-    def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
+    def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
         return self._home(sink).run(sinks.recorded(sink, batch))
 
     def ends(self, queues: Sequence[str]) -> dict[str, int]:
@@ -293,8 +293,8 @@ class RedisStore:
         return groups
 
 
-def _by_server(staged: Sequence[Staged]) -> dict[int, list[Staged]]:
-    groups: dict[int, list[Staged]] = {}
+def _by_server(staged: Sequence[StagedList]) -> dict[int, list[StagedList]]:
+    groups: dict[int, list[StagedList]] = {}
     for s in staged:
         groups.setdefault(s.server, []).append(s)
     return groups

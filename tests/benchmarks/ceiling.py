@@ -12,14 +12,14 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import BATCH_ROWS, SOURCE_SCHEMA, ArrowRows
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 
 
 @lru_cache(maxsize=1)
 def batch(size: int, rows: int) -> Any:
     """One record batch of ``rows`` values of ``size`` bytes."""
     schema = StructType().add("queue", "string").add("id", "long").add("value", "binary")
-    return next(ArrowRows(schema).batches([Rows("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))]))
+    return next(ArrowRows(schema).batches([MessageRows("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))]))
 
 
 class CeilingReader(DataSourceStreamReader):

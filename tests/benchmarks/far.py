@@ -22,7 +22,7 @@ from busmq_spark.federation.bulk.store import DEPTH, PIECE_BYTES, FederatedStore
 from busmq_spark.options import RedisOptions, WriteOptions, parse
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.writer import Committer, TaskWriter
+from busmq_spark.spark.writer import SinkCommitter, TaskWriter
 from busmq_spark.store.redis_store import open_store
 from tests.benchmarks.bulk import HOUR
 from tests.benchmarks.federation import SECRET, our_server, serving
@@ -120,7 +120,7 @@ def sink_s(url: str) -> float:
     began = time.perf_counter()
     outcome = TaskWriter(options, SinkColumns("value", "queue", None), new_token()).write(iter([rows]))
     with opened(url) as store:
-        held = Committer(options, store).commit(new_token(), 0, outcome.staged, run=outcome.run)
+        held = SinkCommitter(options, store).commit(new_token(), 0, outcome.staged, run=outcome.run)
     assert len(held) == QUEUES
     return time.perf_counter() - began
 

@@ -12,7 +12,7 @@ import hiredis
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.pairs import HeaderScan, Pairs, PairScanner
+from busmq_spark.core.pairs import HeaderScan, PairScanner, ValueSpans
 from busmq_spark.core.ranges import TARGET_BYTES, ReplySlice
 from busmq_spark.store.redis_range import _values
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios
@@ -49,7 +49,7 @@ def scanned(reply: bytearray, rows: int) -> Any:
     """Every CR LF ``$`` looked up with numpy."""
     scan = HeaderScan(2 * rows, _body(reply))
     assert [scan.end(reply, used) for used in _arrivals(reply)][-1] == len(reply)
-    return _values(Pairs(reply, *scan.places(reply), 0, 0), ReplySlice(0, rows))
+    return _values(ValueSpans(reply, *scan.places(reply), 0, 0), ReplySlice(0, rows))
 
 
 def hopped(reply: bytearray, rows: int) -> Any:
@@ -62,7 +62,7 @@ def hopped(reply: bytearray, rows: int) -> Any:
             at = start + size + 2
         places.append((start, size))
     starts, lengths = np.array(places).T
-    return _values(Pairs(reply, starts, lengths, 0, 0), ReplySlice(0, rows))
+    return _values(ValueSpans(reply, starts, lengths, 0, 0), ReplySlice(0, rows))
 
 
 def objects(reply: bytearray, rows: int) -> Any:

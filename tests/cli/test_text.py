@@ -13,7 +13,7 @@ from busmq_spark.cli.servers import dangers
 from busmq_spark.cli.splitting import batches
 from busmq_spark.cli.terminal_text import duration, one_line, shown, size, value_text
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.demo.flight_delays import Delay, by_carrier, worst_hours
+from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier, worst_hours
 from busmq_spark.errors import ConfigError
 
 
@@ -68,7 +68,7 @@ def test_a_healthy_server_has_no_warnings() -> None:
 
 
 def test_means_are_weighted_by_flights() -> None:
-    delays = [Delay("A", 5, 11, 10, 100, 10, 0), Delay("A", 6, 1, 1, 21, 1, 11), Delay("B", 5, 2, 0, None, 0, None)]
+    delays = [DelayStatistics("A", 5, 11, 10, 100, 10, 0), DelayStatistics("A", 6, 1, 1, 21, 1, 11), DelayStatistics("B", 5, 2, 0, None, 0, None)]
     first, last = by_carrier(delays)
     assert (first.carrier, first.flights, first.departure, first.arrival) == ("A", 12, 11.0, 1.0)
     assert (last.carrier, last.departure, last.arrival) == ("B", None, None)

@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import Attached, attach
+from busmq_spark.core.queue import AttachResult, attach
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import Address, address
 from busmq_spark.redis_io.links import Link, async_links, sync_links
@@ -81,12 +81,12 @@ def redis(link: Link) -> Redis:
 class Born(Protocol):
     """Attaches a queue that is new."""
 
-    def __call__(self, hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, Attached]: ...
+    def __call__(self, hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, AttachResult]: ...
 
 
 @pytest.fixture
 def born(link: Link, fresh_keys: FreshKeys) -> Born:
-    def make(hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, Attached]:
+    def make(hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, AttachResult]:
         keys = fresh_keys(hint)
         return keys, link.run(attach(keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from busmq_spark.core.flow import Flow, Step, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sink import STAGE_TTL_S, Staged, encode_runs
+from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_runs
 
 
-def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]) -> tuple[Staged, list[bytes]]:
+def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]) -> tuple[StagedList, list[bytes]]:
     """Stage rows named after their attempt in chunks of these sizes, as a task does."""
     rows = [f"{attempt}.{i}".encode() for i in range(sum(sizes))]
     key = keys.stage(attempt)
     if rows:
         execute([command("RPUSH", key, *rows), command("EXPIRE", key, STAGE_TTL_S)])
-    return Staged(keys.name, 0, key, encode_runs(sizes)), rows
+    return StagedList(keys.name, 0, key, encode_runs(sizes)), rows
 
 
 def stored(execute: Callable[[Step], Any], keys: QueueKeys) -> list[tuple[int, bytes]]:

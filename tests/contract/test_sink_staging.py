@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.core import sink
 from busmq_spark.core.keys import sink_record
 from busmq_spark.core.queue import LONG_TTL_S
-from busmq_spark.core.sink import STAGE_TTL_S, Full, Staged
+from busmq_spark.core.sink import STAGE_TTL_S, CommitStopped, StagedList
 from busmq_spark.errors import BatchChanged, StagingLost, StaleBatch
 from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import Fresh, FreshKeys
@@ -43,8 +43,8 @@ def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(run: 
     rows = [b"%d" % i for i in range(6)]
     for before in (0, 3):
         link.execute(sink.stage(keys.stage("a"), before, rows[before : before + 3]))
-    part = Staged(keys.name, 0, keys.stage("a"), ((3, 2),))
-    assert run(sink.commit(keys, "s", 0, [part])) == Full(keys.name, 3, 3)
+    part = StagedList(keys.name, 0, keys.stage("a"), ((3, 2),))
+    assert run(sink.commit(keys, "s", 0, [part])) == CommitStopped(keys.name, 3, 3)
     assert link.execute(sink.stage(part.key, 3, rows[3:])) == 3
     redis("DEL", keys.messages)
     assert run(sink.commit(keys, "s", 0, [part])) is None
@@ -89,7 +89,7 @@ def test_the_lists_recorded_first_are_the_batch_even_when_it_is_staged_again_dif
 def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_record_stays(
     run: Run, fresh: Fresh, before: str, now: str, by: str
 ) -> None:
-    name, one, other = fresh("sink"), Staged("q", 0, "k1", ((2, 1),), 5), Staged("q", 0, "k2", ((2, 1),), 6)
+    name, one, other = fresh("sink"), StagedList("q", 0, "k1", ((2, 1),), 5), StagedList("q", 0, "k2", ((2, 1),), 6)
     run(sink.record(name, 4, [one], "q", before))
     with pytest.raises(BatchChanged, match=f"batch 4 is recorded with other {by}") as caught:
         run(sink.record(name, 4, [other], "q", now))
@@ -98,16 +98,16 @@ def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_rec
 
 
 def test_a_record_of_an_older_version_is_recognized_by_its_counts(run: Run, fresh: Fresh, redis: Redis) -> None:
-    name, one = fresh("sink"), Staged("q", 0, "k1", ((2, 1),), 5)
+    name, one = fresh("sink"), StagedList("q", 0, "k1", ((2, 1),), 5)
     redis("HSET", sink_record(name), "batch", 4, "manifest", '{"v":1,"lists":[["q",0,"k0",[[1,2]]]]}', "query", "q")
     assert run(sink.record(name, 4, [one], "q", "a:1"))[0].key == "k0"
     with pytest.raises(BatchChanged):
-        run(sink.record(name, 4, [Staged("q", 0, "k1", ((3, 1),), 5)], "q", "a:1"))
+        run(sink.record(name, 4, [StagedList("q", 0, "k1", ((3, 1),), 5)], "q", "a:1"))
 
 
 def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(run: Run, fresh: Fresh, redis: Redis) -> None:
     name = fresh("sink")
-    one, two = Staged("q", 0, "k1", ((1, 1),)), Staged("q", 0, "k2", ((1, 1),))
+    one, two = StagedList("q", 0, "k1", ((1, 1),)), StagedList("q", 0, "k2", ((1, 1),))
     run(sink.record(name, 4, [one]))
     life = Life(redis, LONG_TTL_S)
     assert run(sink.record(name, 5, [two])) == (two,)
@@ -117,7 +117,7 @@ def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(
 
 
 def test_a_batch_on_record_is_found_and_another_is_not(run: Run, fresh: Fresh) -> None:
-    name, one = fresh("sink"), Staged("q", 0, "k1", ((1, 1),))
+    name, one = fresh("sink"), StagedList("q", 0, "k1", ((1, 1),))
     assert run(sink.recorded(name, 4)) == ()
     run(sink.record(name, 4, [one]))
     assert run(sink.recorded(name, 4)) == (one,)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.channel import Acks, ChannelFrameKind, for_application, frame, kind_of, unwrap
+from busmq_spark.core.channel import ChannelAcks, ChannelFrameKind, for_application, frame, kind_of, unwrap
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError
 
@@ -45,7 +45,7 @@ def test_whatever_is_no_frame_is_an_error_that_names_queue_and_id(value: bytes) 
 
 @given(steps)
 def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: list[bool | int]) -> None:
-    acks, open_, told = Acks(), set(), 0
+    acks, open_, told = ChannelAcks(), set(), 0
     id = 0
     for step in steps:
         if isinstance(step, bool):
@@ -63,7 +63,7 @@ def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: 
 
 
 def test_what_was_not_sent_to_redis_stays_due() -> None:
-    acks = Acks()
+    acks = ChannelAcks()
     acks.seen(1, waits=True)
     acks.ack(1)
     assert (acks.due, acks.due) == (1, 1)
@@ -74,21 +74,21 @@ def test_what_was_not_sent_to_redis_stays_due() -> None:
 
 
 def test_nothing_is_due_before_the_first_frame_whatever_its_id() -> None:
-    acks = Acks()
+    acks = ChannelAcks()
     assert acks.due == 0
     acks.seen(5, waits=True)
     assert acks.due == 0
 
 
 def test_a_message_that_was_not_handed_over_is_not_acked() -> None:
-    acks = Acks()
+    acks = ChannelAcks()
     acks.ack(100)
     acks.seen(1, waits=True)
     assert acks.due == 0
 
 
 def test_a_new_life_of_the_queue_begins_anew() -> None:
-    acks = Acks()
+    acks = ChannelAcks()
     acks.seen(8, waits=False)
     acks.seen(9, waits=True)
     acks.seen(1, waits=False)
@@ -104,4 +104,4 @@ def test_a_new_life_of_the_queue_begins_anew() -> None:
 @pytest.mark.parametrize("id", [-1, "3", None, 2**53, 1.0])
 def test_what_is_no_id_is_refused(id: object) -> None:
     with pytest.raises(ConfigError, match="the id to ack"):
-        Acks().ack(id)  # type: ignore[arg-type]  # that is the point
+        ChannelAcks().ack(id)  # type: ignore[arg-type]  # that is the point

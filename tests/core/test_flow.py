@@ -13,7 +13,7 @@ from busmq_spark.core.flow import Call, Flow, Step, command, run_async, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.scripts import load
-from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.core.state import Ack, AckResult
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
 
@@ -154,16 +154,16 @@ def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
     assert [call.key_count for call in canned.steps[0]] == [3 * most, 3 * 7]
 
 
-PART = Staged("q", 0, "k", ((3, 2),))
+PART = StagedList("q", 0, "k", ((3, 2),))
 
 
-def commit(*replies: Any) -> Full | None:
-    return run_sync(sink.commit(KEYS, "s", 4, [PART, Staged("q", 0, "k2", ((1, 1),))]), Canned(*replies))
+def commit(*replies: Any) -> CommitStopped | None:
+    return run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), Canned(*replies))
 
 
 def test_a_commit_goes_on_where_another_has_brought_it() -> None:
     canned = Canned([b"at", 0, 3], [b"moved", 3, 0], [b"moved", 1, 0])
-    assert run_sync(sink.commit(KEYS, "s", 4, [PART, Staged("q", 0, "k2", ((1, 1),))]), canned) is None
+    assert run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned) is None
     # slot, moved, how many
     assert [step.words[10:13] for step in canned.steps] == [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
 
@@ -173,7 +173,7 @@ def test_a_commit_that_another_has_finished_is_done() -> None:
 
 
 def test_a_full_queue_ends_the_commit_with_what_is_left() -> None:
-    assert commit([b"moved", 3, 0], [b"full", 5, 0]) == Full("q", 5, 4)
+    assert commit([b"moved", 3, 0], [b"full", 5, 0]) == CommitStopped("q", 5, 4)
 
 
 @pytest.mark.parametrize(("reply", "error"), [([b"lost", 2, 0], StagingLost), ([b"stale", 9, 0], StaleBatch), ([b"missing", 0, 0], QueueMissing)])

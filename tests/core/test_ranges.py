@@ -22,7 +22,7 @@ from busmq_spark.core.ranges import (
     UNKNOWN_ROWS,
     RangeCursor,
     ReplySlice,
-    Sizes,
+    ValueSizes,
     probe,
 )
 
@@ -195,11 +195,11 @@ def test_the_first_window_follows_the_length_of_values_there() -> None:
 
 @pytest.mark.parametrize(("before", "rows"), [(DEEP - 1, FIRST_ROWS), (DEEP, 4 * FIRST_ROWS)])
 def test_a_range_far_from_the_head_starts_with_a_larger_window(before: int, rows: int) -> None:
-    cursor = RangeCursor(KEYS, 7 + before, 10**9, 7, sizes=Sizes(1, 10**10, 100))
+    cursor = RangeCursor(KEYS, 7 + before, 10**9, 7, sizes=ValueSizes(1, 10**10, 100))
     assert asked(cursor.ask()) == (before, rows)
 
 
-def window(sizes: Sizes, first: int = 1, rows: int = MOST_ROWS) -> tuple[bool, int]:
+def window(sizes: ValueSizes, first: int = 1, rows: int = MOST_ROWS) -> tuple[bool, int]:
     """Whether a LRANGE asks for the window from ``first`` on, when values were so short that ``rows`` fit; and for how many it asks."""
     cursor = RangeCursor(KEYS, first, 10**9, 1, sizes=sizes)
     cursor._rows = rows
@@ -209,27 +209,27 @@ def window(sizes: Sizes, first: int = 1, rows: int = MOST_ROWS) -> tuple[bool, i
 
 
 def test_what_is_noted_of_values_says_how_many_come_in_one_reply() -> None:
-    assert window(Sizes(1, 10**6, 100)) == (True, MOST_ROWS)
-    assert window(Sizes(1, 10**6, 5000)) == (True, MOST_BYTES // 5000)
-    assert window(Sizes(1, 10**6, 100, 40, 2**20), first=41) == (True, MOST_ROWS)
-    assert window(Sizes(1, 10**6, 100, 40, 2**20), first=40) == (False, COUNTED_ROWS)  # one of 1 MB is ahead
-    assert window(Sizes(1, 10**6, 100, 40, 60_000), first=40) == (True, MOST_BYTES // 60_000)
-    assert window(Sizes(1, 10**6, 100, 10**6, 2**20), rows=4) == (True, 4)
-    assert window(Sizes(1, 10**6, 0, 10**6, 2**40), rows=1) == (True, 1)
+    assert window(ValueSizes(1, 10**6, 100)) == (True, MOST_ROWS)
+    assert window(ValueSizes(1, 10**6, 5000)) == (True, MOST_BYTES // 5000)
+    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=41) == (True, MOST_ROWS)
+    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=40) == (False, COUNTED_ROWS)  # one of 1 MB is ahead
+    assert window(ValueSizes(1, 10**6, 100, 40, 60_000), first=40) == (True, MOST_BYTES // 60_000)
+    assert window(ValueSizes(1, 10**6, 100, 10**6, 2**20), rows=4) == (True, 4)
+    assert window(ValueSizes(1, 10**6, 0, 10**6, 2**40), rows=1) == (True, 1)
 
 
 def test_where_nothing_is_noted_more_than_a_few_come_by_a_script_that_counts_their_bytes() -> None:
-    assert window(Sizes()) == window(Sizes(50, 10**6, 100), first=49) == window(Sizes(1, 50, 100), first=51) == (False, COUNTED_ROWS)
-    assert window(Sizes(), rows=UNKNOWN_ROWS) == (True, UNKNOWN_ROWS)
-    assert window(Sizes(1, 2000, 100), first=1001) == (True, 1000)
-    assert window(Sizes(1, 2000, 100), first=2000) == (False, COUNTED_ROWS)
-    assert window(Sizes(), rows=FEW_ROWS - 1) == (False, FEW_ROWS - 1)
+    assert window(ValueSizes()) == window(ValueSizes(50, 10**6, 100), first=49) == window(ValueSizes(1, 50, 100), first=51) == (False, COUNTED_ROWS)
+    assert window(ValueSizes(), rows=UNKNOWN_ROWS) == (True, UNKNOWN_ROWS)
+    assert window(ValueSizes(1, 2000, 100), first=1001) == (True, 1000)
+    assert window(ValueSizes(1, 2000, 100), first=2000) == (False, COUNTED_ROWS)
+    assert window(ValueSizes(), rows=FEW_ROWS - 1) == (False, FEW_ROWS - 1)
 
 
 @pytest.mark.parametrize("noted", [b"", b"1:2", b"1:2:3:4:", b"1:2:3:4:5:6", b"1:2:x:4:5", b"1:2:-3:4:5"])
 def test_a_note_of_sizes_that_no_writer_of_ours_made_says_nothing(noted: bytes) -> None:
-    assert Sizes.of(noted) == Sizes()
-    assert Sizes.of(b"1:2:3:4:5") == Sizes(1, 2, 3, 4, 5)
+    assert ValueSizes.of(noted) == ValueSizes()
+    assert ValueSizes.of(b"1:2:3:4:5") == ValueSizes(1, 2, 3, 4, 5)
 
 
 def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() -> None:
@@ -240,5 +240,5 @@ def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() ->
 
 
 def test_the_head_of_a_queue_without_a_name_or_messages_is_empty() -> None:
-    assert run_sync(probe(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, Sizes())
-    assert run_sync(probe(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, Sizes(9, 20, 100))
+    assert run_sync(probe(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, ValueSizes())
+    assert run_sync(probe(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, ValueSizes(9, 20, 100))

@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.sink import Staged, changed, decode_manifest, digest, encode_manifest, encode_runs, next_segment, total
+from busmq_spark.core.sink import StagedList, changed, decode_manifest, digest, encode_manifest, encode_runs, next_segment, total
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BATCH = (
-    Staged("orders", 0, "bus:queue:orders:stage:7.0.1", ((1000, 3), (17, 1))),
-    Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", ((1, 1),)),
-    Staged("orders", 0, "bus:queue:orders:stage:7.1.0", ()),
+    StagedList("orders", 0, "bus:queue:orders:stage:7.0.1", ((1000, 3), (17, 1))),
+    StagedList("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", ((1, 1),)),
+    StagedList("orders", 0, "bus:queue:orders:stage:7.1.0", ()),
 )
 NOW = tuple(replace(part, digest=digest) for part, digest in zip(BATCH, (9007199254740991, 0, 17), strict=True))
 sizes = st.lists(st.integers(1, 1000), max_size=30)
-staged = st.builds(Staged, st.text(min_size=1), st.integers(0, 9), st.text(min_size=1), sizes.map(encode_runs), st.none() | st.integers(0, MAX_ID))
+staged = st.builds(
+    StagedList, st.text(min_size=1), st.integers(0, 9), st.text(min_size=1), sizes.map(encode_runs), st.none() | st.integers(0, MAX_ID)
+)
 
 
 def test_a_manifest_is_written_as_in_the_golden_file() -> None:
@@ -32,7 +34,7 @@ def test_a_manifest_of_version_1_is_read_for_ever() -> None:
 
 
 @given(st.lists(staged, max_size=5))
-def test_a_manifest_comes_back_as_it_was(lists: list[Staged]) -> None:
+def test_a_manifest_comes_back_as_it_was(lists: list[StagedList]) -> None:
     assert decode_manifest(encode_manifest(lists)) == tuple(lists)
 
 
@@ -49,7 +51,7 @@ def test_a_million_rows_are_two_runs() -> None:
 
 @given(sizes, st.data())
 def test_a_move_never_crosses_a_chunk_border(given_sizes: list[int], data: st.DataObject) -> None:
-    part = Staged("q", 0, "k", encode_runs(given_sizes))
+    part = StagedList("q", 0, "k", encode_runs(given_sizes))
     moved = data.draw(st.integers(0, part.rows))
     border = next((end for end in accumulate(given_sizes) if end > moved), moved)
     assert part.chunk_at(moved) == border - moved
@@ -57,7 +59,7 @@ def test_a_move_never_crosses_a_chunk_border(given_sizes: list[int], data: st.Da
 
 @given(sizes, st.data())
 def test_moves_from_anywhere_reach_the_end_of_the_list(given_sizes: list[int], data: st.DataObject) -> None:
-    part = Staged("q", 0, "k", encode_runs(given_sizes))
+    part = StagedList("q", 0, "k", encode_runs(given_sizes))
     moved = data.draw(st.integers(0, part.rows))
     for _ in range(len(given_sizes) + 1):
         moved += part.chunk_at(moved)
@@ -67,8 +69,8 @@ def test_moves_from_anywhere_reach_the_end_of_the_list(given_sizes: list[int], d
 rows = st.lists(st.binary(max_size=5), min_size=1, max_size=20)
 
 
-def lists(queue: str, *parts: list[bytes]) -> list[Staged]:
-    return [Staged(queue, 0, f"k{i}", ((len(part), 1),), digest(part)) for i, part in enumerate(parts) if part]
+def lists(queue: str, *parts: list[bytes]) -> list[StagedList]:
+    return [StagedList(queue, 0, f"k{i}", ((len(part), 1),), digest(part)) for i, part in enumerate(parts) if part]
 
 
 @given(rows, st.data())

@@ -15,7 +15,7 @@ from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, decide
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation import METHODS, Creation, creation
+from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
 from busmq_spark.federation.npm_wire.mux import Packet
 from tests.federation.hostile import FACTOR, Bender
@@ -39,7 +39,7 @@ CREATIONS = [
     creation("pubsub", "bus:notifications").encode(),
     creation("persistify", "state", {}, ["a", "b"]).encode(),
     creation("service", "sums").encode(),
-    Creation("service", METHODS["service"], None).encode(),
+    ObjectCreation("service", METHODS["service"], None).encode(),
 ]
 PACKETS = [Packet("0123456789abcdef", body).encode() for body in (*LINES, *CREATIONS, None, b"ready")]
 REQUESTS = [
@@ -83,7 +83,7 @@ def read_lines(data: bytes) -> None:
 
 
 def read_creation(data: bytes) -> None:
-    made = Creation.decode(data)
+    made = ObjectCreation.decode(data)
     assert made.type in METHODS
     assert isinstance(made.name, str)
     assert len(made.roles) == 2

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from busmq_spark import errors
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import Attached
-from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
@@ -28,7 +28,7 @@ from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import _Session
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import Creation, LossEvidence, ReadStore, WriteStore
+from busmq_spark.store.protocol import LossEvidence, QueueCreation, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))
@@ -40,7 +40,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 VALUES = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
-STAGED = st.builds(Staged, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE, WHOLE)
+STAGED = st.builds(StagedList, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE, WHOLE)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
 RUN = st.builds(SinkRun, TEXT, WHOLE, NAMES)
 STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
@@ -53,7 +53,7 @@ def by_queue(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "hello": (WHOLE, TEXT),
     "discover": (),
-    "attach": (NAMES, st.builds(Creation, st.booleans(), WHOLE, WHOLE)),
+    "attach": (NAMES, st.builds(QueueCreation, st.booleans(), WHOLE, WHOLE)),
     "states": (by_queue(WHOLE),),
     "marks": (by_queue(WHOLE),),
     "counters": (NAMES,),
@@ -84,7 +84,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
 RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "hello": st.builds(ServerHello, WHOLE, st.booleans(), WHOLE),
     "discover": NAMES,
-    "attach": by_queue(st.builds(Attached, st.booleans(), WHOLE, WHOLE, TEXT)),
+    "attach": by_queue(st.builds(AttachResult, st.booleans(), WHOLE, WHOLE, TEXT)),
     "states": by_queue(STATE),
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
@@ -94,7 +94,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),
     "record": st.lists(STAGED, max_size=3).map(tuple),
-    "commit": st.none() | st.builds(Full, TEXT, WHOLE, WHOLE),
+    "commit": st.none() | st.builds(CommitStopped, TEXT, WHOLE, WHOLE),
     "ends": by_queue(WHOLE),
     "trim": st.none(),
 }

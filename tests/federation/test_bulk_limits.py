@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import Staged
+from busmq_spark.core.sink import StagedList
 from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
@@ -103,13 +103,13 @@ def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, f
     assert len(store.counters(queues)) == 25
     assert store.lease(queues, "", "me", dict.fromkeys(queues, "")) == dict.fromkeys(queues, "me")
     assert store.holders(queues, "") == dict.fromkeys(queues, "me")
-    store.discard([Staged(q, 0, store.keys(q).stage(f"batch:0:0:{secrets.token_hex(8)}"), ((1, 1),)) for q in queues])
+    store.discard([StagedList(q, 0, store.keys(q).stage(f"batch:0:0:{secrets.token_hex(8)}"), ((1, 1),)) for q in queues])
     assert max(most) == 10
     assert len(most) == 6 * 3
 
 
 def test_a_call_that_the_server_would_not_take_is_refused_by_the_client(store: FederatedStore) -> None:
-    lists = [Staged("q", 0, store.keys("q").stage(f"batch:0:0:{i:016x}") + "x" * 1000, ((1, 1),)) for i in range(5000)]
+    lists = [StagedList("q", 0, store.keys("q").stage(f"batch:0:0:{i:016x}") + "x" * 1000, ((1, 1),)) for i in range(5000)]
     with pytest.raises(MessageRefused, match=r"a call 'record' of \d+ bytes is over what the federation server takes"):
         store.record("sink", 0, lists)
     assert store.counters(["q"]) == [None]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import Staged, attempt
+from busmq_spark.core.sink import StagedList, attempt
 from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import DataLoss, QueueMissing, WireError
 from busmq_spark.federation.bulk import frames
@@ -19,7 +19,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.store import AT_ONCE, FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR
@@ -44,7 +44,7 @@ def ranges(direct: RedisStore, fresh: Fresh, sizes: list[int], width: int = 10) 
     return [Range(name, born[name].born, 1, size) for name, size in zip(names, sizes, strict=True)]
 
 
-def flat(rows: Iterator[Rows]) -> list[tuple[str, int, bytes]]:
+def flat(rows: Iterator[MessageRows]) -> list[tuple[str, int, bytes]]:
     return [(piece.queue, piece.first + at, value) for piece in rows for at, value in enumerate(piece.values.to_pylist())]
 
 
@@ -146,7 +146,7 @@ def test_questions_about_more_queues_than_fit_a_call_are_under_way_together(stor
     }
 
 
-def staged_in(store: FederatedStore, names: list[str]) -> list[Staged]:
+def staged_in(store: FederatedStore, names: list[str]) -> list[StagedList]:
     appender = store.appender()
     for name in names:
         appender.stage(name, store.keys(name).stage(attempt("", "0", 0, secrets.token_hex(8))), [b"a", b"b"])

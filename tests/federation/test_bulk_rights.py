@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sink import Staged
+from busmq_spark.core.sink import StagedList
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireError
 from busmq_spark.federation.address import FederationAddress
@@ -85,7 +85,7 @@ def key_of(queue: str) -> str:
     return QueueKeys(queue).stage(f"batch:0:0:{secrets.token_hex(8)}")
 
 
-def staged(store: FederatedStore, queue: str) -> Staged:
+def staged(store: FederatedStore, queue: str) -> StagedList:
     appender = store.appender()
     appender.stage(queue, key_of(queue), [b"4"])
     [found] = appender.finish()
@@ -94,7 +94,7 @@ def staged(store: FederatedStore, queue: str) -> Staged:
 
 def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
     """Every operation on a queue."""
-    part = Staged(queue, 0, key_of(queue), ((1, 1),))
+    part = StagedList(queue, 0, key_of(queue), ((1, 1),))
     return {
         "attach": lambda: store.attach([queue], HOUR),
         "states": lambda: store.states({queue: -1}),
@@ -181,7 +181,7 @@ def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
     as_: Callable[[str], FederatedStore], direct: RedisStore, open_queue: Range, fresh: Fresh, key: str
 ) -> None:
     store, queue, other = as_("all"), open_queue.queue, filled(direct, fresh(), THREE).queue
-    named = Staged(queue, 0, key.format(queue=queue, other=other), ((1, 1),))
+    named = StagedList(queue, 0, key.format(queue=queue, other=other), ((1, 1),))
     appender = store.appender()
     appender.stage(queue, named.key, [b"4"])
     for attempt in (

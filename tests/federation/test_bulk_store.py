@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import Creation, PushNotifiers
+from busmq_spark.store.protocol import PushNotifiers, QueueCreation
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -43,7 +43,7 @@ def attempt(query: str = "batch", batch: int = 0) -> str:
     return f"{query}:{batch}:0:{secrets.token_hex(8)}"
 
 
-def staged(store: Store, queue: str, values: list[bytes], batch: int = 0) -> Staged:
+def staged(store: Store, queue: str, values: list[bytes], batch: int = 0) -> StagedList:
     appender = store.appender()
     appender.stage(queue, store.keys(queue).stage(attempt(batch=batch)), values)
     [found] = appender.finish()
@@ -102,8 +102,8 @@ def test_states_marks_and_counters_are_those_of_redis(store: Store, direct: Redi
 def test_attach_creates_adopts_or_misses(store: Store, fresh: Fresh) -> None:
     queue = fresh()
     with pytest.raises(QueueMissing):
-        store.attach([queue], Creation(allowed=False, ttl_s=60))
-    made = store.attach([queue], Creation(allowed=True, ttl_s=60, maxsize=5))[queue]
+        store.attach([queue], QueueCreation(allowed=False, ttl_s=60))
+    made = store.attach([queue], QueueCreation(allowed=True, ttl_s=60, maxsize=5))[queue]
     assert (made.existed, made.ttl_s, made.maxsize) == (False, 60, 5)
     assert store.attach([queue], HOUR)[queue] == replace(made, existed=True)
     assert queue in store.discover(lambda name: name == queue)
@@ -163,12 +163,12 @@ def test_staged_rows_that_are_gone_are_noticed_before_the_commit(store: Store, f
 
 def test_a_full_queue_says_how_many_are_left(store: Store, fresh: Fresh) -> None:
     queue, sink = fresh(), fresh("sink")
-    filled(store, queue, [b"1", b"2"], Creation(allowed=True, ttl_s=60, maxsize=4))
+    filled(store, queue, [b"1", b"2"], QueueCreation(allowed=True, ttl_s=60, maxsize=4))
     with pytest.raises(QueueFull, match="maxsize of 4 messages; 1 rows are not stored"):
         store.appender().push(queue, [b"3", b"4", b"5"], NEVER)
     found = staged(store, queue, [b"6"])
     store.record(sink, 0, [found])
-    assert store.commit(queue, sink, 0, [found]) == Full(queue, 4, 1)
+    assert store.commit(queue, sink, 0, [found]) == CommitStopped(queue, 4, 1)
     store.truncate([queue])
     assert store.commit(queue, sink, 0, [found]) is None
 
@@ -188,7 +188,7 @@ def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisSto
     appender.stage(queue, key, [b"x" * 100] * 30_000)
     appender.discard()
     with pytest.raises(StagingLost):
-        direct.record(fresh("sink"), 0, [Staged(queue, 0, key, ((1000, 30),))])
+        direct.record(fresh("sink"), 0, [StagedList(queue, 0, key, ((1000, 30),))])
 
 
 def test_a_push_wakes_an_idle_reader(store: Store, direct: RedisStore, fresh: Fresh) -> None:

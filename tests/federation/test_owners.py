@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.sink import Staged, attempt
+from busmq_spark.core.sink import StagedList, attempt
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
@@ -62,7 +62,7 @@ def queue(direct: RedisStore, fresh: Fresh) -> str:
     return filled(direct, fresh("open"), [b"1", b"2", b"3"]).queue
 
 
-def staged(store: FederatedStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2) -> list[Staged]:
+def staged(store: FederatedStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2) -> list[StagedList]:
     appender = store.appender()
     appender.stage(queue, store.keys(queue).stage(attempt(query, str(batch), 0, secrets.token_hex(8))), [b"row"] * rows)
     return appender.finish()

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.listener import Socket
+from busmq_spark.federation.gate.listener import CountedSocket
 from busmq_spark.federation.npm_wire.creation import creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
@@ -52,7 +52,7 @@ def listen(event: str) -> bytes:
 
 def waits(connection: Connection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
-    return connection.outbox.waiting > 0 and cast(Socket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
+    return connection.outbox.waiting > 0 and cast(CountedSocket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
 
 
 def stuck(connection: Connection) -> bool:

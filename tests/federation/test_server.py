@@ -15,8 +15,8 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation import fault
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import METHODS, Creation, Type, creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, Remote, methods_message
+from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, Type, creation
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, RemoteFunction, methods_message
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
@@ -60,7 +60,7 @@ async def test_a_queue_attached_pushed_to_and_consumed(federation: Serve, fresh:
 async def test_ready_comes_alone_then_the_methods_in_the_order_asked_for(federation: Serve, fresh: Fresh, kind: Type) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel, methods = wire.channel(), METHODS[kind][::-1]
-        await wire.send(channel, Creation(kind, methods, [fresh()]).encode())
+        await wire.send(channel, ObjectCreation(kind, methods, [fresh()]).encode())
         assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_message(methods).encode()]
 
 
@@ -305,7 +305,7 @@ async def test_a_throttled_consumption_can_be_stopped_and_begun_again(federation
         await queue.send("push", "held")
         while not nexts:
             await queue.step()
-        assert isinstance(nexts[0], Remote)
+        assert isinstance(nexts[0], RemoteFunction)
         await queue.send("stop")
         await queue.event("consuming")
         [session] = next(iter(server._connections))._sessions.values()

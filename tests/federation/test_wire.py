@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.npm_wire.creation import METHODS, Creation, creation
+from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, creation
 from busmq_spark.federation.npm_wire.dnode import (
     DnodeMessage,
     LineBuffer,
     LocalFunctions,
-    Remote,
+    RemoteFunction,
     message_line,
     methods_message,
     pack,
@@ -54,7 +54,7 @@ def test_every_captured_line_is_read_and_written_again_byte_by_byte(line: str) -
 
 @pytest.mark.parametrize("body", GOLDEN["creations"])
 def test_every_captured_creation_message_is_read_and_written_again_byte_by_byte(body: str) -> None:
-    assert Creation.decode(body.encode()).encode() == body.encode()
+    assert ObjectCreation.decode(body.encode()).encode() == body.encode()
 
 
 @pytest.mark.parametrize("large", GOLDEN["large"])
@@ -65,7 +65,7 @@ def test_a_large_line_is_the_one_whose_digest_was_captured(large: dict[str, str]
 
 
 def test_the_lists_of_methods_and_their_numbers_are_those_of_npm() -> None:
-    made = [Creation.decode(body.encode()) for body in GOLDEN["creations"]]
+    made = [ObjectCreation.decode(body.encode()) for body in GOLDEN["creations"]]
     for kind, methods in METHODS.items():
         assert methods in [one.methods for one in made if one.type == kind]
     captured = [line.encode() for line in GOLDEN["lines"] if line.startswith('{"method":"methods"') and '"on"' in line]
@@ -114,7 +114,7 @@ def test_a_circular_argument_becomes_a_link_and_is_read_without_its_circle() -> 
 def test_functions_are_found_at_any_depth_and_the_line_stays_as_it_was() -> None:
     text = '{"method":18,"arguments":[{"0":{"a":[{"b":"[Function]"}],"c":"[Function]"},"1":"[Function]"}],"callbacks":{"3":["0","0","a","0","b"],'
     line = DnodeMessage.decode(f'{text}"4":["0","1"]}}}}'.encode())
-    assert line.call_values() == [{"a": [{"b": Remote(3)}], "c": "[Function]"}, Remote(4)]
+    assert line.call_values() == [{"a": [{"b": RemoteFunction(3)}], "c": "[Function]"}, RemoteFunction(4)]
     assert line.arguments == [{"0": {"a": [{"b": "[Function]"}], "c": "[Function]"}, "1": "[Function]"}]
 
 
@@ -207,12 +207,12 @@ def test_packets_come_back_as_they_were(channel: str, body: bytes | None) -> Non
 
 @given(st.sampled_from(sorted(METHODS)), st.text(min_size=1, max_size=20, alphabet=st.characters(exclude_categories=["Cs"])))
 def test_creation_messages_come_back_as_they_were(kind: Any, name: str) -> None:
-    assert Creation.decode(creation(kind, name).encode()) == creation(kind, name)
+    assert ObjectCreation.decode(creation(kind, name).encode()) == creation(kind, name)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_read_or_refused_as_no_wire(data: bytes) -> None:
-    for decode in (Packet.decode, DnodeMessage.decode, Creation.decode):
+    for decode in (Packet.decode, DnodeMessage.decode, ObjectCreation.decode):
         with suppress(WireError):
             decode(data)
 
@@ -232,7 +232,7 @@ def test_damaged_messages_are_read_or_refused_as_no_wire(data: st.DataObject) ->
         line.values()
         line.encode()
     with suppress(WireError):
-        made = Creation.decode(bytes(body))
+        made = ObjectCreation.decode(bytes(body))
         made.encode()
         assert (made.name, made.roles) is not None
 
@@ -328,13 +328,13 @@ def test_a_bad_packet_is_refused(message: bytes) -> None:
 )
 def test_a_bad_creation_message_is_refused(body: bytes) -> None:
     with pytest.raises(WireError):
-        Creation.decode(body)
+        ObjectCreation.decode(body)
 
 
 def test_a_channel_without_roles_has_the_default_ones() -> None:
-    assert Creation("channel", (), ["chat"]).roles == ("local", "remote")
-    assert Creation("channel", (), ["chat", "server"]).roles == ("server", "remote")
-    assert Creation("channel", (), ["chat", "server", "client"]).roles == ("server", "client")
+    assert ObjectCreation("channel", (), ["chat"]).roles == ("local", "remote")
+    assert ObjectCreation("channel", (), ["chat", "server"]).roles == ("server", "remote")
+    assert ObjectCreation("channel", (), ["chat", "server", "client"]).roles == ("server", "client")
 
 
 def test_what_cannot_be_written_is_refused() -> None:

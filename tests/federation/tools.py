@@ -12,7 +12,7 @@ from typing import Any, Self
 from websockets.asyncio.client import ClientConnection, connect
 
 from busmq_spark.federation.npm_wire.creation import METHODS, Type, creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, Remote, pack
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, RemoteFunction, pack
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import Connection
 from busmq_spark.federation.serve.server import FederationServer
@@ -118,7 +118,7 @@ class Thing:
         assert function is not None
         function(*line.values())
 
-    async def invoke(self, remote: Remote, *arguments: Any) -> None:
+    async def invoke(self, remote: RemoteFunction, *arguments: Any) -> None:
         """Call a function that the server has handed out."""
         await self.wire.send(self.channel, DnodeMessage(remote.id, list(arguments)).encode())
 

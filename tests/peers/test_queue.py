@@ -11,7 +11,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
 from busmq_spark.core.ranges import RangeCursor
-from busmq_spark.core.sink import Staged
+from busmq_spark.core.sink import StagedList
 from busmq_spark.core.state import Ack
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.push_notifier import PushNotifier
@@ -29,7 +29,7 @@ def keys(fresh: Fresh) -> QueueKeys:
     return QueueKeys(fresh("peers"))
 
 
-def attach(link: SyncLink, keys: QueueKeys, ttl_s: int = 60, maxsize: int = 0) -> queue.Attached:
+def attach(link: SyncLink, keys: QueueKeys, ttl_s: int = 60, maxsize: int = 0) -> queue.AttachResult:
     return link.run(queue.attach(keys, "ours", ttl_s=ttl_s, maxsize=maxsize))
 
 
@@ -94,7 +94,7 @@ def test_what_we_push_node_consumes_with_our_ids_order_and_text(peer: Peer, link
 def test_what_our_sink_commits_node_consumes_in_order(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
     attach(link, keys)
     link.execute(command("RPUSH", keys.stage("t"), *BYTES))
-    link.run(sink.commit(keys, "s", 1, [Staged(keys.name, 0, keys.stage("t"), ((3, 2), (1, 1)))]))
+    link.run(sink.commit(keys, "s", 1, [StagedList(keys.name, 0, keys.stage("t"), ((3, 2), (1, 1)))]))
     peer.attach(keys.name)
     peer.consume(keys.name, max=len(TEXTS))
     assert peer.received(keys.name, len(TEXTS)) == list(enumerate(TEXTS, 1))
@@ -122,7 +122,7 @@ def test_each_way_of_pushing_wakes_a_waiting_node_consumer(peer: Peer, link: Syn
     for n in range(1, 4):
         if way == "commit":
             link.execute(command("RPUSH", keys.stage(str(n)), "a", "b"))
-            link.run(sink.commit(keys, "s", n, [Staged(keys.name, 0, keys.stage(str(n)), ((2, 1),))]))
+            link.run(sink.commit(keys, "s", n, [StagedList(keys.name, 0, keys.stage(str(n)), ((2, 1),))]))
         elif way == "push_many":
             link.run(queue.push_many(keys, [b"a", b"b"]))
         else:
@@ -245,7 +245,7 @@ def test_our_own_keys_neither_show_in_node_nor_stop_it(peer: Peer, link: SyncLin
     link.run(state.subscribe([keys], "s", ["earliest"]))
     link.run(state.lease([keys], "s", "me", 60_000, [""]))
     link.execute(command("RPUSH", keys.stage("t"), "staged"))
-    link.run(sink.commit(keys, "sink", 1, [Staged(keys.name, 0, keys.stage("t"), ((1, 1),))]))
+    link.run(sink.commit(keys, "sink", 1, [StagedList(keys.name, 0, keys.stage("t"), ((1, 1),))]))
     link.execute(command("RPUSH", keys.stage("other"), "not committed"))
     peer.attach(keys.name)
     assert peer.count(keys.name) == 1

@@ -11,7 +11,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.links import async_links, sync_links
 from busmq_spark.redis_io.sentinel import SentinelMaster
-from busmq_spark.redis_io.urls import Credentials, Server, Trust
+from busmq_spark.redis_io.urls import Credentials, Server, TlsFiles
 from tests.tls import Authority
 
 
@@ -45,7 +45,7 @@ def test_what_to_trust_reaches_every_server(layout: str, tmp_path: Path) -> None
     certificate, key = map(str, own.issue("client"))
     tls = {"tls_ca": str(own.file), "tls_certificate": certificate, "tls_key": key, "tls_check_hostname": False}
     found = address(RedisOptions(url="rediss://a,rediss://b", layout=layout, **tls))
-    trust = Trust(str(own.file), certificate, key, check_hostname=False)
+    trust = TlsFiles(str(own.file), certificate, key, check_hostname=False)
     assert {server.trust for server in found.servers} == {trust}
     assert found.login.trust == trust
     assert all(server.tls for server in found.servers)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.pairs import Pairs
+from busmq_spark.core.pairs import ValueSpans
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io import connect
@@ -28,7 +28,7 @@ def ranges(redis_url: str) -> Iterator[RangeConnection]:
     made.drop()
 
 
-def values_of(pairs: Pairs) -> list[bytes]:
+def values_of(pairs: ValueSpans) -> list[bytes]:
     return [bytes(pairs.data[start : start + length]) for start, length in zip(pairs.starts, pairs.lengths, strict=True)]
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructType
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.spark.engine import SCHEMA, Engine
 from tests.support import wait_until
@@ -66,10 +66,10 @@ class Remote:
     def push_notifiers(self, notified: object) -> list[Any]:
         return []
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return self.read_many([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         self._centre.check()
         for rows in self._store.read_many(parts, fail_on_data_loss):
             self._centre.rows_until_down -= len(rows.values)

@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions, parse
 from busmq_spark.spark.realtime import SESSION
-from busmq_spark.spark.writer import Committer
+from busmq_spark.spark.writer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from tests.spark.conftest import Bus
 from tests.spark.lines import Lines
@@ -138,7 +138,7 @@ def test_a_batch_number_without_its_sink_is_refused(spark: SparkSession, queue: 
 def test_a_sink_without_a_name_is_refused(bus: Bus, queue: str) -> None:
     options = parse(WriteOptions, {"redis.url": bus.url, "queue": queue})
     with pytest.raises(ConfigError, match="set option sinkId"):
-        Committer(options, open_store(options)).commit("", 0, [])
+        SinkCommitter(options, open_store(options)).commit("", 0, [])
 
 
 class BothWays:

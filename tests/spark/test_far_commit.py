@@ -10,7 +10,7 @@ from busmq_spark.core.sink import attempt
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.bulk.store import open_federated
 from busmq_spark.options import RedisOptions, WriteOptions, parse
-from busmq_spark.spark.writer import Committer
+from busmq_spark.spark.writer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR
@@ -45,7 +45,7 @@ def test_a_batch_over_many_queues_is_committed_with_all_calls_under_way(redis_se
 
         staged = appender.finish()
         store._link.post, store._link.result = posted, answer  # type: ignore[method-assign,assignment]
-        Committer(parse(WriteOptions, {"redis.url": redis_server.url, "queue": "q"}), store).commit(fresh(), 0, staged)
+        SinkCommitter(parse(WriteOptions, {"redis.url": redis_server.url, "queue": "q"}), store).commit(fresh(), 0, staged)
         assert most == len(names)
         assert answered.count("commit") == len(names) + 2  # the queue that was missing is asked for again, made, and has its turn
         assert {state.newest for state in direct.states(dict.fromkeys(names, -1)).values()} == {2}

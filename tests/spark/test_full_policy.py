@@ -12,7 +12,7 @@ from busmq_spark.errors import QueueFull
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.store import protocol
-from busmq_spark.store.protocol import Creation, FullPolicy
+from busmq_spark.store.protocol import FullPolicy, QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
 
@@ -54,7 +54,7 @@ def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
 def test_a_queue_that_is_full_again_later_is_waited_for_anew(clock: Clock, redis_server: RedisServer, fresh: Callable[[], str]) -> None:
     queue = fresh()
     store = RedisStore(address(RedisOptions(url=redis_server.url)))
-    store.attach([queue], Creation(allowed=True, ttl_s=60, maxsize=1))
+    store.attach([queue], QueueCreation(allowed=True, ttl_s=60, maxsize=1))
     keys, policy = store.keys(queue), FullPolicy(5000)
 
     def taken_meanwhile(seconds: float) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from busmq_spark.core.sources import spell, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.schema import BATCH_ROWS, SHARED_BYTES, SHORT_ROWS, ArrowRows
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 
 BINARY = StructType().add("queue", "string").add("id", "long").add("value", "binary")
 TEXT = StructType().add("value", "string").add("source", "string").add("id", "long").add("queue", "string")
@@ -23,11 +23,11 @@ counts = st.one_of(st.integers(0, 20), st.sampled_from([SHORT_ROWS - 1, SHORT_RO
 pieces = st.lists(st.tuples(names, st.integers(1, 2**53), counts, st.sampled_from([0, 1, 100])), max_size=30)
 
 
-def piece(queue: str, first: int, rows: int, size: int) -> Rows:
-    return Rows(queue, first, pa.array([b"%d" % n + b"x" * size for n in range(rows)], pa.binary()))
+def piece(queue: str, first: int, rows: int, size: int) -> MessageRows:
+    return MessageRows(queue, first, pa.array([b"%d" % n + b"x" * size for n in range(rows)], pa.binary()))
 
 
-def batches(schema: StructType, *found: Rows) -> list[Any]:
+def batches(schema: StructType, *found: MessageRows) -> list[Any]:
     return list(ArrowRows(schema).batches(found))
 
 
@@ -68,4 +68,4 @@ def test_columns_come_in_the_order_and_the_types_of_the_schema() -> None:
 
 def test_bytes_that_are_no_text_name_their_queue_and_ids() -> None:
     with pytest.raises(ConfigError, match=r"queue 'b': a message in ids 9\.\.10 is not UTF-8 text .* Read value as binary"):
-        batches(TEXT, piece("a", 1, 3, 1), Rows("b", 9, pa.array([b"good", b"\xff"], pa.binary())))
+        batches(TEXT, piece("a", 1, 3, 1), MessageRows("b", 9, pa.array([b"good", b"\xff"], pa.binary())))

@@ -9,12 +9,12 @@ import pytest
 
 from busmq_spark.core import sink as sinks
 from busmq_spark.core.flow import command
-from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.errors import QueueMissing, StagingLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.place import new_token
-from busmq_spark.store.protocol import Creation
+from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 
@@ -40,13 +40,13 @@ def names(fresh: Fresh, many: int) -> list[str]:
     return [f"{base}-{i}" for i in range(many)]
 
 
-def stage(store: RedisStore, queue: str, chunks: list[list[bytes]]) -> Staged:
+def stage(store: RedisStore, queue: str, chunks: list[list[bytes]]) -> StagedList:
     """A list for a queue that may not exist."""
     keys, server = store.keys(queue), store.locate([queue])[queue]
     key, before = keys.stage(sinks.attempt("", "1", 0, new_token())), 0
     for chunk in chunks:
         before = store._links[server].execute(sinks.stage(key, before, chunk))
-    return Staged(queue, server, key, sinks.encode_runs([len(chunk) for chunk in chunks]), sinks.digest([v for chunk in chunks for v in chunk]))
+    return StagedList(queue, server, key, sinks.encode_runs([len(chunk) for chunk in chunks]), sinks.digest([v for chunk in chunks for v in chunk]))
 
 
 def stored(store: RedisStore, queue: str) -> list[bytes]:
@@ -56,7 +56,7 @@ def stored(store: RedisStore, queue: str) -> list[bytes]:
 
 def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore, fresh: Fresh) -> None:
     crowd = names(fresh, 9)
-    store.attach(crowd[1:], Creation(True, 3600))
+    store.attach(crowd[1:], QueueCreation(True, 3600))
     full, halfway = crowd[1], crowd[2]
     store._link(full).execute(command("HSET", store.keys(full).metadata, "maxsize", 2))
     staged = [stage(store, queue, [[b"1", b"2"], [b"3"], [queue.encode()]]) for queue in crowd]
@@ -68,7 +68,7 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
     found = store.commit_many(sink, 1, held)
 
     assert isinstance(found.pop(crowd[0]), QueueMissing)
-    assert found.pop(full) == Full(full, 2, 2)
+    assert found.pop(full) == CommitStopped(full, 2, 2)
     assert found == dict.fromkeys(crowd[2:])
     assert stored(store, full) == [b"1", b"2"]
     for queue in crowd[2:]:
@@ -80,7 +80,7 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
 
 def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(store: RedisStore, fresh: Fresh) -> None:
     crowd = names(fresh, 3)
-    store.attach(crowd, Creation(True, 3600))
+    store.attach(crowd, QueueCreation(True, 3600))
     sink = f"sink-{fresh()}"
     held = store.record(sink, 1, [stage(store, queue, [[b"1"]]) for queue in crowd], "q")
     store.discard(held[:1])
@@ -93,7 +93,7 @@ def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(s
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
 def test_a_thousand_queues_take_a_round_trip_for_each_chunk_of_the_longest(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = names(fresh, 1000)
-    store.attach(crowd, Creation(True, 3600))
+    store.attach(crowd, QueueCreation(True, 3600))
     sink = f"sink-{fresh()}"
     held = store.record(sink, 1, [stage(store, queue, [[b"1", b"2"], [b"3"]]) for queue in crowd], "q")
     steps: list[Any] = []
@@ -107,8 +107,8 @@ def test_a_thousand_queues_take_a_round_trip_for_each_chunk_of_the_longest(store
 
 
 def test_queues_with_many_rows_are_committed_apart() -> None:
-    def part(queue: str, rows: int) -> Staged:
-        return Staged(queue, 0, queue, ((1000, rows // 1000),))
+    def part(queue: str, rows: int) -> StagedList:
+        return StagedList(queue, 0, queue, ((1000, rows // 1000),))
 
     small = [part(f"small {i}", 1000) for i in range(15)]
     groups = sinks.groups([part("large", 50_000), *small[:5], part("middle", 6000), *small[5:]])

@@ -16,12 +16,12 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.store import redis_range
-from busmq_spark.store.protocol import Creation, FullPolicy, Rows
+from busmq_spark.store.protocol import FullPolicy, MessageRows, QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 
 pytestmark = pytest.mark.redis
-HOUR = Creation(allowed=True, ttl_s=3600)
+HOUR = QueueCreation(allowed=True, ttl_s=3600)
 Row = tuple[str, int, bytes]
 Fill = Callable[..., Range]
 
@@ -57,7 +57,7 @@ def spoil(store: RedisStore, part: Range, *words: Any) -> None:
     store._links[part.server].execute(command(*words))
 
 
-def until_it_ends(pieces: Iterator[Rows]) -> tuple[list[Row], str]:
+def until_it_ends(pieces: Iterator[MessageRows]) -> tuple[list[Row], str]:
     """The rows, and the error after them."""
     rows: list[Row] = []
     try:
@@ -68,7 +68,7 @@ def until_it_ends(pieces: Iterator[Rows]) -> tuple[list[Row], str]:
     return rows, ""
 
 
-def one_by_one(store: RedisStore, parts: Sequence[Range], strict: bool) -> Iterator[Rows]:
+def one_by_one(store: RedisStore, parts: Sequence[Range], strict: bool) -> Iterator[MessageRows]:
     for part in parts:
         yield from store.read(part, strict)
 

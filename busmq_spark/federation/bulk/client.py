@@ -20,7 +20,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.socket import BulkWebSocket
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 
 CREDIT = 16 * 1024 * 1024
 """Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds the rate: credit by round trip."""
@@ -114,7 +114,7 @@ class BulkLink:
         assert self.hello is not None
         return self.hello
 
-    def read(self, parts: Sequence[Range], strict: bool) -> Iterator[Rows]:
+    def read(self, parts: Sequence[Range], strict: bool) -> Iterator[MessageRows]:
         """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MOST_RANGES."""
         rest, retry = list(parts), None
         while rest:
@@ -145,7 +145,7 @@ class BulkLink:
         patience_s = max(self.address.patience_s, min(retry_s, FAILOVER_PATIENCE_S)) if type(retry_s) is int else self.address.patience_s
         time.sleep(retry.pause_s(error, patience_s))
 
-    def _read_once(self, parts: Sequence[Range], expected: RemainingRanges, strict: bool) -> Iterator[Rows]:
+    def _read_once(self, parts: Sequence[Range], expected: RemainingRanges, strict: bool) -> Iterator[MessageRows]:
         socket = self._ready()
         one = len(parts) == 1
         id = self._send_call(socket, "read" if one else "read_many", (parts[0] if one else parts, strict, CREDIT), b"")

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import Attached
-from busmq_spark.core.sink import Full, Staged
+from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError
@@ -24,7 +24,7 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right, Verbs
-from busmq_spark.store.protocol import Creation, LossEvidence
+from busmq_spark.store.protocol import LossEvidence, QueueCreation
 
 MAX_TEXT = 4096
 """Longest name, token or key."""
@@ -137,13 +137,13 @@ def of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], 
 NAMES = listed(TEXT)
 POSITION = record(Position, TEXT, WHOLE, TEXT, maybe(WHOLE), WHOLE)
 RANGE = record(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
-CREATION = record(Creation, FLAG, WHOLE, WHOLE)
-ATTACHED = record(Attached, FLAG, WHOLE, WHOLE, TEXT)
+CREATION = record(QueueCreation, FLAG, WHOLE, WHOLE)
+ATTACHED = record(AttachResult, FLAG, WHOLE, WHOLE, TEXT)
 STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 ACK_RESULT = record(AckResult, TEXT, TEXT)
 TRACES = of_fields(LossEvidence, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
-STAGED = record(Staged, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
-FULL = record(Full, TEXT, WHOLE, WHOLE)
+STAGED = record(StagedList, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
+FULL = record(CommitStopped, TEXT, WHOLE, WHOLE)
 RUN = record(SinkRun, TEXT, WHOLE, NAMES)
 
 
@@ -226,7 +226,7 @@ def _keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
     return _subscription(queues, subscription) if token else each_queue(BROWSE)(queues)
 
 
-def _staged(lists: Iterable[Staged]) -> list[Right]:
+def _staged(lists: Iterable[StagedList]) -> list[Right]:
     return each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
 
 

@@ -17,15 +17,15 @@ from typing import Any
 from busmq_spark.core.keys import is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.position import Position
-from busmq_spark.core.queue import Attached
-from busmq_spark.core.sink import ATTEMPT, Full, Staged
+from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.sink import ATTEMPT, CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.frames import unpack_values, wrong
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.store.protocol import Creation
+from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
 _PLAIN_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
@@ -57,12 +57,12 @@ class PeerOperations:
         """The queues the peer may look at."""
         return self.store.discover(lambda queue: self._identity.may("browse", "queue", queue))
 
-    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
+    def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
         """As the store's; for who may not create a queue, one that does not exist is missing."""
-        found: dict[str, Attached] = {}
+        found: dict[str, AttachResult] = {}
         for queue in queues:
             creates = self._identity.may("create", "queue", queue)
-            found.update(self.store.attach([queue], Creation(creation.allowed and creates, creation.ttl_s, creation.maxsize)))
+            found.update(self.store.attach([queue], QueueCreation(creation.allowed and creates, creation.ttl_s, creation.maxsize)))
         return found
 
     # -- subscriptions and leases ---------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class PeerOperations:
         with self._own_sink(run.sink) as own:
             self.store.renew(SinkRun(own, run.epoch))
 
-    def record(self, sink: str, batch: int, staged: Sequence[Staged], query: str, span: str, epoch: int) -> tuple[Staged, ...]:
+    def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
         """As the store's, for the peer's own sink of this name."""
         if not _PLAIN_TEXT.fullmatch(query):
             raise wrong("a query id that is too long or has control characters", "at most 300 characters")
@@ -153,12 +153,12 @@ class PeerOperations:
         with self._own_sink(sink) as own:
             return self.store.record(own, batch, staged, query, span, epoch)
 
-    def recorded(self, sink: str, batch: int) -> tuple[Staged, ...]:
+    def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
         """As the store's, for the peer's own sink of this name."""
         with self._own_sink(sink) as own:
             return self.store.recorded(own, batch)
 
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[Staged]) -> Full | None:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None:
         """As the store's, for lists of that queue."""
         self._check_staged(staged)
         if not staged or {part.queue for part in staged} != {queue}:
@@ -166,12 +166,12 @@ class PeerOperations:
         with self._own_sink(sink) as own:
             return self.store.commit(queue, own, batch, staged)
 
-    def discard(self, staged: Sequence[Staged]) -> None:
+    def discard(self, staged: Sequence[StagedList]) -> None:
         """As the store's."""
         self._check_staged(staged)
         self.store.discard(staged)
 
-    def forget(self, sink: str, staged: Sequence[Staged]) -> None:
+    def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
         """As the store's, for the peer's own sink of this name."""
         self._check_staged(staged)
         with self._own_sink(sink) as own:
@@ -190,7 +190,7 @@ class PeerOperations:
                 raise
             raise type(error)(**{**error.details, "sink": sink}) from None
 
-    def _check_staged(self, staged: Iterable[Staged]) -> None:
+    def _check_staged(self, staged: Iterable[StagedList]) -> None:
         servers = len(self.store.endpoints)
         for part in staged:
             self._check_key(part.queue, part.key)

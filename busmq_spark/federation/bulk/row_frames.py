@@ -14,7 +14,7 @@ import pyarrow as pa
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import Frame, wrong
-from busmq_spark.store.protocol import Rows
+from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore
 
 MOST_RANGES = 1_000
@@ -41,11 +41,11 @@ class RowFrames:
         self._rows = store.read_many(parts, strict) if many else store.read(parts[0], strict)
         self._parts, self._many = parts, many
         self._at = 0
-        self._next_rows: Rows | None = None
+        self._next_rows: MessageRows | None = None
 
     def next(self) -> RowFrame | None:
         """None at the end."""
-        taken: list[Rows] = []
+        taken: list[MessageRows] = []
         size = 0
         while size < SHARED_BYTES and (rows := self._next_rows or next(self._rows, None)) is not None:
             self._next_rows = rows if taken and rows.values.type != taken[0].values.type else None
@@ -57,14 +57,14 @@ class RowFrames:
                 break
         return self._body(taken) if taken else None
 
-    def _body(self, taken: list[Rows]) -> RowFrame:
+    def _body(self, taken: list[MessageRows]) -> RowFrame:
         values = taken[0].values if len(taken) == 1 else pa.concat_arrays([rows.values for rows in taken])
         runs = [[self._index(rows), rows.first, len(rows.values)] for rows in taken]
         head: dict[str, Any] = {"runs": runs} if self._many else {"first": taken[0].first}
         parts = [self._parts[index] for index, _, _ in runs]
         return RowFrame(head, len(values), frames.schema_of(values), frames.encode_rows(values), parts)
 
-    def _index(self, rows: Rows) -> int:
+    def _index(self, rows: MessageRows) -> int:
         """Rows come in the order of the ranges."""
         while not (rows.queue == self._parts[self._at].queue and self._parts[self._at].first <= rows.first <= self._parts[self._at].last):
             self._at += 1
@@ -84,7 +84,7 @@ class RemainingRanges:
         here = [replace(self._parts[self._at], first=self._need)] if self._need <= self._parts[self._at].last else []
         return [*here, *self._parts[self._at + 1 :]]
 
-    def take(self, frame: Frame, schema: Any) -> Iterator[Rows]:
+    def take(self, frame: Frame, schema: Any) -> Iterator[MessageRows]:
         """The rows of a frame. Raises WireError for others than those that come next."""
         values, head = frames.decode_rows(frame.body, schema), frame.head if isinstance(frame.head, dict) else {}
         runs = head.get("runs", [[0, head.get("first"), len(values)]])
@@ -95,7 +95,7 @@ class RemainingRanges:
         done = 0
         for index, first, count in runs:
             part = self._expect(index, first, count)
-            yield Rows(part.queue, first, values.slice(done, count) if count < len(values) else values)
+            yield MessageRows(part.queue, first, values.slice(done, count) if count < len(values) else values)
             done += count
 
     def _expect(self, index: int, first: int, count: int) -> Range:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import STAGE_AGAIN, Full, Staged, by_queue, digest, encode_runs, total
+from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_runs, total
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
@@ -27,7 +27,7 @@ from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.row_frames import MOST_RANGES
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, only, passed_on
-from busmq_spark.store.protocol import FullPolicy, ReadStore, Rows, WriteStore
+from busmq_spark.store.protocol import FullPolicy, MessageRows, ReadStore, WriteStore
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -77,10 +77,10 @@ class FederatedStore(PerQueueOperations):
     traces = _call(ReadStore.traces)
     bytes_until = _call(ReadStore.bytes_until)
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return self._link.read([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         for some in _cut_ranges(parts):
             yield from self._link.read(some, fail_on_data_loss)
 
@@ -97,12 +97,12 @@ class FederatedStore(PerQueueOperations):
     commit = _call(WriteStore.commit)
     forget = _call(WriteStore.forget)
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[Staged]) -> dict[str, Full | QueueMissing | None]:
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
         asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
         return dict(zip([queue for queue, *_ in asked], self._link.calls("commit", asked, (QueueMissing,)), strict=True))
 
-    def discard(self, staged: Sequence[Staged]) -> None:
+    def discard(self, staged: Sequence[StagedList]) -> None:
         for some in _cut(staged):
             self._link.call("discard", some)
 
@@ -170,8 +170,8 @@ class _List:
         self.sizes: list[int] = []
 
     @property
-    def staged(self) -> Staged:
-        return Staged(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)
+    def staged(self) -> StagedList:
+        return StagedList(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)
 
 
 class FederatedAppender:
@@ -208,7 +208,7 @@ class FederatedAppender:
         while self._waiting:
             self._settle_one()
 
-    def finish(self) -> list[Staged]:
+    def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
         self.settle()
         return [part.staged for part in self._lists.values()]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.buffered import Buffered, Phase
+from busmq_spark.bus.buffered import MessageIterator, Phase
 from busmq_spark.bus.consume import ConsumeOptions
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
@@ -36,7 +36,7 @@ Far = Enum("Far", "IDLE PROBING CONSUMING PAUSING")
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteConsumption(Buffered):
+class RemoteConsumption(MessageIterator):
     """What Consumption is at home."""
 
     _queue: RemoteQueue

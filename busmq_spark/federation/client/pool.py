@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, FederationRefused
 from busmq_spark.federation.client.remote_object import RemoteObject
-from busmq_spark.federation.client.socket import Socket
+from busmq_spark.federation.client.socket import ClientSocket
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.target import FederationTarget
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
 
 class Pool:
@@ -24,7 +24,7 @@ class Pool:
         self._change = asyncio.Event()
         self._turn = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.sockets = [Socket(target, spawn, self._changed) for _ in range(size)]
+        self.sockets = [ClientSocket(target, spawn, self._changed) for _ in range(size)]
 
     def start(self) -> None:
         """Dial, unless the sockets are running. Raises StateError while the bus is not open."""
@@ -50,7 +50,7 @@ class Pool:
         """Why there is no remote object, as far as is known."""
         return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
 
-    async def create(self, creation: Creation, on_lost: Callable[[RemoteObject, BusError], None]) -> RemoteObject:
+    async def create(self, creation: ObjectCreation, on_lost: Callable[[RemoteObject, BusError], None]) -> RemoteObject:
         """A new remote object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
         open_ = await self.open()
         self._turn += 1
@@ -62,7 +62,7 @@ class Pool:
             raise
         return remote
 
-    async def open(self) -> list[Socket]:
+    async def open(self) -> list[ClientSocket]:
         """Those that are open; waits for the first. Raises FederationRefused."""
         self.start()
         while not (found := [socket for socket in self.sockets if socket.open]):

@@ -17,7 +17,7 @@ from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client import socket
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
-from busmq_spark.federation.npm_wire.creation import Creation
+from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
 LOOK_S = 0.25
 END_S = 1.5
@@ -46,7 +46,7 @@ class RemoteHandle:
     def __init__(
         self,
         pool: Pool,
-        creation: Creation,
+        creation: ObjectCreation,
         spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
         owner: Owner,
         restore: Callable[[RemoteObject], Awaitable[None]],

@@ -21,8 +21,8 @@ from busmq_spark.federation.npm_wire.mux import Packet
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.flow import SendWindow
-    from busmq_spark.federation.client.socket import Socket
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.client.socket import ClientSocket
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
 LINE_BYTES = 100 * 1024 * 1024
 _CODED = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)
@@ -32,7 +32,7 @@ ReplyCallback = Callable[[list[Any] | BusError], None]
 class RemoteObject:
     """``on_lost`` is called once, unless this side closes it."""
 
-    def __init__(self, socket: Socket, creation: Creation, on_lost: Callable[[RemoteObject, BusError], None]) -> None:
+    def __init__(self, socket: ClientSocket, creation: ObjectCreation, on_lost: Callable[[RemoteObject, BusError], None]) -> None:
         self.id = secrets.token_hex(8)
         self._socket, self._on_lost = socket, on_lost
         self.ours = socket.ours

@@ -54,7 +54,7 @@ class _Connect(connect):
         return exc
 
 
-class Socket:
+class ClientSocket:
     """Runs from ``run`` until cancelled or refused. ``changed`` is called when it opens, when it is lost and when it is refused."""
 
     def __init__(

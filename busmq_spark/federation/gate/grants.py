@@ -27,7 +27,7 @@ DENY = "deny"
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class NamePattern:
     """One pattern; matching takes time linear in the name, which a peer chooses."""
 
     kind: str | None
@@ -74,13 +74,13 @@ class Pattern:
 class Grants:
     """Patterns by verb. A verb implies no other: a right to push gives no right to browse."""
 
-    allowed: Mapping[Verb, tuple[Pattern, ...]]
-    denied: tuple[Pattern, ...] = ()
+    allowed: Mapping[Verb, tuple[NamePattern, ...]]
+    denied: tuple[NamePattern, ...] = ()
 
     @classmethod
     def everything(cls) -> Self:
         """All verbs on everything."""
-        return cls({verb: (Pattern.parse("*"),) for verb in VERBS})
+        return cls({verb: (NamePattern.parse("*"),) for verb in VERBS})
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str) -> Self:
@@ -110,7 +110,7 @@ class Grants:
         """Whether any object of the kind may fall under what is granted."""
         return any(pattern.covers(kind) for pattern in self._of(verb))
 
-    def _of(self, verb: str) -> Iterator[Pattern]:
+    def _of(self, verb: str) -> Iterator[NamePattern]:
         return iter(self.allowed.get(cast("Verb", verb), ()))
 
 
@@ -124,7 +124,7 @@ def inside_of(kind: str, name: str) -> list[tuple[str, str]]:
     return [("service", REPLIES.sub("", rest))] if head == "service" else []
 
 
-def _patterns(given: Any, where: str, key: str) -> tuple[Pattern, ...]:
+def _patterns(given: Any, where: str, key: str) -> tuple[NamePattern, ...]:
     if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
         raise ConfigError(reason=f'{where}: {key} is not a list of patterns; expected for example {key} = ["orders-*", "channel:chat"]')
-    return tuple(Pattern.parse(text) for text in given)
+    return tuple(NamePattern.parse(text) for text in given)

@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
 from busmq_spark.federation.npm_wire.deflate import PIECE
-from busmq_spark.federation.progress import Progress, unsent
+from busmq_spark.federation.progress import SocketProgress, unsent
 
 if TYPE_CHECKING:
     import ssl
@@ -34,20 +34,20 @@ class Listener:
         self.limits, self._refused, self.tls = limits, refused, tls
         self._by_address: Counter[str] = Counter()
         self._admitted = 0
-        self._pending: dict[Socket, str] = {}
-        self.sockets: set[Socket] = set()
+        self._pending: dict[CountedSocket, str] = {}
+        self.sockets: set[CountedSocket] = set()
         """Those that speak HTTP or more: under TLS, once its handshake is over."""
 
     def connection(self, *args: Any, **keywords: Any) -> ServerConnection:
         """What websockets makes for each socket."""
-        return Socket(self, *args, **keywords)
+        return CountedSocket(self, *args, **keywords)
 
     @property
     def open(self) -> int:
         """Sockets, handshakes under way included."""
         return self._admitted + len(self._pending)
 
-    def begin(self, socket: Socket, address: str) -> None:
+    def begin(self, socket: CountedSocket, address: str) -> None:
         """One more socket in its handshake. Above the limit, the oldest handshake of the address that has most of them is closed."""
         self._pending[socket] = address
         if len(self._pending) > self.limits.handshakes:
@@ -57,7 +57,7 @@ class Listener:
             self._refused()
             oldest.tcp.abort()
 
-    def admit(self, socket: Socket, address: str) -> bool:
+    def admit(self, socket: CountedSocket, address: str) -> bool:
         """Its handshake is over; False when there are too many."""
         if self._admitted >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
             self._refused()
@@ -69,7 +69,7 @@ class Listener:
         socket.counted = address
         return True
 
-    def leave(self, socket: Socket) -> None:
+    def leave(self, socket: CountedSocket) -> None:
         """It is gone."""
         self._pending.pop(socket, None)
         self.sockets.discard(socket)
@@ -81,7 +81,7 @@ class Listener:
                 del self._by_address[address]
 
 
-class Socket(ServerConnection):
+class CountedSocket(ServerConnection):
     """A web socket that is counted.
 
     It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
@@ -100,7 +100,7 @@ class Socket(ServerConnection):
         self._listener, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
         self._compressed = b""
-        self._progress, self._last_data_at = Progress(self.loop.time()), self.loop.time()
+        self._progress, self._last_data_at = SocketProgress(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
         self.protocol.recv_frame = self._frame  # type: ignore[method-assign]  # before the library answers a ping

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from busmq_spark.core.sink import Staged
+from busmq_spark.core.sink import StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.store.protocol import FullPolicy
@@ -32,7 +32,7 @@ class AtLeastOnce(ABC):
 
     begin = renew = record = commit = forget = truncate = once
 
-    def recorded(self, *_: Any) -> tuple[Staged, ...]:
+    def recorded(self, *_: Any) -> tuple[StagedList, ...]:
         return ()
 
     def discard(self, *_: Any) -> None:  # noqa: B027  # there is nothing to do
@@ -63,7 +63,7 @@ class PlainAppender:
     def settle(self) -> None:
         """Nothing is under way between calls."""
 
-    def finish(self) -> list[Staged]:
+    def finish(self) -> list[StagedList]:
         return []
 
     def discard(self) -> None:

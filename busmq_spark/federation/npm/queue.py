@@ -17,14 +17,14 @@ from hashlib import sha1
 
 from busmq_spark.core.loss import Loss
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import Attached
+from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error
-from busmq_spark.store.protocol import Creation, LossEvidence
+from busmq_spark.store.protocol import LossEvidence, QueueCreation
 
 LAST, READER = "busmq_spark:last", "busmq_spark:reader"
 """Fields in a queue's metadata: the highest id acked, and who reads."""
@@ -52,7 +52,7 @@ class PlainQueue:
         self._objects: dict[bool, PlainQueueObject] = {}
         self._reader: tuple[str, float] = ("", 0.0)  # what READER was, and since when it has not changed
 
-    async def attach(self, creation: Creation) -> Attached:
+    async def attach(self, creation: QueueCreation) -> AttachResult:
         """Create the queue, or adopt the one that is there, and name its life. Raises QueueMissing."""
         remote, fields = await self._looked()
         existed = bool(fields)
@@ -67,7 +67,7 @@ class PlainQueue:
             fields = await remote.fields()
         if not fields.get("born"):
             raise QueueMissing(queue=self.name)
-        return Attached(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
+        return AttachResult(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
 
     async def state(self, wanted: int) -> QueueState:
         """As core.state.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import Attached
+from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.retry import Retry
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
@@ -34,7 +34,7 @@ from busmq_spark.federation.npm.append import AtLeastOnce
 from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.protocol import Creation, LossEvidence, Rows
+from busmq_spark.store.protocol import LossEvidence, MessageRows, QueueCreation
 
 FIRST_ROWS, MOST_ROWS, PIECE_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
@@ -83,7 +83,7 @@ class PlainStore(AtLeastOnce):
         """The wire lists no queues."""
         raise self.impossible("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
 
-    def attach(self, queues: Sequence[str], creation: Creation) -> Mapping[str, Attached]:
+    def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
         return self._each(queues, lambda queue: queue.attach(creation))
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
@@ -133,12 +133,12 @@ class PlainStore(AtLeastOnce):
                 reached, used = id, used + size
         return last, used
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """One after the other: the wire can do no better."""
         for part in parts:
             yield from self.read(part, fail_on_data_loss)
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[Rows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """While one piece is worked on the next is fetched."""
         queue, need, most = self._queue(part.queue), part.first, FIRST_ROWS
 
@@ -157,7 +157,7 @@ class PlainStore(AtLeastOnce):
                 most = max(1, min(MOST_ROWS, 4 * most, PIECE_BYTES * len(values) // max(1, sum(map(len, values)))))
                 if need <= part.last:
                     coming = self._begin(rows(at))
-                yield Rows(part.queue, run[0][0], pa.array(values, pa.binary()))
+                yield MessageRows(part.queue, run[0][0], pa.array(values, pa.binary()))
                 if need > part.last:
                     return
         except (QueueExpired, QueueRecreated) as loss:

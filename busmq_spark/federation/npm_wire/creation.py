@@ -29,7 +29,7 @@ _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Creation:
+class ObjectCreation:
     """An object of a bus: its type, the methods in the order that gives them numbers, and its arguments as they travel.
 
     A service of an npm client comes without arguments, so without a name (protocol Q17); ours sends ``[name]``.
@@ -45,7 +45,7 @@ class Creation:
         return encode_json(members if self.args is None else {**members, "args": self.args})
 
     @classmethod
-    def decode(cls, body: bytes) -> Creation:
+    def decode(cls, body: bytes) -> ObjectCreation:
         """Read the body. Raises WireError for anything but one of the five types with sound arguments.
 
         Unknown methods are kept, since the numbers depend on them; calling them does nothing.
@@ -83,9 +83,9 @@ class Creation:
             raise WireError(found="a persisted object whose attributes are no names", expected="[name, {}, [attribute, …]]")
 
 
-def creation(kind: Type, name: str, *more: Any) -> Creation:
+def creation(kind: Type, name: str, *more: Any) -> ObjectCreation:
     """What an npm client of 3.1.0 sends for this object."""
-    return Creation(kind, METHODS[kind], [name, *more])
+    return ObjectCreation(kind, METHODS[kind], [name, *more])
 
 
 def _methods(found: Any) -> tuple[str, ...]:

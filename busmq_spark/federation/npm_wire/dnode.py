@@ -33,7 +33,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteFunction:
     """A function of the peer, as found in the arguments of a line: invoke it by its number."""
 
     id: int
@@ -69,7 +69,7 @@ class DnodeMessage:
         )
 
     def values(self) -> list[Any]:
-        """The arguments with a Remote in the place of each function. Raises WireError when a path leads nowhere.
+        """The arguments with a RemoteFunction in the place of each function. Raises WireError when a path leads nowhere.
 
         Of a circular value the place where it would begin anew keeps the text ``[Circular]``: no message can be circular.
         """
@@ -277,7 +277,7 @@ def _path(found: Any) -> Path:
 
 
 def _placed(arguments: list[Any], callbacks: Mapping[str, Path]) -> list[Any]:
-    """A copy, as deep as the paths go, with a Remote at the end of each."""
+    """A copy, as deep as the paths go, with a RemoteFunction at the end of each."""
     root = list(arguments)
     copied: dict[Path, Any] = {(): root}
     for id, path in callbacks.items():
@@ -288,7 +288,7 @@ def _placed(arguments: list[Any], callbacks: Mapping[str, Path]) -> list[Any]:
                 whole[_key(whole, step)] = inner
         whole, step = copied[path[:-1]], path[-1]
         _at(whole, step)
-        whole[_key(whole, step)] = Remote(int(id))
+        whole[_key(whole, step)] = RemoteFunction(int(id))
     return root
 
 

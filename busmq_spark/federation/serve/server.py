@@ -44,7 +44,7 @@ from busmq_spark.federation.gate.handshake import (
 )
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.listener import Listener, Socket, network_of
+from busmq_spark.federation.gate.listener import CountedSocket, Listener, network_of
 from busmq_spark.federation.npm_wire.deflate import accepted
 from busmq_spark.federation.serve.connection import Connection
 from busmq_spark.federation.serve.memory import MassDisconnect, trim_memory
@@ -206,7 +206,7 @@ class FederationServer:
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
         if self._budgets.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
             return self._busy()
-        ours = cast(Socket, socket)
+        ours = cast(CountedSocket, socket)
         if not self._listener.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
             return _unavailable()
         ours.accepted = decision
@@ -228,7 +228,7 @@ class FederationServer:
     # -- sockets ----------------------------------------------------------------------------------------------------------------------------
 
     async def _serve(self, socket: ServerConnection) -> None:
-        accepted = cast(Socket, socket).accepted
+        accepted = cast(CountedSocket, socket).accepted
         assert accepted is not None
         self._counts.accepted.add(protocol=accepted.protocol)
         task = asyncio.current_task()
@@ -279,7 +279,7 @@ class FederationServer:
                     self._counts.cut_off.add(reason="expired")
                     connection.abort()
 
-    def _cut_off(self, socket: Socket, reason: str, what: str) -> None:
+    def _cut_off(self, socket: CountedSocket, reason: str, what: str) -> None:
         name = socket.accepted.identity.name if socket.accepted is not None else "a stranger"
         log.warning("federation: %s %s and is cut off", name, what)
         self._counts.cut_off.add(reason=reason)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, MessageRefused, WireError
 from busmq_spark.federation import fault
-from busmq_spark.federation.npm_wire.creation import Creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, Remote, methods_message, pack
+from busmq_spark.federation.npm_wire.creation import ObjectCreation
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, RemoteFunction, methods_message, pack
 from busmq_spark.federation.npm_wire.mux import HEAD_BYTES
 from busmq_spark.federation.serve.objects import expose
-from busmq_spark.federation.serve.objects.base import Call
+from busmq_spark.federation.serve.objects.base import MethodCall
 
 if TYPE_CHECKING:
     from busmq_spark.federation.serve.connection import Connection
@@ -51,7 +51,7 @@ class Session:
         """The body of one packet, line by line, as fast as there is room for what they ask. What cannot be read ends the channel."""
         try:
             if self._object is None:
-                self._create(Creation.decode(body))
+                self._create(ObjectCreation.decode(body))
             else:
                 for line in self._lines.feed(body):
                     self._invoked(line)
@@ -114,7 +114,7 @@ class Session:
         if self._open:
             self.connection.send(self._channel, line, left)
 
-    def fail(self, callback: Remote | None, error: BusError) -> None:
+    def fail(self, callback: RemoteFunction | None, error: BusError) -> None:
         """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
         if not fault.is_open(error):
             log.warning("federation: %s", error)
@@ -174,7 +174,7 @@ class Session:
 
     # -- from the peer ----------------------------------------------------------------------------------------------------------------------
 
-    def _create(self, made: Creation) -> None:
+    def _create(self, made: ObjectCreation) -> None:
         self._methods = made.methods
         self.functions = LocalFunctions(self.limits.callbacks_per_channel, first=len(made.methods))
         self._object = expose(self, made)
@@ -228,10 +228,10 @@ class Session:
 
     def _execute(self, name: str, values: list[Any], size: int) -> Coroutine[Any, Any, None] | None:
         assert self._object is not None
-        callback = values.pop() if values and isinstance(values[-1], Remote) else None
+        callback = values.pop() if values and isinstance(values[-1], RemoteFunction) else None
         try:
             method = self._object.allowed(name, values)
-            outcome: Coroutine[Any, Any, None] | None = method.handler(self._object, Call(values, callback, size))
+            outcome: Coroutine[Any, Any, None] | None = method.handler(self._object, MethodCall(values, callback, size))
         except WireError:
             raise
         except BusError as error:
@@ -239,7 +239,7 @@ class Session:
             return None
         return None if outcome is None else self._answered(outcome, callback)
 
-    async def _answered(self, outcome: Coroutine[Any, Any, None], callback: Remote | None) -> None:
+    async def _answered(self, outcome: Coroutine[Any, Any, None], callback: RemoteFunction | None) -> None:
         try:
             await outcome
         except BusError as error:

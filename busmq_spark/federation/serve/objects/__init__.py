@@ -11,7 +11,7 @@ from busmq_spark.federation.serve.objects.queue import ServedQueue
 from busmq_spark.federation.serve.objects.service import ServedService
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation import Creation, Type
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation, Type
     from busmq_spark.federation.serve.objects.base import ServedObject
     from busmq_spark.federation.serve.session import Session
 
@@ -24,6 +24,6 @@ KINDS: dict[Type, type[ServedObject]] = {
 }
 
 
-def expose(session: Session, made: Creation) -> ServedObject:
+def expose(session: Session, made: ObjectCreation) -> ServedObject:
     """The object that a creation message asks for. Nothing is sent to Redis yet."""
     return KINDS[made.type](session, made)

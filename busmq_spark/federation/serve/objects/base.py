@@ -10,10 +10,10 @@ from busmq_spark.bus.base_queue import TTL_S
 from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import Right, Verbs
-from busmq_spark.federation.npm_wire.dnode import HALF_A_PAIR, Remote
+from busmq_spark.federation.npm_wire.dnode import HALF_A_PAIR, RemoteFunction
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
 Need = tuple[Verbs, ...]
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Call:
+class MethodCall:
     """One call: its values, the function at their end if there was one, and its bytes on the wire."""
 
     values: list[Any]
-    callback: Remote | None
+    callback: RemoteFunction | None
     size: int
 
     def value(self, place: int, kind: type[T], what: str) -> T:
@@ -60,7 +60,7 @@ class Call:
 class ServedMethod:
     """A row of a table: what handles it, and what must be granted. ``handler`` gives a coroutine when it takes its time."""
 
-    handler: Callable[[Any, Call], Coroutine[Any, Any, None] | None]
+    handler: Callable[[Any, MethodCall], Coroutine[Any, Any, None] | None]
     need: Need = ANY
 
 
@@ -72,7 +72,7 @@ class ServedObject:
     """The events that it emits. A listener of any other event would wait for ever, and is not stored."""
     methods: ClassVar[dict[str, ServedMethod]]
 
-    def __init__(self, session: Session, made: Creation) -> None:
+    def __init__(self, session: Session, made: ObjectCreation) -> None:
         self.session, self.bus, self.name = session, session.bus, made.name
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0
@@ -101,11 +101,11 @@ class ServedObject:
 
     # -- events ---------------------------------------------------------------------------------------------------------------------------------
 
-    def on(self, call: Call) -> None:
+    def on(self, call: MethodCall) -> None:
         """Invoke the function at every event from now on."""
         self._listen(call, once=False)
 
-    def once(self, call: Call) -> None:
+    def once(self, call: MethodCall) -> None:
         """Invoke the function at the next event."""
         self._listen(call, once=True)
 
@@ -128,7 +128,7 @@ class ServedObject:
             if event != "error":
                 self.session.fail(None, error)
 
-    def _listen(self, call: Call, *, once: bool) -> None:
+    def _listen(self, call: MethodCall, *, once: bool) -> None:
         event = call.value(0, str, "the name of an event")
         if call.callback is None or len(event) > self.session.limits.name_bytes:
             raise ConfigError(reason="on and once take the name of an event and a function")
@@ -152,7 +152,7 @@ class ServedObject:
 
     # -- results --------------------------------------------------------------------------------------------------------------------------------
 
-    def answer(self, call: Call, *arguments: Any) -> None:
+    def answer(self, call: MethodCall, *arguments: Any) -> None:
         """Invoke the function at the end of a call, if there is one. An answer that is too long becomes an error."""
         if call.callback is not None:
             try:
@@ -160,7 +160,7 @@ class ServedObject:
             except MessageRefused as error:
                 self.session.fail(call.callback, error)
 
-    def nothing(self, call: Call) -> None:
+    def nothing(self, call: MethodCall) -> None:
         """A method of the client's own, named for compatibility."""
 
     def coming(self, name: str) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.channel import ConnectKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
-from busmq_spark.federation.npm_wire.dnode import Remote, message_line
-from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, Call, ServedMethod, ServedObject, number, storable, ttl_of
+from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line
+from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, number, storable, ttl_of
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
 BOTH = CONSUME + PUSH
@@ -38,7 +38,7 @@ class ServedChannel(ServedObject):
     kind = "channel"
     emits = frozenset({*NAMES, "error", "message"})
 
-    def __init__(self, session: Session, made: Creation) -> None:
+    def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._channel = session.bus.channel(made.name, *made.roles)
         for theirs, ours in NAMES.items():
@@ -60,10 +60,10 @@ class ServedChannel(ServedObject):
         if name in ("disconnect", "detach", "end") and self._opening is not None:
             self._opening.cancel()
 
-    def connect(self, call: Call) -> Coroutine[Any, Any, None]:
+    def connect(self, call: MethodCall) -> Coroutine[Any, Any, None]:
         return self._open(self._enter(self._channel.connect, _keywords(call)))
 
-    def listen(self, call: Call) -> Coroutine[Any, Any, None]:
+    def listen(self, call: MethodCall) -> Coroutine[Any, Any, None]:
         return self._open(self._enter(self._channel.listen, _keywords(call)))
 
     async def _enter(self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ConnectKeywords) -> None:
@@ -88,11 +88,11 @@ class ServedChannel(ServedObject):
             opening.result()
             self._read()
 
-    async def disconnect(self, _: Call) -> None:
+    async def disconnect(self, _: MethodCall) -> None:
         await self._stop_handing_over()
         await self._channel.disconnect()
 
-    async def finish(self, _: Call) -> None:
+    async def finish(self, _: MethodCall) -> None:
         await self._stop_handing_over()
         await self._channel.end()
 
@@ -103,17 +103,17 @@ class ServedChannel(ServedObject):
             self._reader = None
         await self.session.connection.outbox.passed()
 
-    def is_attached(self, call: Call) -> None:
+    def is_attached(self, call: MethodCall) -> None:
         self.answer(call, self._channel.connected)
 
-    def send(self, call: Call) -> None:
-        if not call.values or isinstance(call.values[0], Remote):
+    def send(self, call: MethodCall) -> None:
+        if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="send without a message; undefined cannot be sent")
         future = self._channel.send(storable(call.values[0]))
         self.session.began(call.size)
         future.add_done_callback(partial(self._sent, call))
 
-    def _sent(self, call: Call, future: asyncio.Future[int]) -> None:
+    def _sent(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         self.session.ended(call.size)
         if future.cancelled():
             return
@@ -125,13 +125,13 @@ class ServedChannel(ServedObject):
         else:
             raise error
 
-    async def send_to(self, call: Call) -> None:
+    async def send_to(self, call: MethodCall) -> None:
         endpoint = call.value(0, str, "the endpoint")
         if not endpoint or ":" in endpoint or len(call.values) < 2:
             raise ConfigError(reason="sendTo takes a role without a colon, and a message")
         self.answer(call, None, await self._channel.send_to(storable(endpoint), storable(call.values[1])))
 
-    async def ack(self, call: Call) -> None:
+    async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails, as for a queue."""
         await self._channel.ack(call.number(0, "id", -1))
 
@@ -173,7 +173,7 @@ class ServedChannel(ServedObject):
     }
 
 
-def _keywords(call: Call) -> ConnectKeywords:
+def _keywords(call: MethodCall) -> ConnectKeywords:
     options = call.options
     found: ConnectKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, number(options, "maxsize", 0))}
     if options.get("reliable") is True:

@@ -11,10 +11,10 @@ from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import PendingSave
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
-from busmq_spark.federation.serve.objects.base import BROWSE, PUSH, Call, ServedMethod, ServedObject, refused, storable
+from busmq_spark.federation.serve.objects.base import BROWSE, PUSH, MethodCall, ServedMethod, ServedObject, refused, storable
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
 TTL_S = 60
@@ -26,11 +26,11 @@ class ServedPersisted(ServedObject):
 
     kind = "persistify"
 
-    def __init__(self, session: Session, made: Creation) -> None:
+    def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._key = persisted_key(made.name)
 
-    async def pread(self, call: Call) -> None:
+    async def pread(self, call: MethodCall) -> None:
         self._check(call)
         async with self.session.connection.large_answer():
             most = self.session.limits.message_bytes
@@ -40,7 +40,7 @@ class ServedPersisted(ServedObject):
                 raise MessageRefused(reason=f"persisted object {self.name!r} is too large; {limits}")
             self.answer(call, None, {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None, self._key)
 
-    async def pwrite(self, call: Call) -> None:
+    async def pwrite(self, call: MethodCall) -> None:
         self._check(call)
         fields = call.value(1, dict, "what is to be written")
         if not fields:
@@ -49,10 +49,10 @@ class ServedPersisted(ServedObject):
         await self._run(persisted.save(self._key, sending, TTL_S))
         self.answer(call, None, "OK", self._key)
 
-    async def ptouch(self, _: Call) -> None:
+    async def ptouch(self, _: MethodCall) -> None:
         await self._run(persisted.touch([(self._key, TTL_S)]))
 
-    def _check(self, call: Call) -> None:
+    def _check(self, call: MethodCall) -> None:
         if call.value(0, str, "the key") != self._key:
             raise refused(f"this channel is for persisted object {self.name!r}, and for no other key")
 

@@ -13,12 +13,12 @@ from busmq_spark.errors import MessageRefused, MessagesMissed
 from busmq_spark.federation import fault
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right
-from busmq_spark.federation.npm_wire.dnode import Remote
-from busmq_spark.federation.serve.objects.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, Call, Need, ServedMethod, ServedObject, storable
+from busmq_spark.federation.npm_wire.dnode import RemoteFunction
+from busmq_spark.federation.serve.objects.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, MethodCall, Need, ServedMethod, ServedObject, storable
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Published
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
 MOST, MOST_BYTES = 1000, 8 * 1024 * 1024
@@ -31,7 +31,7 @@ class ServedPubsub(ServedObject):
     kind = "pubsub"
     emits = frozenset({"subscribed", "unsubscribed", "error", "message"})
 
-    def __init__(self, session: Session, made: Creation) -> None:
+    def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._pubsub = session.bus.pubsub(made.name, most=MOST)
         self._notifications = made.name == NOTIFICATIONS
@@ -55,19 +55,19 @@ class ServedPubsub(ServedObject):
             self._take()
         await self._pubsub.unsubscribe()
 
-    async def subscribe(self, _: Call) -> None:
+    async def subscribe(self, _: MethodCall) -> None:
         await self._pubsub.subscribe()
 
-    async def unsubscribe(self, _: Call) -> None:
+    async def unsubscribe(self, _: MethodCall) -> None:
         await self._pubsub.unsubscribe()
 
-    async def publish(self, call: Call) -> None:
-        if not call.values or isinstance(call.values[0], Remote):
+    async def publish(self, call: MethodCall) -> None:
+        if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="publish without a message; undefined cannot be published")
         await self._pubsub.publish(storable(call.values[0]))
         self.answer(call)
 
-    def is_subscribed(self, call: Call) -> None:
+    def is_subscribed(self, call: MethodCall) -> None:
         self.answer(call, self._pubsub.subscribed)
 
     def _on_message(self, message: Published) -> None:

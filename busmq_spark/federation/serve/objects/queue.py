@@ -17,7 +17,7 @@ from busmq_spark.bus.base_queue import TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
-from busmq_spark.federation.npm_wire.dnode import Remote, message_line, result_line
+from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line, result_line
 from busmq_spark.federation.serve.objects.base import (
     ADMIN,
     BROWSE,
@@ -25,7 +25,7 @@ from busmq_spark.federation.serve.objects.base import (
     CREATE,
     EVENTS,
     PUSH,
-    Call,
+    MethodCall,
     Need,
     ServedMethod,
     ServedObject,
@@ -37,7 +37,7 @@ from busmq_spark.federation.serve.objects.base import (
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.core.message import Message
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
 PREFETCH = 200
@@ -55,7 +55,7 @@ class ServedQueue(ServedObject):
     kind = "queue"
     emits = frozenset({"attaching", "attached", "detaching", "detached", "consuming", "closed", "error", "message"})
 
-    def __init__(self, session: Session, made: Creation) -> None:
+    def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._queue: Queue = session.bus.queue(made.name)
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
@@ -63,8 +63,8 @@ class ServedQueue(ServedObject):
         self._queue.on("error", lambda error: self.emit("error", fault.text(error)))
         self._consuming: asyncio.Task[None] | None = None
         self._last: asyncio.Future[int] | None = None
-        self._deferred: list[Call] = []
-        self._pending_consume: Call | None = None
+        self._deferred: list[MethodCall] = []
+        self._pending_consume: MethodCall | None = None
 
     def need(self, name: str, method: ServedMethod, values: list[Any]) -> Need:
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
@@ -80,7 +80,7 @@ class ServedQueue(ServedObject):
 
     # -- life -----------------------------------------------------------------------------------------------------------------------------------
 
-    async def attach(self, call: Call) -> None:
+    async def attach(self, call: MethodCall) -> None:
         options = call.options
         owner = self.may("create") or self.may("admin")
         # With npm's protocol who consumes may be the first: it creates the queue, and sets nothing for those who push.
@@ -98,34 +98,34 @@ class ServedQueue(ServedObject):
             except BusError as error:
                 self.session.fail(push.callback, error)
 
-    async def detach(self, _: Call) -> None:
+    async def detach(self, _: MethodCall) -> None:
         await self._pushed()
         await self._stop_handing_over()
         await self._queue.detach()
 
-    async def close(self, _: Call) -> None:
+    async def close(self, _: MethodCall) -> None:
         if not self._queue.attached:
             raise self._not_attached("close")
         await self._pushed()
         await self._stop_handing_over()
         await self._queue.close()
 
-    def is_attached(self, call: Call) -> None:
+    def is_attached(self, call: MethodCall) -> None:
         self.answer(call, self._queue.attached)
 
     # -- pushing --------------------------------------------------------------------------------------------------------------------------------
 
-    def push(self, call: Call) -> None:
+    def push(self, call: MethodCall) -> None:
         if not self._queue.attached:
             self._defer(call)
             return
-        if not call.values or isinstance(call.values[0], Remote):
+        if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="a push without a message; undefined cannot be pushed")
         future = self._last = self._queue.push(storable(call.values[0]))
         self.session.began(call.size)
         future.add_done_callback(partial(self._stored, call))
 
-    def _stored(self, call: Call, future: asyncio.Future[int]) -> None:
+    def _stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         self.session.ended(call.size)
         if future.cancelled():
             return
@@ -140,7 +140,7 @@ class ServedQueue(ServedObject):
         else:
             raise error
 
-    def _defer(self, call: Call) -> None:
+    def _defer(self, call: MethodCall) -> None:
         if len(self._deferred) >= DEFERRED or sum(push.size for push in self._deferred) + call.size > DEFERRED_BYTES:
             raise self._not_attached("push to")
         cost, connection = call.size + CALL_BYTES, self.session.connection
@@ -149,7 +149,7 @@ class ServedQueue(ServedObject):
         connection.deferred += cost
         self._deferred.append(call)
 
-    def _undefer(self) -> list[Call]:
+    def _undefer(self) -> list[MethodCall]:
         deferred, self._deferred = self._deferred, []
         self.session.connection.deferred -= sum(push.size + CALL_BYTES for push in deferred)
         return deferred
@@ -161,7 +161,7 @@ class ServedQueue(ServedObject):
 
     # -- consuming ------------------------------------------------------------------------------------------------------------------------------
 
-    def consume(self, call: Call) -> None:
+    def consume(self, call: MethodCall) -> None:
         if self._consuming is not None and not self._consuming.done():
             return
         if not self._queue.attached:
@@ -169,10 +169,10 @@ class ServedQueue(ServedObject):
             return
         throttle = call.options.get("throttle")
         consumption = self._queue.consume(**_keywords(call.options))
-        work = self._consume(consumption, throttle if isinstance(throttle, Remote) else None)
+        work = self._consume(consumption, throttle if isinstance(throttle, RemoteFunction) else None)
         self._consuming = self.session.spawn(work, f"consuming {self.name} for a peer")
 
-    async def _consume(self, consumption: Consumption, throttle: Remote | None) -> None:
+    async def _consume(self, consumption: Consumption, throttle: RemoteFunction | None) -> None:
         room, drained = self.session.connection.outbox.room, False
         try:
             if throttle is not None:  # what is there already comes without it
@@ -228,7 +228,7 @@ class ServedQueue(ServedObject):
         if not listeners:
             arrived()
 
-    async def _throttled(self, throttle: Remote) -> None:
+    async def _throttled(self, throttle: RemoteFunction) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""
         called = asyncio.Event()
 
@@ -239,7 +239,7 @@ class ServedQueue(ServedObject):
         await called.wait()
         self.session.functions.forget(self.session.functions.register(go_on))
 
-    async def stop(self, _: Call) -> None:
+    async def stop(self, _: MethodCall) -> None:
         self._pending_consume = None
         await self._stop_handing_over()
         await self._queue.stop()
@@ -251,38 +251,38 @@ class ServedQueue(ServedObject):
             self._consuming = None
         await self.session.connection.outbox.passed()
 
-    def is_consuming(self, call: Call) -> None:
+    def is_consuming(self, call: MethodCall) -> None:
         self.answer(call, None, self._queue.consuming)
 
-    async def ack(self, call: Call) -> None:
+    async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""
         await self._queue.ack_taken(call.number(0, "id", -1))
 
     # -- asking ---------------------------------------------------------------------------------------------------------------------------------
 
-    async def count(self, call: Call) -> None:
+    async def count(self, call: MethodCall) -> None:
         await self._pushed()
         self.answer(call, None, await self._queue.count())
 
-    async def flush(self, call: Call) -> None:
+    async def flush(self, call: MethodCall) -> None:
         await self._pushed()
         self.answer(call, None, int(await self._queue.flush()))
 
-    async def exists(self, call: Call) -> None:
+    async def exists(self, call: MethodCall) -> None:
         self.answer(call, None, await self._queue.exists())
 
-    async def find(self, call: Call) -> None:
+    async def find(self, call: MethodCall) -> None:
         self.answer(call, None, await self._queue.find())
 
-    async def ttl(self, call: Call) -> None:
+    async def ttl(self, call: MethodCall) -> None:
         self.answer(call, None, await self._queue.ttl())
 
-    async def maxsize(self, call: Call) -> None:
+    async def maxsize(self, call: MethodCall) -> None:
         async with self.session.connection.large_answer():
             found = (await self._queue.metadata()).get("maxsize", "")
         self.answer(call, None, int(found) if found.isdecimal() else None)
 
-    async def metadata(self, call: Call) -> None:
+    async def metadata(self, call: MethodCall) -> None:
         match call.values:
             case []:
                 async with self.session.connection.large_answer():
@@ -299,10 +299,10 @@ class ServedQueue(ServedObject):
             case _:
                 raise ConfigError(reason="metadata takes nothing, a name, a name and a value, or an object")
 
-    def pushed(self, call: Call) -> None:
+    def pushed(self, call: MethodCall) -> None:
         self.answer(call, None, self._queue.pushed)
 
-    def consumed(self, call: Call) -> None:
+    def consumed(self, call: MethodCall) -> None:
         self.answer(call, None, self._queue.consumed)
 
     def _not_attached(self, what: str) -> StateError:

@@ -16,10 +16,10 @@ from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
-from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, Call, ServedMethod, ServedObject, number, ttl_of
+from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, number, ttl_of
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation import Creation
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
 TIMEOUT_MS = 1000
@@ -35,7 +35,7 @@ class ServedService(ServedObject):
     kind = "service"
     emits = frozenset({"serving", "connected", "disconnect", "error", "request"})
 
-    def __init__(self, session: Session, made: Creation) -> None:
+    def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._service = session.bus.service(made.name)
         self._service.on("serving", partial(self.emit, "serving"))
@@ -57,7 +57,7 @@ class ServedService(ServedObject):
         """Disconnect without grace."""
         await self._service.disconnect()
 
-    async def serve(self, call: Call) -> None:
+    async def serve(self, call: MethodCall) -> None:
         options: ServeKeywords = {"ttl_s": ttl_of(call.options)}
         for name in ("max", "concurrency"):
             if call.options.get(name) is not None:
@@ -66,14 +66,14 @@ class ServedService(ServedObject):
         await self._service.serve(self._handle, **options)
         self.answer(call)
 
-    async def connect(self, call: Call) -> None:
+    async def connect(self, call: MethodCall) -> None:
         await self._service.connect(timeout_ms=number(call.options, "reqTimeout", TIMEOUT_MS), ttl_s=ttl_of(call.options))
         self.answer(call)
 
-    async def disconnect(self, call: Call) -> None:
+    async def disconnect(self, call: MethodCall) -> None:
         await self._service.disconnect(grace_ms=max(0, call.number(0, "grace", 0)))
 
-    def request(self, call: Call) -> None:
+    def request(self, call: MethodCall) -> None:
         """Others may follow before it is answered."""
         if not call.values:
             raise ConfigError(reason="a request without data")
@@ -84,7 +84,7 @@ class ServedService(ServedObject):
         task = self.session.spawn(work, f"asking {self.name} for a peer")
         task.add_done_callback(lambda _: self.session.ended(call.size))
 
-    async def _request(self, call: Call, timeout_ms: int | None, *, parts: bool) -> None:
+    async def _request(self, call: MethodCall, timeout_ms: int | None, *, parts: bool) -> None:
         room = self.session.connection.outbox.room
         try:
             if call.callback is None:
@@ -101,10 +101,10 @@ class ServedService(ServedObject):
         except BusError as error:
             self.session.fail(call.callback, error)
 
-    def is_serving(self, call: Call) -> None:
+    def is_serving(self, call: MethodCall) -> None:
         self.answer(call, self._service.serving)
 
-    def is_connected(self, call: Call) -> None:
+    def is_connected(self, call: MethodCall) -> None:
         self.answer(call, self._service.connected)
 
     async def _handle(self, data: Any, request: Request) -> None:

@@ -23,7 +23,7 @@ final class Address {
      * One endpoint per server a queue may live on; a cluster is one. Throws for a bad URL, TLS file or mixture, before anything is connected.
      */
     static List<Endpoint> endpoints(RedisOptions options) {
-        Trust trust = new Trust(options.tlsCa(), options.tlsCertificate(), options.tlsKey(), options.tlsCheckHostname());
+        TlsFiles trust = new TlsFiles(options.tlsCa(), options.tlsCertificate(), options.tlsKey(), options.tlsCheckHostname());
         Server login = new Server("", 0, false, options.user(), options.password(), trust);
         boolean sentinel = options.layout().equals("sentinel");
         // The credentials in the options are for the data servers; those of a sentinel are in its URL.

@@ -52,7 +52,7 @@ record Cluster(List<Server> seeds) implements Endpoint {
         for (ClusterNode node : toAsk(known, dead)) {
             Server server = server(node);
             try {
-                List<?> reply = (List<?>) Wire.ask(server, Call.command("CLUSTER", "SLOTS"));
+                List<?> reply = (List<?>) JedisConnection.ask(server, Call.command("CLUSTER", "SLOTS"));
                 if (!reply.isEmpty()) {
                     return SlotMap.parse(reply, server.host());
                 }

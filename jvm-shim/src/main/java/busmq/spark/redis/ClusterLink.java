@@ -15,7 +15,7 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
 final class ClusterLink extends GuardedLink {
     private final Cluster cluster;
-    private final Map<ClusterNode, Wire> wires = new HashMap<>();
+    private final Map<ClusterNode, JedisConnection> wires = new HashMap<>();
     private SlotMap map;
 
     ClusterLink(Cluster cluster) {
@@ -56,13 +56,13 @@ final class ClusterLink extends GuardedLink {
     }
 
     private void round(ClusterStep clusterStep, List<Call> calls) {
-        record UnderWay(NodeBatch batch, Wire wire, int replies) {
+        record UnderWay(NodeBatch batch, JedisConnection wire, int replies) {
         }
         List<UnderWay> sent = new ArrayList<>();
         int read = 0;
         try {
             for (NodeBatch batch : clusterStep.batches(map)) {
-                Wire wire;
+                JedisConnection wire;
                 try {
                     wire = wire(batch.node());
                 } catch (JedisException error) {
@@ -131,17 +131,17 @@ final class ClusterLink extends GuardedLink {
         }
     }
 
-    private Wire wire(ClusterNode node) {
-        Wire wire = wires.get(node);
+    private JedisConnection wire(ClusterNode node) {
+        JedisConnection wire = wires.get(node);
         if (wire == null) {
-            wire = Wire.dial(cluster.server(node));
+            wire = JedisConnection.dial(cluster.server(node));
             wires.put(node, wire);
         }
         return wire;
     }
 
     private void drop(ClusterNode node) {
-        Wire wire = wires.remove(node);
+        JedisConnection wire = wires.remove(node);
         if (wire != null) {
             wire.end();
         }

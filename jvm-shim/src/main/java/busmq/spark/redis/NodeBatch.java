@@ -17,7 +17,7 @@ record NodeBatch(ClusterNode node, List<Integer> places, List<Boolean> asking) {
     }
 
     /** Writes the calls and returns how many replies will come. */
-    int send(Wire wire, List<Call> calls, java.util.Set<Integer> whole) {
+    int send(JedisConnection wire, List<Call> calls, java.util.Set<Integer> whole) {
         int sent = 0;
         for (int i = 0; i < places.size(); i++) {
             if (asking.get(i)) {

@@ -34,7 +34,7 @@ final class PubSubListener {
     private final Map<String, Set<PushSignal>> signals = new ConcurrentHashMap<>();
     private final Map<String, Long> unusedSince = new HashMap<>();
     private Thread thread;
-    private Wire wire;
+    private JedisConnection wire;
 
     PubSubListener(Endpoint endpoint) {
         this.endpoint = endpoint;
@@ -126,7 +126,7 @@ final class PubSubListener {
     }
 
     private void connect() {
-        Wire fresh = Wire.dial(endpoint, SILENCE_MS);
+        JedisConnection fresh = JedisConnection.dial(endpoint, SILENCE_MS);
         synchronized (this) {
             wire = fresh;
             signals.keySet().forEach(channel -> send("SUBSCRIBE", channel));

@@ -39,7 +39,7 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
         boolean unknown = false;
         for (Server sentinel : sentinels) {
             try {
-                Object reply = Wire.ask(sentinel, Call.command("SENTINEL", "get-master-addr-by-name", name));
+                Object reply = JedisConnection.ask(sentinel, Call.command("SENTINEL", "get-master-addr-by-name", name));
                 if (reply instanceof List<?> found && !found.isEmpty()) {
                     return new Server(text(found.get(0)), Integer.parseInt(text(found.get(1))), sentinels.get(0).tls(), login.user(),
                             login.password(), login.trust());

@@ -5,7 +5,7 @@ import java.util.Objects;
 import java.util.stream.Stream;
 
 /** One Redis server. Its text shows no credentials. */
-record Server(String host, int port, boolean tls, String user, String password, Trust trust) implements Endpoint {
+record Server(String host, int port, boolean tls, String user, String password, TlsFiles trust) implements Endpoint {
     @Override
     public String masked() {
         String secret = user != null || password != null ? "***@" : "";

@@ -17,7 +17,7 @@ final class ServerLink extends GuardedLink {
     private static final Call PING = Call.command("PING");
 
     private final Endpoint endpoint;
-    private Wire wire;
+    private JedisConnection wire;
     private long used;
 
     ServerLink(Endpoint endpoint) {
@@ -105,7 +105,7 @@ final class ServerLink extends GuardedLink {
             }
         }
         if (wire == null) {
-            wire = Wire.dial(endpoint);
+            wire = JedisConnection.dial(endpoint);
         }
     }
 

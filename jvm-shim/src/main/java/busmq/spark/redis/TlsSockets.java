@@ -21,7 +21,7 @@ final class TlsSockets {
     }
 
     /** Throws a BUSMQ_CONFIG error that names the file which cannot be used. */
-    static SSLSocketFactory factory(Trust trust) {
+    static SSLSocketFactory factory(TlsFiles trust) {
         TrustManager[] trusted = trust.ca() == null ? null : trusted(trust.ca());
         KeyManager[] shown = trust.certificate() == null ? null : shown(trust.certificate(), trust.key());
         try {

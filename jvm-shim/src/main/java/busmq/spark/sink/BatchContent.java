@@ -8,16 +8,16 @@ import java.util.List;
 import java.util.Map;
 
 /** The content of a batch, to distinguish it from another of the same number: its span, if known, and the rows of each queue (core/sink.py). */
-record BatchContent(String span, List<Staged> staged) {
+record BatchContent(String span, List<StagedList> staged) {
     private static final int SHOWN = Contract.whole("queuesShown");
     private static final String OLDER = Contract.text("older");
     private static final String VARIES = Contract.text("varies");
 
     /** The rows of one queue; no digest when one part has none. */
     private record Sum(long rows, Long digest) {
-        Sum plus(Staged part) {
+        Sum plus(StagedList part) {
             boolean known = digest != null && part.digest() != null;
-            return new Sum(rows + part.rows(), known ? Staged.total(digest, part.digest()) : null);
+            return new Sum(rows + part.rows(), known ? StagedList.total(digest, part.digest()) : null);
         }
     }
 
@@ -40,7 +40,7 @@ record BatchContent(String span, List<Staged> staged) {
 
     private Map<String, Sum> sums() {
         Map<String, Sum> found = new LinkedHashMap<>();
-        for (Staged part : staged) {
+        for (StagedList part : staged) {
             if (part.rows() > 0) {
                 found.merge(part.queue(), new Sum(part.rows(), part.digest()), (sum, same) -> sum.plus(part));
             }

@@ -33,12 +33,12 @@ final class BusmqBatchWrite implements BatchWrite {
 
     @Override
     public void commit(WriterCommitMessage[] messages) {
-        List<Staged> staged = TaskOutcome.all(messages);
-        List<String> emptied = staged.stream().map(Staged::queue).distinct().toList();
+        List<StagedList> staged = TaskOutcome.all(messages);
+        List<String> emptied = staged.stream().map(StagedList::queue).distinct().toList();
         if (emptied.isEmpty() && columns.queue() != null) {
             emptied = List.of(columns.queue());
         }
-        try (Committer committer = new Committer(options)) {
+        try (SinkCommitter committer = new SinkCommitter(options)) {
             committer.commitOnce("write-" + plan, staged, truncate ? emptied : List.of(), TaskOutcome.epoch(messages));
         }
     }

@@ -54,7 +54,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging && RealTimeMode.isRunning()) {
             staging = false;
             origins = explicit ? OriginColumns.of(schema, options.queue()) : null;
-            try (Committer committer = new Committer(options)) {
+            try (SinkCommitter committer = new SinkCommitter(options)) {
                 committer.forget(sink());
             }
             if (!explicit && WARNED.add(query)) {
@@ -77,7 +77,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
     @Override
     public void commit(long batch, WriterCommitMessage[] messages) {
         if (staging) {
-            try (Committer committer = new Committer(options)) {
+            try (SinkCommitter committer = new SinkCommitter(options)) {
                 committer.commit(sink(), batch, TaskOutcome.all(messages), query, BatchSpan.of(checkpoint, batch), TaskOutcome.epoch(messages));
             }
         }
@@ -90,12 +90,12 @@ final class BusmqStreamingWrite implements StreamingWrite {
 
     /** Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one. */
     static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
-        List<Staged> staged = TaskOutcome.all(messages);
+        List<StagedList> staged = TaskOutcome.all(messages);
         boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull); // then a record of them may still arrive
         if (staged.isEmpty() || tried) {
             return;
         }
-        try (Committer committer = new Committer(options)) {
+        try (SinkCommitter committer = new SinkCommitter(options)) {
             committer.abort(sink, batch, staged);
         } catch (BusException error) {
             LOG.info("{} staged lists stay until they expire: {}", staged.size(), error.getMessage());

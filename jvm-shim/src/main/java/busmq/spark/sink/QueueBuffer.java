@@ -21,7 +21,7 @@ final class QueueBuffer {
     List<byte[]> chunk = List.of();
 
     /** The origin of each row of the chunk; empty where rows have none. */
-    List<Origin> origins = List.of();
+    List<RowOrigin> origins = List.of();
 
     /** What the target keeps for this queue: where it is, what was staged. */
     Object place;
@@ -35,7 +35,7 @@ final class QueueBuffer {
     long retryAtMs;
     FullPolicy full;
     private final ArrayDeque<byte[]> waiting = new ArrayDeque<>();
-    private final ArrayDeque<Origin> waitingOrigins = new ArrayDeque<>();
+    private final ArrayDeque<RowOrigin> waitingOrigins = new ArrayDeque<>();
     private long waitingBytes;
 
     QueueBuffer(String queue) {
@@ -43,7 +43,7 @@ final class QueueBuffer {
     }
 
     /** {@code origin}: null where rows have none. */
-    void add(byte[] value, Origin origin) {
+    void add(byte[] value, RowOrigin origin) {
         waiting.add(value);
         if (origin != null) {
             waitingOrigins.add(origin);

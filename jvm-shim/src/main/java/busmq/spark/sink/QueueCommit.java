@@ -24,7 +24,7 @@ final class QueueCommit {
     private final QueueKeys keys;
     private final String sink;
     private final long batch;
-    private final List<Staged> staged;
+    private final List<StagedList> staged;
     private final long since;
     private final String whole;
     private Status status = Status.OPEN;
@@ -33,7 +33,7 @@ final class QueueCommit {
     private long moved;
 
     /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
-    QueueCommit(QueueKeys keys, String sink, long batch, List<Staged> staged, long since) {
+    QueueCommit(QueueKeys keys, String sink, long batch, List<StagedList> staged, long since) {
         this.keys = keys;
         this.sink = sink;
         this.batch = batch;
@@ -43,11 +43,11 @@ final class QueueCommit {
     }
 
     /** The lists of each queue, in groups of queues that are committed together. */
-    static List<List<List<Staged>>> groups(List<Staged> staged) {
-        List<List<List<Staged>>> found = new ArrayList<>();
+    static List<List<List<StagedList>>> groups(List<StagedList> staged) {
+        List<List<List<StagedList>>> found = new ArrayList<>();
         long room = 0;
-        for (List<Staged> parts : staged.stream().collect(Collectors.groupingBy(Staged::queue, LinkedHashMap::new, Collectors.toList())).values()) {
-            long rows = parts.stream().mapToLong(Staged::rows).sum();
+        for (List<StagedList> parts : staged.stream().collect(Collectors.groupingBy(StagedList::queue, LinkedHashMap::new, Collectors.toList())).values()) {
+            long rows = parts.stream().mapToLong(StagedList::rows).sum();
             if (found.isEmpty() || rows > room || found.get(found.size() - 1).size() == MOST_TOGETHER) {
                 found.add(new ArrayList<>());
                 room = ROWS_TOGETHER;
@@ -59,7 +59,7 @@ final class QueueCommit {
     }
 
     /** Commits beside each other, each with one call in a round trip: the lists of those that are not done. The first error is thrown last. */
-    static List<List<Staged>> together(List<QueueCommit> queues, Function<List<Call>, List<Object>> run) {
+    static List<List<StagedList>> together(List<QueueCommit> queues, Function<List<Call>, List<Object>> run) {
         List<BusException> errors = new ArrayList<>();
         for (List<QueueCommit> open = queues; !open.isEmpty(); open = open.stream().filter(QueueCommit::isOpen).toList()) {
             List<Object> replies = run.apply(open.stream().map(QueueCommit::next).toList());
@@ -93,7 +93,7 @@ final class QueueCommit {
 
     /** The next call. */
     Call next() {
-        Staged part = staged.get(slot);
+        StagedList part = staged.get(slot);
         List<String> names = new ArrayList<>(keys.shared());
         names.add(keys.sinks());
         names.add(part.key());
@@ -121,14 +121,14 @@ final class QueueCommit {
             }
             case "at" -> go((int) a, (Long) found.get(2));
             case "full" -> {
-                long later = staged.subList(slot + 1, staged.size()).stream().mapToLong(Staged::rows).sum();
+                long later = staged.subList(slot + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
                 full = new SinkStore.Full(a, staged.get(slot).rows() - moved + later);
                 status = Status.FULL;
             }
             case "missing" -> status = Status.MISSING;
             case "other" -> status = Status.OTHER;
             case "lost" -> {
-                Staged part = staged.get(slot);
+                StagedList part = staged.get(slot);
                 throw SinkStore.stagingLost(sink, batch, part.queue(), part.rows() - moved, a, part.key(), GIVE_UP);
             }
             case "stale" -> throw SinkStore.stale(sink, batch, Long.toString(a));
@@ -144,15 +144,15 @@ final class QueueCommit {
     }
 
     /** What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known. */
-    private static String whole(List<Staged> staged) {
+    private static String whole(List<StagedList> staged) {
         long rows = 0;
         long digest = 0;
-        for (Staged part : staged) {
+        for (StagedList part : staged) {
             if (part.digest() == null) {
                 return "";
             }
             rows += part.rows();
-            digest = Staged.total(digest, part.digest());
+            digest = StagedList.total(digest, part.digest());
         }
         return rows + "-" + digest;
     }

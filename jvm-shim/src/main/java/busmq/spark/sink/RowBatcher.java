@@ -69,7 +69,7 @@ final class RowBatcher implements AutoCloseable {
     }
 
     /** Throws what has ended the sending, be it about an earlier row. */
-    void add(String queue, byte[] value, Origin origin) throws InterruptedIOException {
+    void add(String queue, byte[] value, RowOrigin origin) throws InterruptedIOException {
         enter();
         try {
             while ((rows >= MOST_ROWS || bytes >= MOST_BYTES) && failure == null) {

@@ -12,13 +12,13 @@ import org.apache.spark.unsafe.types.UTF8String;
 final class RowWriter implements DataWriter<InternalRow> {
     private final SinkColumns columns;
     private final TaskSink sink;
-    private final Origins origins;
+    private final RowOrigins origins;
     private long rows;
     private UTF8String lastName;
     private String lastQueue;
 
     /** {@code origins}: null where rows have none. */
-    RowWriter(SinkColumns columns, TaskSink sink, Origins origins) {
+    RowWriter(SinkColumns columns, TaskSink sink, RowOrigins origins) {
         this.columns = columns;
         this.sink = sink;
         this.origins = origins;

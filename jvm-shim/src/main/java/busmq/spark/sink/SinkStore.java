@@ -92,7 +92,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** The call that pushes what of a chunk is not there yet; safe to repeat. */
-    Call pushOnce(String query, String queue, List<byte[]> values, List<Origin> origins) {
+    Call pushOnce(String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
         QueueKeys keys = keys(queue);
         List<Object> words = new ArrayList<>(List.of(keys.available(), query, LONG_TTL_S));
         for (int from = 0, until; from < values.size(); from = until) {
@@ -115,7 +115,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Appends a chunk to a staged list, unless it is there; the reply is the rows in the list. */
-    static Call stage(Staged.Growing list, List<byte[]> values) {
+    static Call stage(StagedList.Growing list, List<byte[]> values) {
         String attempt = list.key().substring(list.key().lastIndexOf(STAGE) + STAGE.length());
         return Call.script("stage", List.of(list.key(), list.stages), words(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
     }
@@ -129,11 +129,11 @@ final class SinkStore implements AutoCloseable {
      * Appends a chunk on the connection that has written the whole list so far. Never to be repeated on the same list: the first try may still
      * arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
      */
-    static Call stageMore(Staged.Growing list, List<byte[]> values) {
+    static Call stageMore(StagedList.Growing list, List<byte[]> values) {
         return Call.command(words(values, "RPUSHX", list.key())).once();
     }
 
-    static void checkStaged(Staged.Growing list, int added, long found) {
+    static void checkStaged(StagedList.Growing list, int added, long found) {
         if (found != list.rows() + added) {
             throw stagingLost("", "?", list.queue, list.rows() + added, found, list.key(), STAGE_AGAIN);
         }
@@ -144,27 +144,27 @@ final class SinkStore implements AutoCloseable {
      * which part of its sources the batch covers, {@code epoch} which run staged it. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run has
      * begun, and BUSMQ_BATCH_CHANGED when the batch on record is another one.
      */
-    List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span, long epoch) {
+    List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         try {
             byServer(staged, part -> seal(sink, batch, part));
         } catch (BusException error) {
             throw error.kind() == ErrorKind.STAGING_LOST && staging(sink).isStale(epoch) ? staleRun(sink, batch) : error;
         }
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
-        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, Manifest.encode(staged, epoch), LONG_TTL_S, query, span, epoch));
+        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, BatchManifest.encode(staged, epoch), LONG_TTL_S, query, span, epoch));
         if (reply.isEmpty()) {
             throw staleRun(sink, batch);
         }
         if (reply.size() == 1) {
             throw stale(sink, batch, text(reply.get(0)));
         }
-        List<Staged> held = Manifest.decode((byte[]) reply.get(1));
+        List<StagedList> held = BatchManifest.decode((byte[]) reply.get(1));
         Map<String, Object> changed = new BatchContent(text(reply.get(2)), held).changed(new BatchContent(span, staged));
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));
         }
-        if (staged.stream().map(Staged::queue).distinct().count() > 1) {
+        if (staged.stream().map(StagedList::queue).distinct().count() > 1) {
             // Tasks name them anew with the next batch; names that no row has any more end here.
             home(sink).run(Call.command("UNLINK", QueueKeys.sinkQueues(sink)));
         }
@@ -180,7 +180,7 @@ final class SinkStore implements AutoCloseable {
     void forget(String sink, String queue) {
         byte[] manifest = (byte[]) home(sink).run(Call.script("void", List.of(QueueKeys.sinkRecord(sink)), LONG_TTL_S));
         if (manifest.length > 0) {
-            List<Staged> held = Manifest.decode(manifest);
+            List<StagedList> held = BatchManifest.decode(manifest);
             discard(held);
             forgetProgress(sink, held);
         }
@@ -190,11 +190,11 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Lets lists of one server live as long as a record does, before it names them. Throws BUSMQ_STAGING_LOST when one does not hold its rows. */
-    private void seal(String sink, long batch, List<Staged> staged) {
+    private void seal(String sink, long batch, List<StagedList> staged) {
         Stream<Call> calls = staged.stream().flatMap(s -> Stream.of(Call.command("EXPIRE", s.key(), LONG_TTL_S), Call.command("LLEN", s.key())));
         List<Object> replies = link(staged.get(0).server()).runAll(calls.toList());
         for (int i = 0; i < staged.size(); i++) {
-            Staged s = staged.get(i);
+            StagedList s = staged.get(i);
             long found = (Long) replies.get(2 * i + 1);
             if (found < s.rows()) {
                 throw stagingLost(sink, batch, s.queue(), s.rows(), found, s.key(), STAGE_AGAIN);
@@ -203,9 +203,9 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** The lists recorded for this batch; empty when another batch, or none, is on record. */
-    List<Staged> recorded(String sink, long batch) {
+    List<StagedList> recorded(String sink, long batch) {
         List<?> reply = (List<?>) home(sink).run(Call.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
-        return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? Manifest.decode((byte[]) reply.get(1)) : List.of();
+        return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? BatchManifest.decode((byte[]) reply.get(1)) : List.of();
     }
 
     /** A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on. */
@@ -215,7 +215,7 @@ final class SinkStore implements AutoCloseable {
     /**
      * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by any process, until then.
      */
-    Full commit(String sink, long batch, List<Staged> staged) {
+    Full commit(String sink, long batch, List<StagedList> staged) {
         try {
             return commit(sink, batch, staged, 0);
         } catch (RecordConflict other) {
@@ -224,7 +224,7 @@ final class SinkStore implements AutoCloseable {
                 return commit(sink, batch, staged, epoch == null ? 0 : Long.parseLong(text(epoch)));
             } catch (RecordConflict still) {
                 String queue = staged.get(0).queue();
-                long rows = staged.stream().mapToLong(Staged::rows).sum();
+                long rows = staged.stream().mapToLong(StagedList::rows).sum();
                 throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", "rows", "found",
                         "rows that are appended to " + PyText.repr(queue), "expected", rows + " rows for it", "remedy", RECORD_GONE);
             }
@@ -239,7 +239,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private Full commit(String sink, long batch, List<Staged> staged, long since) throws RecordConflict {
+    private Full commit(String sink, long batch, List<StagedList> staged, long since) throws RecordConflict {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, since);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
@@ -258,10 +258,10 @@ final class SinkStore implements AutoCloseable {
      * Append the staged lists of many queues, a round trip for many of them: the lists of each queue that is not finished then, since it has no
      * room, is missing, or has progress of another record. Each is for {@link #commit}.
      */
-    List<List<Staged>> commitMany(String sink, long batch, List<Staged> staged) {
-        List<List<Staged>> rest = new ArrayList<>();
+    List<List<StagedList>> commitMany(String sink, long batch, List<StagedList> staged) {
+        List<List<StagedList>> rest = new ArrayList<>();
         byServer(staged, part -> {
-            for (List<List<Staged>> group : QueueCommit.groups(part)) {
+            for (List<List<StagedList>> group : QueueCommit.groups(part)) {
                 List<QueueCommit> queues = group.stream().map(own -> new QueueCommit(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
                 rest.addAll(QueueCommit.together(queues, calls -> link(part.get(0).server()).runAll(calls)));
             }
@@ -270,20 +270,20 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Remove staged lists that did not win. */
-    void discard(List<Staged> staged) {
+    void discard(List<StagedList> staged) {
         byServer(staged, part -> link(part.get(0).server()).runAll(calls(part, s -> Call.command("UNLINK", s.key()))));
     }
 
     /** Drop the progress and the record of a sink that will never commit again (a finished batch write). */
-    void forget(String sink, List<Staged> staged) {
+    void forget(String sink, List<StagedList> staged) {
         forgetProgress(sink, staged);
         home(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
         home(sink).run(Call.command("DEL", QueueKeys.sinkQueues(sink)));
     }
 
-    private void forgetProgress(String sink, List<Staged> staged) {
+    private void forgetProgress(String sink, List<StagedList> staged) {
         byServer(staged, part -> {
-            Stream<String> queues = part.stream().map(Staged::queue).distinct();
+            Stream<String> queues = part.stream().map(StagedList::queue).distinct();
             link(part.get(0).server()).runAll(queues.map(queue -> Call.command("HDEL", keys(queue).sinks(), sink)).toList());
         });
     }
@@ -311,14 +311,14 @@ final class SinkStore implements AutoCloseable {
     }
 
     private interface Part {
-        void with(List<Staged> staged);
+        void with(List<StagedList> staged);
     }
 
-    private static void byServer(List<Staged> staged, Part part) {
-        staged.stream().collect(Collectors.groupingBy(Staged::server, TreeMap::new, Collectors.toList())).values().forEach(part::with);
+    private static void byServer(List<StagedList> staged, Part part) {
+        staged.stream().collect(Collectors.groupingBy(StagedList::server, TreeMap::new, Collectors.toList())).values().forEach(part::with);
     }
 
-    private static List<Call> calls(List<Staged> staged, Function<Staged, Call> call) {
+    private static List<Call> calls(List<StagedList> staged, Function<StagedList, Call> call) {
         return staged.stream().map(call).toList();
     }
 

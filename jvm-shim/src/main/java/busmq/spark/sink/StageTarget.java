@@ -13,12 +13,12 @@ final class StageTarget implements RowBatcher.Target {
     private final SinkStore store;
     private final SinkRun run;
     private final String attempt;
-    private final Renewal renewal;
-    private final List<Staged.Growing> lists = new ArrayList<>();
+    private final StagingRenewal renewal;
+    private final List<StagedList.Growing> lists = new ArrayList<>();
     private volatile Epoch epoch = Epoch.NONE;
 
     /** {@code attempt} must be unique for ever. */
-    StageTarget(SinkStore store, SinkRun run, String attempt, Renewal renewal) {
+    StageTarget(SinkStore store, SinkRun run, String attempt, StagingRenewal renewal) {
         this.store = store;
         this.run = run;
         this.attempt = attempt;
@@ -53,12 +53,12 @@ final class StageTarget implements RowBatcher.Target {
     }
 
     /** The same with those where nothing was confirmed. */
-    List<Staged> segments() {
+    List<StagedList> segments() {
         return lists.stream().flatMap(list -> list.segments().stream()).toList();
     }
 
-    private Staged.Growing open(String queue, int server) {
-        Staged.Growing list = new Staged.Growing(queue, server, store.keys(queue).stages(run.sink()), epoch.number(), store.keys(queue).stage(attempt));
+    private StagedList.Growing open(String queue, int server) {
+        StagedList.Growing list = new StagedList.Growing(queue, server, store.keys(queue).stages(run.sink()), epoch.number(), store.keys(queue).stage(attempt));
         lists.add(list);
         return list;
     }
@@ -89,7 +89,7 @@ final class StageTarget implements RowBatcher.Target {
         }
     }
 
-    private static Staged.Growing list(QueueBuffer buffer) {
-        return (Staged.Growing) buffer.place;
+    private static StagedList.Growing list(QueueBuffer buffer) {
+        return (StagedList.Growing) buffer.place;
     }
 }

@@ -40,9 +40,9 @@ final class Staging {
             return new Epoch(epoch, List.of());
         }
         byte[] manifest = (byte[]) begun.get(2);
-        List<Staged> held = manifest.length == 0 ? List.of() : Manifest.decode(manifest);
+        List<StagedList> held = manifest.length == 0 ? List.of() : BatchManifest.decode(manifest);
         sweep(run, epoch, held);
-        return new Epoch(epoch, held.stream().map(Staged::queue).distinct().toList());
+        return new Epoch(epoch, held.stream().map(StagedList::queue).distinct().toList());
     }
 
     /** Whether a run has begun after the one with this epoch. */
@@ -59,8 +59,8 @@ final class Staging {
         each(listed(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
     }
 
-    private void sweep(String run, long epoch, List<Staged> held) {
-        Map<String, List<Staged>> kept = held.stream().collect(Collectors.groupingBy(Staged::queue));
+    private void sweep(String run, long epoch, List<StagedList> held) {
+        Map<String, List<StagedList>> kept = held.stream().collect(Collectors.groupingBy(StagedList::queue));
         Set<String> queues = listed();
         each(queues, keys -> {
             List<Object> args = new ArrayList<>(List.of(epoch, keys.stage("")));

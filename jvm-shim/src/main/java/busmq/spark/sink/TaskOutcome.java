@@ -5,7 +5,7 @@ import java.util.List;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /** What a task did: the lists it staged, and their run. */
-record TaskOutcome(List<Staged> staged, Epoch epoch) implements WriterCommitMessage {
+record TaskOutcome(List<StagedList> staged, Epoch epoch) implements WriterCommitMessage {
     static final TaskOutcome NOTHING = new TaskOutcome(List.of(), Epoch.NONE);
 
     /** Of the run whose lists these are. */
@@ -20,8 +20,8 @@ record TaskOutcome(List<Staged> staged, Epoch epoch) implements WriterCommitMess
     }
 
     /** All staged lists, in partition order: Spark aligns the messages with the partitions. */
-    static List<Staged> all(WriterCommitMessage[] messages) {
-        List<Staged> out = new ArrayList<>();
+    static List<StagedList> all(WriterCommitMessage[] messages) {
+        List<StagedList> out = new ArrayList<>();
         for (WriterCommitMessage message : messages) {
             if (message instanceof TaskOutcome outcome) {
                 out.addAll(outcome.staged);

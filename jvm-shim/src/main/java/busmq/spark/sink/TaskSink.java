@@ -13,17 +13,17 @@ public final class TaskSink implements AutoCloseable {
     private static final int MAX_VALUE_BYTES = Contract.whole("maxValueBytes");
 
     private final StageTarget staging;
-    private final Renewal renewal;
+    private final StagingRenewal renewal;
     private final RowBatcher rows;
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
     private volatile boolean discard;
 
     private TaskSink(WriteOptions options, SinkRun run, String attempt, String onceOf) {
         SinkStore store = new SinkStore(options);
-        renewal = run == null ? null : new Renewal(options, run.sink());
+        renewal = run == null ? null : new StagingRenewal(options, run.sink());
         staging = run == null ? null : new StageTarget(store, run, attempt, renewal);
         RowBatcher.Target target = staging == null ? new PushTarget(store, onceOf) : staging;
-        rows = new RowBatcher(target, Committer.fullTimeoutMs(options), staging != null, () -> end(store));
+        rows = new RowBatcher(target, SinkCommitter.fullTimeoutMs(options), staging != null, () -> end(store));
     }
 
     /** At least once, in order. */
@@ -51,7 +51,7 @@ public final class TaskSink implements AutoCloseable {
         add(queue, value, null);
     }
 
-    void add(String queue, byte[] value, Origin origin) throws InterruptedIOException {
+    void add(String queue, byte[] value, RowOrigin origin) throws InterruptedIOException {
         if (value.length > MAX_VALUE_BYTES) {
             throw BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", "a message of " + value.length + " bytes is over Redis' limit of "
                     + MAX_VALUE_BYTES + " (512 MB). Store the body elsewhere and push its address");

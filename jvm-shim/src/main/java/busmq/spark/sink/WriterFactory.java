@@ -20,7 +20,7 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
         String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + SinkStore.token();
         if (origins != null) {
-            return new RowWriter(columns, TaskSink.pushingOnce(options, query), new Origins(origins));
+            return new RowWriter(columns, TaskSink.pushingOnce(options, query), new RowOrigins(origins));
         }
         return new RowWriter(columns, staging ? TaskSink.staging(options, run(), attempt) : TaskSink.pushing(options), null);
     }

@@ -13,9 +13,9 @@ import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.Starting;
 import busmq.spark.store.AckResult;
-import busmq.spark.store.Attached;
+import busmq.spark.store.AttachResult;
 import busmq.spark.store.Eviction;
-import busmq.spark.store.Holder;
+import busmq.spark.store.LeaseHolder;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
@@ -212,7 +212,7 @@ final class Attachment implements PlannerIO, AutoCloseable {
         return ttls;
     }
 
-    private static void warnIfShort(String queue, Attached found) {
+    private static void warnIfShort(String queue, AttachResult found) {
         if (found.existed() && found.ttlS() < SHORT_TTL_S) {
             LOG.warn("queue {} keeps its own ttl of {} s, that of its creation: if nothing holds it for longer, its messages are gone (and that will be "
                     + "noticed). Keep a query or an attached producer on it, or create it anew with a longer one: ttl in Spark, ttl_s in Python",
@@ -233,7 +233,7 @@ final class Attachment implements PlannerIO, AutoCloseable {
             return;
         }
         store.holders(names, "").forEach((queue, holder) -> {
-            if (!holder.isEmpty() && !Holder.isDead(holder)) {
+            if (!holder.isEmpty() && !LeaseHolder.isDead(holder)) {
                 throw busy(queue, "is read by a query without a subscription",
                         "That query would lose messages to this one: stop it, or give it an option 'subscription' of its own");
             }
@@ -311,7 +311,7 @@ final class Attachment implements PlannerIO, AutoCloseable {
     /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || siblings.ownsLease(holder) || Holder.isDead(holder) ? "" : holder;
+        return holder.equals(token) || siblings.ownsLease(holder) || LeaseHolder.isDead(holder) ? "" : holder;
     }
 
     private BusException error(String queue, Loss loss, Position at) {

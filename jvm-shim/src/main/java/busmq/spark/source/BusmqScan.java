@@ -30,7 +30,7 @@ public final class BusmqScan implements Scan {
 
     @Override
     public Batch toBatch() {
-        return new Snapshot(options, schema);
+        return new SnapshotBatch(options, schema);
     }
 
     @Override

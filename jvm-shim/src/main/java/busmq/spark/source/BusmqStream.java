@@ -69,7 +69,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private Attachment attachment;
     private Planner planner;
     private RealTimePlan live;
-    private Acks acks;
+    private BatchAcks acks;
     private PushSignal signal;
     private boolean availableNow;
     private boolean realTime;
@@ -332,7 +332,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         attachment = new Attachment(options, siblings);
         planner = new Planner(options, attachment);
         live = new RealTimePlan(options);
-        acks = new Acks(options, attachment);
+        acks = new BatchAcks(options, attachment);
         if (availableNow) {
             planner.seal();
         }

@@ -4,7 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.store.Holder;
+import busmq.spark.store.LeaseHolder;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
@@ -41,9 +41,9 @@ final class Leases {
                 return shared;
             }
             dead = new HashMap<>(others);
-            dead.values().removeIf(holder -> !Holder.isDead(holder));
+            dead.values().removeIf(holder -> !LeaseHolder.isDead(holder));
             if (dead.isEmpty()) {
-                boolean here = others.values().stream().anyMatch(Holder::isHere);
+                boolean here = others.values().stream().anyMatch(LeaseHolder::isHere);
                 if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? GRACE_MS : ReadStore.LEASE_MS + GRACE_MS)) {
                     Map.Entry<String, String> other = others.entrySet().iterator().next();
                     throw busy(other.getKey(), other.getValue(), subscription);
@@ -68,7 +68,7 @@ final class Leases {
     /** The error for a queue that another query reads; {@code holder} is its token, empty where it has gone meanwhile. */
     static BusException busy(String queue, String holder, String subscription) {
         String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
-                + (holder.isEmpty() ? "" : " (" + Holder.described(holder) + ")");
+                + (holder.isEmpty() ? "" : " (" + LeaseHolder.described(holder) + ")");
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
                 "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
     }

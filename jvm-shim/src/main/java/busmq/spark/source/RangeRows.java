@@ -2,7 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.store.Chunk;
+import busmq.spark.store.MessageRows;
 import busmq.spark.store.RangeReader;
 import busmq.spark.store.ReadStore;
 import java.util.Iterator;
@@ -18,7 +18,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
     private boolean begun;
     private final Iterator<Range> ranges;
     private RangeReader reader;
-    private Chunk chunk;
+    private MessageRows chunk;
     private int at;
     private InternalRow row;
 

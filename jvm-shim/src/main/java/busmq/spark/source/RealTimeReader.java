@@ -4,7 +4,7 @@ import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.redis.PushNotifiers;
 import busmq.spark.redis.PushSignal;
-import busmq.spark.store.Chunk;
+import busmq.spark.store.MessageRows;
 import busmq.spark.store.RealTimeQueue;
 import busmq.spark.store.ReadStore;
 import java.io.InterruptedIOException;
@@ -75,7 +75,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     /** A queue, and how much of what was taken from it has been handed out. */
     private static final class Followed {
         final RealTimeQueue queue;
-        private Chunk chunk;
+        private MessageRows chunk;
         private int at;
         private byte[] handed;
         private long handedId;
@@ -84,7 +84,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             this.queue = queue;
         }
 
-        void begin(Chunk found) {
+        void begin(MessageRows found) {
             chunk = found;
             at = found.from();
         }
@@ -174,7 +174,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     private boolean refill() {
         while (!looking.isEmpty()) {
             Followed next = looking.poll();
-            Chunk found = next.queue.take();
+            MessageRows found = next.queue.take();
             nextPoll = System.nanoTime() + pollNs;
             if (found != null) {
                 if (next.queue.full()) {

@@ -55,7 +55,7 @@ final class MessagesWithinBytes {
         List<Object> reply = ReadStore.list(replies.get(0));
         at = (Long) reply.get(0);
         used += (Long) reply.get(1);
-        return (Long) reply.get(2) == 1 || asTheLongest(first, last, Sizes.of(replies.get(1)).longestOf(at + 1, last));
+        return (Long) reply.get(2) == 1 || asTheLongest(first, last, ValueSizes.of(replies.get(1)).longestOf(at + 1, last));
     }
 
     /** Whether all that is left could be counted that way. */

@@ -44,13 +44,13 @@ public final class RangeReader {
     }
 
     /** The next messages; null at the end. Throws the loss when some are gone. */
-    public Chunk next() {
+    public MessageRows next() {
         try {
             while (need <= part.last()) {
                 if (windows == null && !find()) {
                     break;
                 }
-                Chunk found = windows == null ? null : window();
+                MessageRows found = windows == null ? null : window();
                 if (found != null) {
                     return found;
                 }
@@ -89,29 +89,29 @@ public final class RangeReader {
         }
         misses++;
         head = oldest;
-        windows = new ReplyWindows(keys, (Long) reply.get(2), Sizes.of(reply.get(3)), need - head >= ReplyWindows.DEEP);
+        windows = new ReplyWindows(keys, (Long) reply.get(2), ValueSizes.of(reply.get(3)), need - head >= ReplyWindows.DEEP);
         return true;
     }
 
     /** One reply; null when the place has to be found anew. */
-    private Chunk window() {
+    private MessageRows window() {
         Call ask = windows.call(need, Math.max(0, need - head), Math.min(windows.rows(), part.last() - need + 1));
         // The incarnation travels behind the window: if it still holds there, the window was of the same life.
         List<Object> replies = link.runAll(List.of(ask, Call.command("HGET", keys.metadata(), "born")));
         List<Object> pairs = ReadStore.list(replies.get(0));
         checkLife(replies.get(1));
         int count = pairs.size() / 2;
-        long first = count == 0 ? 0 : Chunk.id(pairs, 0);
-        if (count == 0 || first > need || Chunk.id(pairs, count - 1) < need) {
+        long first = count == 0 ? 0 : MessageRows.id(pairs, 0);
+        if (count == 0 || first > need || MessageRows.id(pairs, count - 1) < need) {
             windows = null;
             return null;
         }
         int from = (int) (need - first);
         int until = (int) Math.min(count, part.last() - first + 1);
-        if (Chunk.id(pairs, count - 1) - first != count - 1) {
+        if (MessageRows.id(pairs, count - 1) - first != count - 1) {
             return holed(pairs);
         }
-        Chunk found = new Chunk(part.queue(), need, pairs, from, until);
+        MessageRows found = new MessageRows(part.queue(), need, pairs, from, until);
         windows.took(pairs, true);
         need = first + until;
         misses = 0;
@@ -119,18 +119,18 @@ public final class RangeReader {
     }
 
     /** What comes before the hole; the ids in it are looked for once more. */
-    private Chunk holed(List<Object> pairs) {
+    private MessageRows holed(List<Object> pairs) {
         windows = null;
         misses = MISSES + 1;
         int from = 0;
-        while (Chunk.id(pairs, from) < need) {
+        while (MessageRows.id(pairs, from) < need) {
             from++;
         }
         int until = from;
-        while (until < pairs.size() / 2 && Chunk.id(pairs, until) == need + until - from && Chunk.id(pairs, until) <= part.last()) {
+        while (until < pairs.size() / 2 && MessageRows.id(pairs, until) == need + until - from && MessageRows.id(pairs, until) <= part.last()) {
             until++;
         }
-        Chunk found = until > from ? new Chunk(part.queue(), need, pairs, from, until) : null;
+        MessageRows found = until > from ? new MessageRows(part.queue(), need, pairs, from, until) : null;
         need += until - from;
         return found;
     }

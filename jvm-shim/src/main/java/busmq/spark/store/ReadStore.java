@@ -120,14 +120,14 @@ public final class ReadStore implements AutoCloseable {
     }
 
     /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
-    public Map<String, Attached> attach(Collection<String> queues, boolean create, long ttlS) {
-        return each(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", Holder.newToken(), create ? 1 : 0, LONG_TTL_S),
+    public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
+        return each(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, LONG_TTL_S),
                 (reply, at, queue) -> {
                     List<?> items = (List<?>) reply;
                     if ((Long) items.get(0) < 0) {
                         throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
                     }
-                    return new Attached((Long) items.get(0) == 1, (Long) items.get(1), text(items.get(3)));
+                    return new AttachResult((Long) items.get(0) == 1, (Long) items.get(1), text(items.get(3)));
                 });
     }
 

@@ -77,7 +77,7 @@ public final class RealTimeQueue {
     }
 
     /** What came since; null when there is nothing. Throws the loss when something is gone. */
-    public Chunk take() {
+    public MessageRows take() {
         full = false;
         while (!over && (checked || check())) {
             // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
@@ -89,7 +89,7 @@ public final class RealTimeQueue {
             List<Object> all = ReadStore.list(replies.get(0));
             List<Object> pairs = misses > MISSES ? run(all) : all;
             if (sound(replies, pairs, from)) {
-                windows.learn(Sizes.of(ReadStore.list(replies.get(1)).get(1)));
+                windows.learn(ValueSizes.of(ReadStore.list(replies.get(1)).get(1)));
                 return taken(pairs, (int) (need - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
             }
             misses++;
@@ -123,7 +123,7 @@ public final class RealTimeQueue {
         }
         if (windows == null) {
             List<Object> found = ReadStore.list(replies.get(1));
-            windows = new ReplyWindows(keys, (Long) found.get(2), Sizes.of(found.get(3)), need - head >= ReplyWindows.DEEP);
+            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.of(found.get(3)), need - head >= ReplyWindows.DEEP);
         }
         checked = true;
         return !over && now.lastId() >= need;
@@ -148,7 +148,7 @@ public final class RealTimeQueue {
         if (count == 0) {
             return from == need && from == head; // asked for from the head on, and the list is empty
         }
-        if (Chunk.id(pairs, 0) != from || Chunk.id(pairs, count - 1) != from + count - 1) {
+        if (MessageRows.id(pairs, 0) != from || MessageRows.id(pairs, count - 1) != from + count - 1) {
             return false;
         }
         if (replies.size() > 2) {
@@ -161,13 +161,13 @@ public final class RealTimeQueue {
     /** The messages before the first hole. */
     private static List<Object> run(List<Object> pairs) {
         int count = Math.min(1, pairs.size() / 2);
-        while (count < pairs.size() / 2 && Chunk.id(pairs, count) == Chunk.id(pairs, count - 1) + 1) {
+        while (count < pairs.size() / 2 && MessageRows.id(pairs, count) == MessageRows.id(pairs, count - 1) + 1) {
             count++;
         }
         return pairs.subList(0, 2 * count);
     }
 
-    private Chunk taken(List<Object> pairs, int from, long rows) {
+    private MessageRows taken(List<Object> pairs, int from, long rows) {
         int count = pairs.size() / 2;
         misses = 0;
         if (count <= from) {
@@ -177,7 +177,7 @@ public final class RealTimeQueue {
         cameAt = System.nanoTime();
         full = count >= rows;
         windows.took(pairs, full);
-        Chunk found = new Chunk(queue, need, pairs, from, count);
+        MessageRows found = new MessageRows(queue, need, pairs, from, count);
         last = found.value(count - 1);
         need += count - from;
         return found;

@@ -20,11 +20,11 @@ final class ReplyWindows {
     private static final long TARGET_BYTES = Contract.number("targetBytes");
 
     private final QueueKeys keys;
-    private Sizes sizes;
+    private ValueSizes sizes;
     private long rows;
 
     /** {@code valueBytes}: about how long values are; 0 when that is not known. */
-    ReplyWindows(QueueKeys keys, long valueBytes, Sizes sizes, boolean deep) {
+    ReplyWindows(QueueKeys keys, long valueBytes, ValueSizes sizes, boolean deep) {
         this.keys = keys;
         this.sizes = sizes;
         rows = Math.max(1, Math.min(deep ? GROWTH * FIRST_ROWS : FIRST_ROWS, TARGET_BYTES / Math.max(1, valueBytes)));
@@ -36,7 +36,7 @@ final class ReplyWindows {
 
     /** Of {@code wanted} messages that may not be there yet those that writers have noted, while they note all. */
     long noted(long first, long wanted) {
-        return sizes.upto() < first - 1 ? wanted : Math.min(wanted, Math.max(Sizes.UNKNOWN_ROWS, sizes.upto() - first + 1));
+        return sizes.upto() < first - 1 ? wanted : Math.min(wanted, Math.max(ValueSizes.UNKNOWN_ROWS, sizes.upto() - first + 1));
     }
 
     /** So many messages from {@code first} on, at {@code index} of the list; fewer where they might be too large. */
@@ -49,7 +49,7 @@ final class ReplyWindows {
     }
 
     /** What writers have noted meanwhile. */
-    void learn(Sizes now) {
+    void learn(ValueSizes now) {
         sizes = now;
     }
 

@@ -29,7 +29,7 @@ final class EchoServer implements AutoCloseable {
     }
 
     Server endpoint() {
-        return new Server("127.0.0.1", listening.getLocalPort(), false, null, null, new Trust(null, null, null, true));
+        return new Server("127.0.0.1", listening.getLocalPort(), false, null, null, new TlsFiles(null, null, null, true));
     }
 
     private static void start(Runnable work) {

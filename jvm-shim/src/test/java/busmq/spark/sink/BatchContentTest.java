@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import busmq.spark.sink.Staged.Chunks;
+import busmq.spark.sink.StagedList.Chunks;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
@@ -29,7 +29,7 @@ class BatchContentTest {
 
     @Test
     void ofAManifestWithoutDigestsTheCountsDecide() {
-        BatchContent old = new BatchContent("", List.of(new Staged("q", 0, "k", List.of(new Chunks(2, 1)), null)));
+        BatchContent old = new BatchContent("", List.of(new StagedList("q", 0, "k", List.of(new Chunks(2, 1)), null)));
         assertEquals(Map.of(), old.changed(new BatchContent("", List.of(list("q", "a", "b")))));
         assertEquals("3 rows for 'q'", old.changed(new BatchContent("", List.of(list("q", "a", "b", "c")))).get("expected"));
     }
@@ -37,11 +37,11 @@ class BatchContentTest {
     @Test
     void aDigestIsThatOfThePythonSink() {
         List<byte[]> values = Stream.of("", "a", "h\u00e9llo").map(text -> text.getBytes(StandardCharsets.UTF_8)).toList();
-        assertEquals(6559055993L, Staged.digest(values));
+        assertEquals(6559055993L, StagedList.digest(values));
     }
 
-    private static Staged list(String queue, String... values) {
+    private static StagedList list(String queue, String... values) {
         List<byte[]> rows = Stream.of(values).map(text -> text.getBytes(StandardCharsets.UTF_8)).toList();
-        return new Staged(queue, 0, "k", List.of(new Chunks(rows.size(), 1)), Staged.digest(rows));
+        return new StagedList(queue, 0, "k", List.of(new Chunks(rows.size(), 1)), StagedList.digest(rows));
     }
 }

@@ -141,7 +141,7 @@ class RowBatcherTest {
         Random random = new Random(seed.getCurrentRepetition());
         for (int i = 0; i < 50; i++) {
             int queue = random.nextInt(next.length);
-            rows.add("q" + queue, value(next[queue]), queue == 0 ? null : new Origin("life", next[queue], 0)); // those of q0 have none
+            rows.add("q" + queue, value(next[queue]), queue == 0 ? null : new RowOrigin("life", next[queue], 0)); // those of q0 have none
             next[queue]++;
         }
         rows.flush();

@@ -1,4 +1,4 @@
 package busmq.spark.store;
 
 /** What a queue is: {@code born} names its incarnation, {@code existed} is true when a client had created it before. */
-public record Attached(boolean existed, long ttlS, String born) {}
+public record AttachResult(boolean existed, long ttlS, String born) {}

@@ -8,13 +8,13 @@ import java.net.ServerSocket;
 import java.net.SocketTimeoutException;
 import org.junit.jupiter.api.Test;
 
-class WireTest {
+class JedisConnectionTest {
     @Test
     void aFileOfTlsThatIsGoneMeanwhileLeavesNoConnectionBehind() throws Exception {
         try (ServerSocket listening = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
-            Trust trust = new Trust("/nowhere/ca.pem", null, null, true);
+            TlsFiles trust = new TlsFiles("/nowhere/ca.pem", null, null, true);
             Server server = new Server("127.0.0.1", listening.getLocalPort(), true, null, null, trust);
-            assertThrows(BusException.class, () -> Wire.dial(server));
+            assertThrows(BusException.class, () -> JedisConnection.dial(server));
             listening.setSoTimeout(50); // one that was made would be waiting already
             assertThrows(SocketTimeoutException.class, listening::accept);
         }

@@ -8,12 +8,12 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
-class RenewalTest {
+class StagingRenewalTest {
     @Test
     void aRenewalThatFailedIsTriedAgainSoonAndNotWhenTheNextIsDue() throws InterruptedException {
         CountDownLatch tries = new CountDownLatch(5);
         long began = System.nanoTime();
-        try (Renewal renewal = new Renewal(() -> {
+        try (StagingRenewal renewal = new StagingRenewal(() -> {
             tries.countDown();
             throw BusException.of(ErrorKind.LINK_LOST, "url", "redis://host", "reason", "down");
         }, "s", 2_000, 10)) {

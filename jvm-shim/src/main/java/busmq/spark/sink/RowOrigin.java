@@ -6,8 +6,8 @@ package busmq.spark.sink;
  * @param born the life of the queue that the message was read from; unique for ever
  * @param index which of the rows that were made of it, from 0
  */
-record Origin(String born, long id, int index) {
-    boolean isBehind(Origin other) {
+record RowOrigin(String born, long id, int index) {
+    boolean isBehind(RowOrigin other) {
         return id > other.id || (id == other.id && index > other.index);
     }
 }

@@ -19,8 +19,8 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.StructType;
 
 /** What the queues hold now, as id ranges. Removes nothing, leases nothing, creates nothing. */
-record Snapshot(ReadOptions options, StructType schema) implements Batch {
-    Snapshot {
+record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
+    SnapshotBatch {
         if (options.starting().has(Starting.LATEST)) {
             throw BusException.config("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
         }

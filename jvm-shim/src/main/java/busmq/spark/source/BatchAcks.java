@@ -14,8 +14,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Acknowledges what is in the commit log, each position once. In real-time mode beside the planning, which rows wait for. */
-final class Acks implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(Acks.class);
+final class BatchAcks implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(BatchAcks.class);
 
     private final ReadOptions options;
     private final Attachment attachment;
@@ -25,7 +25,7 @@ final class Acks implements AutoCloseable {
     private ExecutorService beside;
     private boolean closed;
 
-    Acks(ReadOptions options, Attachment attachment) {
+    BatchAcks(ReadOptions options, Attachment attachment) {
         this.options = options;
         this.attachment = attachment;
     }

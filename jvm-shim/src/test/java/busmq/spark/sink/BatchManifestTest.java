@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import busmq.spark.sink.Staged.Chunks;
+import busmq.spark.sink.StagedList.Chunks;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -16,37 +16,37 @@ import org.junit.jupiter.api.RepetitionInfo;
 import org.junit.jupiter.api.Test;
 
 /** The manifest of a batch: bytes that outlive a process, and that the Python sink reads and writes, too. */
-class ManifestTest {
+class BatchManifestTest {
     private static final Path GOLDEN = Path.of("..", "tests", "golden");
 
     /** {@code digests} null: as version 1 has it. */
-    private static List<Staged> batch(Long... digests) {
-        return List.of(new Staged("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Chunks(1000, 3), new Chunks(17, 1)), digests[0]),
-                new Staged("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Chunks(1, 1)), digests[1]),
-                new Staged("orders", 0, "bus:queue:orders:stage:7.1.0", List.of(), digests[2]));
+    private static List<StagedList> batch(Long... digests) {
+        return List.of(new StagedList("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Chunks(1000, 3), new Chunks(17, 1)), digests[0]),
+                new StagedList("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Chunks(1, 1)), digests[1]),
+                new StagedList("orders", 0, "bus:queue:orders:stage:7.1.0", List.of(), digests[2]));
     }
 
     @Test
     void aManifestIsWrittenAsInTheGoldenFile() throws IOException {
-        String written = new String(Manifest.encode(batch(9007199254740991L, 0L, 17L), 0), StandardCharsets.UTF_8);
+        String written = new String(BatchManifest.encode(batch(9007199254740991L, 0L, 17L), 0), StandardCharsets.UTF_8);
         assertEquals(Files.readString(GOLDEN.resolve("sink-manifest-v2.json")), written + "\n");
     }
 
     @Test
     void aManifestOfEitherVersionIsReadForEver() throws IOException {
-        assertEquals(batch(null, null, null), Manifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v1.json"))));
-        assertEquals(batch(9007199254740991L, 0L, 17L), Manifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v2.json"))));
+        assertEquals(batch(null, null, null), BatchManifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v1.json"))));
+        assertEquals(batch(9007199254740991L, 0L, 17L), BatchManifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v2.json"))));
     }
 
     @Test
     void namesOfEveryKindOfCharacterComeBackAsTheyWere() {
-        List<Staged> staged = List.of(new Staged("a\"\\\n\u0001\u2028", 1, "k", List.of(), 5L));
-        assertEquals(staged, Manifest.decode(Manifest.encode(staged, 0)));
+        List<StagedList> staged = List.of(new StagedList("a\"\\\n\u0001\u2028", 1, "k", List.of(), 5L));
+        assertEquals(staged, BatchManifest.decode(BatchManifest.encode(staged, 0)));
     }
 
     @Test
     void aMillionRowsAreTwoRuns() {
-        Staged.Growing list = new Staged.Growing("q", 0, "s", 1, "k");
+        StagedList.Growing list = new StagedList.Growing("q", 0, "s", 1, "k");
         IntStream.range(0, 1000).forEach(i -> list.add(rows(1000)));
         list.add(rows(7));
         assertEquals(List.of(new Chunks(1000, 1000), new Chunks(7, 1)), only(list).runs());
@@ -57,11 +57,11 @@ class ManifestTest {
     void movesFromAnywhereEndAtEachChunkBorderInTurn(RepetitionInfo seed) {
         Random random = new Random(seed.getCurrentRepetition());
         int[] sizes = random.ints(random.nextInt(30), 1, 1001).toArray();
-        Staged.Growing list = new Staged.Growing("q", 0, "s", 1, "k");
+        StagedList.Growing list = new StagedList.Growing("q", 0, "s", 1, "k");
         for (int size : sizes) {
             list.add(rows(size));
         }
-        Staged staged = only(list);
+        StagedList staged = only(list);
         long moved = random.nextLong(staged.rows() + 1);
         long border = 0;
         for (int size : sizes) {
@@ -77,13 +77,13 @@ class ManifestTest {
 
     @Test
     void whatIsNotConfirmedWhenTheLinkBreaksGoesOnInASegmentOfItsOwn() {
-        Staged.Growing list = new Staged.Growing("q", 0, "q:stages:s", 1, "q:stage:0123456789abcdef");
+        StagedList.Growing list = new StagedList.Growing("q", 0, "q:stages:s", 1, "q:stage:0123456789abcdef");
         list.add(rows(3));
         list.cut("fedcba9876543210");
         assertEquals(0, list.rows());
         list.add(rows(2));
-        List<Staged> expected = List.of(new Staged("q", 0, "q:stage:0123456789abcdef", List.of(new Chunks(3, 1)), Staged.digest(rows(3))),
-                new Staged("q", 0, "q:stage:fedcba9876543210", List.of(new Chunks(2, 1)), Staged.digest(rows(2))));
+        List<StagedList> expected = List.of(new StagedList("q", 0, "q:stage:0123456789abcdef", List.of(new Chunks(3, 1)), StagedList.digest(rows(3))),
+                new StagedList("q", 0, "q:stage:fedcba9876543210", List.of(new Chunks(2, 1)), StagedList.digest(rows(2))));
         assertEquals(expected, list.segments());
     }
 
@@ -91,8 +91,8 @@ class ManifestTest {
         return Collections.nCopies(count, new byte[] {1});
     }
 
-    private static Staged only(Staged.Growing list) {
-        List<Staged> segments = list.segments();
+    private static StagedList only(StagedList.Growing list) {
+        List<StagedList> segments = list.segments();
         assertEquals(1, segments.size());
         return segments.get(0);
     }

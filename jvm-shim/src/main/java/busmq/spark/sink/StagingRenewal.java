@@ -12,8 +12,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** While a task stages, what its run has staged lives on: its own lists, however long its rows take to come, and those of tasks that have ended. */
-final class Renewal implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(Renewal.class);
+final class StagingRenewal implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(StagingRenewal.class);
     private static final long MS = 250L * SinkStore.STAGE_TTL_S;
     private static final ScheduledExecutorService CLOCK = Executors.newSingleThreadScheduledExecutor(work -> {
         Thread thread = new Thread(work, "busmq-staged");
@@ -27,12 +27,12 @@ final class Renewal implements AutoCloseable {
     /** 0 until the task stages. */
     private volatile long epoch;
 
-    Renewal(WriteOptions options, String sink) {
+    StagingRenewal(WriteOptions options, String sink) {
         this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", MS), Contract.number("renewalAgainMs"));
     }
 
     /** {@code againMs}: how long after an error. */
-    Renewal(Supplier<SinkStore> open, String sink, long everyMs, long againMs) {
+    StagingRenewal(Supplier<SinkStore> open, String sink, long everyMs, long againMs) {
         this.everyMs = everyMs;
         work = CLOCK.scheduleWithFixedDelay(() -> renew(open, sink), everyMs, Math.min(againMs, everyMs), TimeUnit.MILLISECONDS);
     }

@@ -8,17 +8,17 @@ import java.util.regex.Pattern;
  * What writers have noted of the values of ids {@code since..upto} (include/sizes.lua): bytes of the longest; those over 64 KB are giants, counted
  * apart, and {@code giant} is the newest of them.
  */
-record Sizes(long since, long upto, long longest, long giant, long giants) {
+record ValueSizes(long since, long upto, long longest, long giant, long giants) {
     private static final Pattern NOTED = Pattern.compile("(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16})");
-    private static final Sizes NOTHING = new Sizes(1, 0, 0, 0, 0);
+    private static final ValueSizes NOTHING = new ValueSizes(1, 0, 0, 0, 0);
     private static final long MOST_BYTES = Contract.number("mostBytes");
     /** So many of which nothing is noted: each is taken to be of 1 MB at most. */
     static final long UNKNOWN_ROWS = Contract.number("unknownRows");
 
     /** What the field says; nothing where it is missing or no writer of ours wrote it. */
-    static Sizes of(Object noted) {
+    static ValueSizes of(Object noted) {
         Matcher found = NOTED.matcher(noted == null ? "" : ReadStore.text(noted));
-        return found.matches() ? new Sizes(number(found, 1), number(found, 2), number(found, 3), number(found, 4), number(found, 5)) : NOTHING;
+        return found.matches() ? new ValueSizes(number(found, 1), number(found, 2), number(found, 3), number(found, 4), number(found, 5)) : NOTHING;
     }
 
     /** How many messages from {@code first} on fit one reply for certain; at least 1. */

@@ -23,7 +23,7 @@ import redis.clients.jedis.exceptions.JedisDataException;
  * One open connection of Jedis with our settings: a time-out always, no silent retries, bytes in and out. Throws what Jedis throws, whose
  * texts may hold what {@link ErrorTranslator} takes out.
  */
-final class Wire extends Connection {
+final class JedisConnection extends Connection {
     static final int CONNECT_MS = Contract.whole("connectMs");
     /** Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone. Shorter in tests. */
     static final int REPLY_MS = Integer.getInteger("busmq.replyMs", Contract.whole("replyMs"));
@@ -31,19 +31,19 @@ final class Wire extends Connection {
     static final int ASK_MS = Contract.whole("askMs");
     private static final Call ROLE = Call.command("ROLE");
 
-    private Wire(Server server, int connectMs, int replyMs) {
+    private JedisConnection(Server server, int connectMs, int replyMs) {
         super(() -> socket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().serverDefaultProtocol().user(server.user())
                 .password(server.password()).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs).clientName("busmq_spark")
                 .clientSetInfoConfig(ClientSetInfoConfig.DISABLED).build());
     }
 
     /** An open connection to what the endpoint finds now. Behind an endpoint that moves, only a server that says it is master will do. */
-    static Wire dial(Endpoint endpoint) {
+    static JedisConnection dial(Endpoint endpoint) {
         return dial(endpoint, REPLY_MS);
     }
 
-    static Wire dial(Endpoint endpoint, int replyMs) {
-        Wire wire = new Wire(endpoint.find(), CONNECT_MS, replyMs);
+    static JedisConnection dial(Endpoint endpoint, int replyMs) {
+        JedisConnection wire = new JedisConnection(endpoint.find(), CONNECT_MS, replyMs);
         try {
             if (endpoint.moves() && wire.ask(ROLE) instanceof List<?> role) {
                 String found = new String((byte[]) role.get(0), StandardCharsets.UTF_8);
@@ -60,7 +60,7 @@ final class Wire extends Connection {
 
     /** The reply to one question to one server, on a connection of its own. */
     static Object ask(Server server, Call question) {
-        Wire wire = new Wire(server, ASK_MS, ASK_MS);
+        JedisConnection wire = new JedisConnection(server, ASK_MS, ASK_MS);
         try {
             return wire.ask(question);
         } finally {

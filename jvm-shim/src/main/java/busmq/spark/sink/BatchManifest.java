@@ -11,19 +11,19 @@ import java.util.ArrayList;
 import java.util.List;
 
 /** The text that says which staged lists make up a batch, in the order of appending (version 2, as busmq_spark/core/sink.py writes it). */
-final class Manifest {
+final class BatchManifest {
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    private Manifest() {}
+    private BatchManifest() {}
 
     /** {@code made} is the epoch of the run that records the batch, 0 where that is not known. */
-    static byte[] encode(List<Staged> staged, long made) {
+    static byte[] encode(List<StagedList> staged, long made) {
         ObjectNode root = JSON.createObjectNode().put("v", 2);
         ArrayNode lists = root.putArray("lists");
-        for (Staged s : staged) {
+        for (StagedList s : staged) {
             ArrayNode list = lists.addArray().add(s.queue()).add(s.server()).add(s.key());
             ArrayNode runs = list.addArray();
-            for (Staged.Chunks run : s.runs()) {
+            for (StagedList.Chunks run : s.runs()) {
                 runs.addArray().add(run.size()).add(run.times());
             }
             list.add(s.digest());
@@ -35,18 +35,18 @@ final class Manifest {
     }
 
     /** Also version 1, which has no digests. */
-    static List<Staged> decode(byte[] text) {
+    static List<StagedList> decode(byte[] text) {
         try {
-            List<Staged> found = new ArrayList<>();
+            List<StagedList> found = new ArrayList<>();
             JsonNode root = JSON.readTree(text);
             long made = root.path("made").longValue();
             for (JsonNode list : root.get("lists")) {
-                List<Staged.Chunks> runs = new ArrayList<>();
+                List<StagedList.Chunks> runs = new ArrayList<>();
                 for (JsonNode run : list.get(3)) {
-                    runs.add(new Staged.Chunks(run.get(0).intValue(), run.get(1).intValue()));
+                    runs.add(new StagedList.Chunks(run.get(0).intValue(), run.get(1).intValue()));
                 }
                 Long digest = list.hasNonNull(4) ? list.get(4).longValue() : null;
-                found.add(new Staged(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs, digest, made));
+                found.add(new StagedList(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs, digest, made));
             }
             return found;
         } catch (IOException error) {

@@ -14,13 +14,13 @@ import java.util.HexFormat;
  * The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once. The Python
  * package (redis_io/holder.py) reads and writes the same.
  */
-public final class Holder {
+public final class LeaseHolder {
     private static final SecureRandom RANDOM = new SecureRandom();
     /** Of the fields of proc(5) behind the program's name: its state, and when it started. */
     private static final int STATE = 0;
     private static final int STARTED = 19;
 
-    private Holder() {}
+    private LeaseHolder() {}
 
     /** A random name, for incarnations and leases. */
     static String newToken() {

@@ -12,18 +12,18 @@ import org.apache.spark.unsafe.types.UTF8String;
  * The origins of the rows of one task, each behind the one before of its queue: else what came later would count as appended already. A queue that
  * no reader of this task follows has rows in other tasks, too, and they come in any order.
  */
-final class Origins {
+final class RowOrigins {
     private final OriginColumns columns;
-    private final Map<String, Origin> last = new HashMap<>();
+    private final Map<String, RowOrigin> last = new HashMap<>();
     private UTF8String lastName;
     private String queue;
 
-    Origins(OriginColumns columns) {
+    RowOrigins(OriginColumns columns) {
         this.columns = columns;
     }
 
     /** Throws BUSMQ_CONFIG, which names what the pipeline does with its rows. */
-    Origin of(InternalRow row) {
+    RowOrigin of(InternalRow row) {
         if (row.isNullAt(columns.queueAt())) {
             throw OriginColumns.isNull("queue");
         }
@@ -35,10 +35,10 @@ final class Origins {
             lastName = name.copy();
             queue = name.toString();
         }
-        Origin before = last.get(queue);
+        RowOrigin before = last.get(queue);
         String born = before == null ? born() : before.born();
         int index = columns.indexAt() < 0 || row.isNullAt(columns.indexAt()) ? 0 : row.getInt(columns.indexAt());
-        Origin found = new Origin(born, row.getLong(columns.idAt()), index);
+        RowOrigin found = new RowOrigin(born, row.getLong(columns.idAt()), index);
         if (before != null && !found.isBehind(before)) {
             throw wrongOrder(found, before);
         }
@@ -63,7 +63,7 @@ final class Origins {
         return followed.born();
     }
 
-    private RuntimeException wrongOrder(Origin found, Origin before) {
+    private RuntimeException wrongOrder(RowOrigin found, RowOrigin before) {
         if (found.id() == before.id()) {
             return RealTimeMode.notExactlyOnce("several rows of one message (id " + found.id() + " of queue " + PyText.repr(queue) + ") that column "
                     + "index does not number upwards: make it with posexplode, or leave all but one out");

@@ -10,17 +10,17 @@ import java.util.zip.CRC32;
  * what lies behind them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
  * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known.
  */
-public record Staged(String queue, int server, String key, List<Chunks> runs, Long digest, long made) implements Serializable {
+public record StagedList(String queue, int server, String key, List<Chunks> runs, Long digest, long made) implements Serializable {
     private static final long MASK = (1L << 53) - 1;
 
     /** So many chunks of one size, one after another: a million rows are two runs, not a thousand numbers. */
     public record Chunks(int size, int times) implements Serializable {}
 
-    public Staged {
+    public StagedList {
         runs = List.copyOf(runs);
     }
 
-    Staged(String queue, int server, String key, List<Chunks> runs, Long digest) {
+    StagedList(String queue, int server, String key, List<Chunks> runs, Long digest) {
         this(queue, server, key, runs, digest, 0);
     }
 
@@ -65,7 +65,7 @@ public record Staged(String queue, int server, String key, List<Chunks> runs, Lo
         /** Where the list is noted, and under which run. */
         final String stages;
         final long epoch;
-        private final List<Staged> closed = new ArrayList<>();
+        private final List<StagedList> closed = new ArrayList<>();
         private String key;
         private long rows;
         private long digest;
@@ -92,7 +92,7 @@ public record Staged(String queue, int server, String key, List<Chunks> runs, Lo
         /** A chunk was confirmed. */
         void add(List<byte[]> chunk) {
             int size = chunk.size();
-            digest = total(digest, Staged.digest(chunk));
+            digest = total(digest, StagedList.digest(chunk));
             int last = runs.size() - 1;
             if (last >= 0 && runs.get(last).size == size) {
                 runs.set(last, new Chunks(size, runs.get(last).times + 1));
@@ -104,7 +104,7 @@ public record Staged(String queue, int server, String key, List<Chunks> runs, Lo
 
         /** Go on in a new segment: what is under way to this one may arrive at any time. {@code token} is random. */
         void cut(String token) {
-            closed.add(new Staged(queue, server, key, runs, digest));
+            closed.add(new StagedList(queue, server, key, runs, digest));
             key = key.substring(0, key.length() - token.length()) + token;
             rows = 0;
             digest = 0;
@@ -112,9 +112,9 @@ public record Staged(String queue, int server, String key, List<Chunks> runs, Lo
         }
 
         /** All segments in their order, with what is confirmed of each. */
-        List<Staged> segments() {
-            List<Staged> all = new ArrayList<>(closed);
-            all.add(new Staged(queue, server, key, runs, digest));
+        List<StagedList> segments() {
+            List<StagedList> all = new ArrayList<>(closed);
+            all.add(new StagedList(queue, server, key, runs, digest));
             return all;
         }
     }

@@ -12,26 +12,26 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** The driver's half of exactly-once: same keys, same record and same scripts as the Python sink, so that either goes on with the other's batch. */
-final class Committer implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(Committer.class);
+final class SinkCommitter implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(SinkCommitter.class);
     /** Errors after which nothing that was offered is on record. */
     private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.STALE_BATCH, ErrorKind.STALE_RUN, ErrorKind.STAGING_LOST);
 
     private final WriteOptions options;
     private final SinkStore store;
 
-    Committer(WriteOptions options) {
+    SinkCommitter(WriteOptions options) {
         this.options = options;
         this.store = new SinkStore(options);
     }
 
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(String sink, long batch, List<Staged> staged, String query, String span, Epoch epoch) {
+    void commit(String sink, long batch, List<StagedList> staged, String query, String span, Epoch epoch) {
         if (sink.isEmpty()) {
             throw BusException.config("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
         }
         sayMoved(sink, epoch.before());
-        List<Staged> held = record(sink, batch, staged, query, span, epoch.number());
+        List<StagedList> held = record(sink, batch, staged, query, span, epoch.number());
         store.discard(others(staged, held)); // before a full queue may end this
         store.commitMany(sink, batch, held).forEach(part -> append(sink, batch, part));
     }
@@ -44,7 +44,7 @@ final class Committer implements AutoCloseable {
         }
     }
 
-    private List<Staged> record(String sink, long batch, List<Staged> staged, String query, String span, long epoch) {
+    private List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         if (staged.isEmpty()) {
             // A batch without rows is not recorded: the record of the last one with rows stays. Rows recorded under its number are appended.
             return store.recorded(sink, batch);
@@ -64,7 +64,7 @@ final class Committer implements AutoCloseable {
     }
 
     /** The error that led here must not be hidden behind a second one; lists end by themselves. */
-    private void discard(List<Staged> staged) {
+    private void discard(List<StagedList> staged) {
         try {
             store.discard(staged);
         } catch (BusException error) {
@@ -78,7 +78,7 @@ final class Committer implements AutoCloseable {
     }
 
     /** A commit of its own, for a batch write whose sink is called {@code once}; {@code truncated} are the queues that are emptied first. */
-    void commitOnce(String once, List<Staged> staged, List<String> truncated, Epoch epoch) {
+    void commitOnce(String once, List<StagedList> staged, List<String> truncated, Epoch epoch) {
         store.truncate(truncated);
         if (options.batch() != null) {
             commit(options.sink(), options.batch(), staged, "", "", epoch);
@@ -89,7 +89,7 @@ final class Committer implements AutoCloseable {
     }
 
     /** Remove what was staged in vain. A recorded batch stays: the next run of the query goes on with it. */
-    void abort(String sink, long batch, List<Staged> staged) {
+    void abort(String sink, long batch, List<StagedList> staged) {
         store.discard(others(staged, sink.isEmpty() ? List.of() : store.recorded(sink, batch)));
     }
 
@@ -98,7 +98,7 @@ final class Committer implements AutoCloseable {
         store.close();
     }
 
-    private void append(String sink, long batch, List<Staged> staged) {
+    private void append(String sink, long batch, List<StagedList> staged) {
         FullPolicy full = new FullPolicy(fullTimeoutMs(options));
         for (SinkStore.Full rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
             long maxsize = rest.maxsize();
@@ -110,7 +110,7 @@ final class Committer implements AutoCloseable {
         return options.onFull().equals("block") ? options.fullTimeoutMs() : 0;
     }
 
-    private static List<Staged> others(List<Staged> staged, List<Staged> held) {
+    private static List<StagedList> others(List<StagedList> staged, List<StagedList> held) {
         Set<String> kept = new HashSet<>();
         held.forEach(s -> kept.add(s.key()));
         return staged.stream().filter(s -> !kept.contains(s.key())).toList();
