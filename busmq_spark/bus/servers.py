@@ -1,7 +1,8 @@
 """The servers of a bus on the running loop: links for commands, for taking messages and for listening, and which server owns what.
 
 Rule 1. Consumers have a link of their own, so that they do not wait behind pushes (protocol Q34).
-Rule 2. A queue lives where it exists, else where its name hashes to, also while other servers cannot be reached; the finding holds for ten minutes.
+Rule 2. A queue lives where it exists, else where its name hashes to (redis_io/place.py), also while other servers cannot be reached: one that is
+        dead stops no queue of the others. What was found holds for ten minutes, but not what was assumed without one of the servers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.address import Address
 from busmq_spark.redis_io.links import async_links
+from busmq_spark.redis_io.place import owner
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 if TYPE_CHECKING:
@@ -74,23 +76,24 @@ class Servers:
         now = asyncio.get_running_loop().time()
         index, until = self._known.get(key, (0, 0.0))
         if now >= until:
-            index = await self._search(key)
+            index, certain = await self._search(key)
             if len(self._known) >= KNOWN_MOST:
                 self._known.clear()
-            self._known[key] = (index, now + KNOWN_S)
+            if certain:
+                self._known[key] = (index, now + KNOWN_S)
         return index
 
-    async def _search(self, key: str) -> int:
+    async def _search(self, key: str) -> tuple[int, bool]:
+        """The index, and whether it holds also when servers that did not answer come back."""
         home = hash_index(key, len(self.commands))
-        others = [index for index, ready in enumerate(self.ready) if ready and index != home]
+        asked = [home, *(index for index, ready in enumerate(self.ready) if ready and index != home)]
         ask = command("EXISTS", key)
-        found = await asyncio.gather(*(self.commands[index].execute(ask) for index in (home, *others)), return_exceptions=True)
-        for index, outcome in zip((home, *others), found, strict=True):
-            if outcome and not isinstance(outcome, BaseException):
-                return index
-        if isinstance(found[0], BaseException):
+        found = await asyncio.gather(*(self.commands[index].execute(ask) for index in asked), return_exceptions=True)
+        if isinstance(found[0], BaseException) and not any(outcome == 1 for outcome in found):
             raise found[0]
-        return home
+        having = [index for index, outcome in zip(asked, found, strict=True) if outcome == 1]
+        answered = sum(not isinstance(outcome, BaseException) for outcome in found)
+        return owner(having, home), bool(having) or answered == len(self.commands)
 
     async def close(self) -> None:
         """Close every link."""

@@ -64,8 +64,12 @@ class QueueKeys:
 
     @cached_attribute
     def sinks(self) -> str:
-        """Ours. Hash: sink id → ``batch:slot:moved`` or ``batch:done``, then ``;epoch;digest`` of the record where they are known; query id,
-        ``;`` and the born of a queue it reads → the last message of that which it has appended in real-time mode (push_once.lua)."""
+        """Ours. Hash with fields of two kinds.
+
+        ``<sink id>``: its progress in this queue, ``<batch>:<slot>:<moved>`` or ``<batch>:done``, and behind it ``;<epoch>;<digest>`` of the record
+        where they are known (commit.lua). ``<query id>;<born of an input queue>``: in real-time mode, the last message of that queue which the
+        query has appended here (push_once.lua).
+        """
         return f"{self.base}:sinks"
 
     @cached_attribute

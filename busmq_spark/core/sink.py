@@ -258,7 +258,7 @@ class CommitStopped:
 
 @dataclass(frozen=True, slots=True)
 class RecordConflict:
-    """Progress under the number of the batch is of a record that a run with the epoch ``made`` has made, and not of the one that is committed."""
+    """The queue has progress of this batch number by another record than the one that is committed: the run of epoch ``made`` wrote that record."""
 
     made: int
 

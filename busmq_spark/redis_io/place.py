@@ -1,4 +1,4 @@
-"""Which server owns a queue: the one that has it, else the one its name hashes to (protocol chapter 2)."""
+"""Which server owns a queue: the one that has it, else the one its name hashes to (protocol chapter 2). Of two that have it, that one, too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ def locate(queues: Sequence[QueueKeys], links: Sequence[Link]) -> list[int]:
         for place, exists in zip(found, link.execute([command("EXISTS", keys.metadata) for keys in queues]), strict=True):
             if exists:
                 place.append(index)
-    return [place[0] if place else hash_index(keys.metadata, len(links)) for place, keys in zip(found, queues, strict=True)]
+    return [owner(place, hash_index(keys.metadata, len(links))) for place, keys in zip(found, queues, strict=True)]
+
+
+def owner(having: Sequence[int], home: int) -> int:
+    """The one server whose queue is used, of those that have it; ``home`` is the one that the key hashes to."""
+    return home if home in having or not having else min(having)
 
 
 def at_once() -> None:
@@ -45,7 +50,8 @@ def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> lis
     for index, link in enumerate(links):
         found = link.each(partial(queues_of, pace=pace, cluster=link.cluster))
         for name in chain.from_iterable(found):
-            names.setdefault(name, index)
+            if name not in names or hash_index(QueueKeys(name).metadata, len(links)) == index:
+                names[name] = index
     return sorted(names.items())
 
 

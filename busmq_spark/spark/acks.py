@@ -11,8 +11,9 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark.attachment import Attachment
 
 SYNCHRONOUS = 3
-"""After so many batches in a row that Spark committed before it asked for the tasks of the next, its logs count as synchronous. With async progress
-tracking a single batch may look so by chance; one batch that does not shows that the logs are asynchronous."""
+"""Spark calls ``commit`` of a batch after it has written the batch to its commit log: without async progress tracking before it asks for the tasks of
+the next batch, with it in a thread of its own, by chance before or after. So many batches in a row in this order show that the logs are synchronous;
+a single one in the other order shows that they are not."""
 
 
 class BatchAcks:
@@ -47,7 +48,7 @@ class BatchAcks:
     def read(self, start: dict[str, Any], end: dict[str, Any], attachment: Attachment, *, planned_here: bool) -> None:
         """Called when Spark asks for the tasks of a batch. Notes whether Spark had committed the batch before, if this one was planned here."""
         if self._first:
-            self._replayed = True  # the first start was that of a batch which is done again: what follows it is as durable as any
+            self._replayed = True  # the batch of the first start is executed again, so the start after it is no more durable than later ones
         else:
             attachment.siblings.close()
         self._durable = None

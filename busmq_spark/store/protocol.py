@@ -115,7 +115,8 @@ class SourceStore(ReadStore, Protocol):
 
     @property
     def skipped(self) -> int:
-        """How many answers were left out so far: a source may be reached again before ``unavailable`` is read."""
+        """How many questions no source answered so far. A caller compares it before and after: a source that came back in between is in
+        ``unavailable`` no more, although its answers are missing."""
         ...
 
     @property

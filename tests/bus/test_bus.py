@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError, Unauthorized
 from tests.bus.conftest import OpenBus
@@ -196,6 +197,19 @@ async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -
             await until(lambda: bus.online)
             await queue.push("x")
     assert [type(error) for error in heard] == [LinkLost]
+
+
+async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(three: DirectGroup, fresh: Fresh) -> None:
+    keys = QueueKeys(fresh())
+    home = hash_index(keys.metadata, 3)
+    elsewhere = (home + 1) % 3
+    three.servers[elsewhere].command("HSET", keys.metadata, "ttl", 60)
+    three.servers[elsewhere].kill()
+    async with Bus(",".join(three.urls)) as bus:
+        assert await bus.servers.locate(keys.metadata) == home
+        three.servers[elsewhere].restart()
+        await until(lambda: bus.servers.ready[elsewhere])
+        assert await bus.servers.locate(keys.metadata) == elsewhere
 
 
 async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_resumes(

@@ -9,8 +9,9 @@ import pytest
 from busmq_spark.core import scripts
 from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.redis_io import place
 from busmq_spark.redis_io.urls import Server
-from tests.conftest import Fresh
+from tests.conftest import Fresh, link_to
 from tests.faults.test_acl import rights
 from tests.jvm.probe import Links, Probe, Refused, call
 from tests.moves import Move
@@ -179,6 +180,21 @@ def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, 
     expected = {name: hash_index(QueueKeys(name).metadata, 3) for name in names}
     assert links.locate(*names) == {**expected, names[0]: elsewhere}
     assert links.discover()[names[0]] == elsewhere
+
+
+@pytest.mark.parametrize("with_home", [True, False])
+def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_servers: DirectGroup, fresh: Fresh, with_home: bool) -> None:
+    keys = QueueKeys(fresh())
+    home = hash_index(keys.metadata, 3)
+    others = [server for server in range(3) if server != home]
+    for server in [home, others[1]] if with_home else others:
+        three_servers.servers[server].command("HSET", keys.metadata, "ttl", 60)
+    expected = home if with_home else others[0]
+    java, python = probe.open(",".join(three_servers.urls)), [link_to(url) for url in three_servers.urls]
+    assert java.locate(keys.name)[keys.name] == java.discover()[keys.name] == expected
+    assert place.locate([keys], python)[0] == dict(place.discover(python))[keys.name] == expected
+    for link in python:
+        link.close()
 
 
 def test_while_one_of_several_servers_is_away_no_place_is_guessed(probe: Probe, redis_server: RedisServer) -> None:

@@ -5,8 +5,8 @@
 --      prefix: of the keys of staged lists of the queue, made: epoch of the run that has recorded the batch (0: not known), void: progress of an
 --      earlier record counts for nothing, whole: digest of all rows for the queue ('': not known)
 -- Result {status, a, b}: moved rows 0 | at slot moved (another commit has come that far: go on from there; slot -1: the batch is done) |
---        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0 | other made 0 (progress under this number, or a later one, is of another
---        record: that one was lost with its server, or is void)
+--        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0 | other made 0 (this queue has progress of this batch number, or a later
+--        one, by another record, which the run of epoch `made` wrote: Redis has lost that record since, or the run was declared void)
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
 -- from a connection that was closed: they are never read, and are deleted with the list.
 -- @include sizes

@@ -82,7 +82,7 @@ public final class OffsetJson {
             throw BusException.config("the checkpoint holds offsets of version " + offset.get("v").asText() + ", this package reads version " + VERSION + "; update it");
         }
         if (offset.has("sources")) {
-            throw BusException.config("the checkpoint has positions behind federation servers, which only format(\"busmq\") reads; go on with that, or use a new checkpoint");
+            throw BusException.config("the checkpoint has positions behind federation servers, which only the engine in Python reads; set engine=python, or use a new checkpoint");
         }
         Map<String, Position> found = new TreeMap<>(BY_CODE_POINT);
         if (offset.size() == 1) {

@@ -47,7 +47,7 @@ public record QueueKeys(String name, boolean cluster) {
         return base() + ":acks";
     }
 
-    /** Hash: sink id → {@code batch:slot:moved} or {@code batch:done}. */
+    /** Hash: how far each sink and each real-time query has come in this queue; its fields are in {@code core/keys.py}. */
     public String sinks() {
         return base() + ":sinks";
     }

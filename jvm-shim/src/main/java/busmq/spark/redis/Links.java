@@ -91,7 +91,7 @@ public final class Links implements AutoCloseable {
     }
 
     /**
-     * The index of the server of each queue: the one that has it, else the one its name hashes to. One round trip per server. Throws when a
+     * The index of the server of each queue: the one that has it, else the one its name hashes to (as {@code redis_io/place.py}). Throws when a
      * server does not answer: to guess then would split a queue over two servers.
      */
     public Map<String, Integer> locate(Collection<String> queues) {
@@ -105,13 +105,18 @@ public final class Links implements AutoCloseable {
         List<List<Object>> answers = new ArrayList<>();
         mine().forEach(link -> answers.add(link.runAll(questions)));
         for (int i = 0; i < names.size(); i++) {
-            int place = HashIndex.of(keys(names.get(i)).metadata(), links.size());
-            for (int server = links.size() - 1; server >= 0; server--) {
+            int home = home(names.get(i));
+            int place = home;
+            for (int server = links.size() - 1; server >= 0 && (Long) answers.get(home).get(i) == 0; server--) {
                 place = (Long) answers.get(server).get(i) > 0 ? server : place;
             }
             found.put(names.get(i), place);
         }
         return found;
+    }
+
+    private int home(String queue) {
+        return HashIndex.of(keys(queue).metadata(), links.size());
     }
 
     /**
@@ -124,7 +129,7 @@ public final class Links implements AutoCloseable {
             int server = i;
             List<List<String>> names = mine().get(i) instanceof ClusterLink cluster ? cluster.each(node -> queuesOf(node, pace))
                     : List.of(queuesOf(links.get(i), pace));
-            names.forEach(each -> each.forEach(name -> found.putIfAbsent(name, server)));
+            names.forEach(each -> each.forEach(name -> found.merge(name, server, (first, second) -> home(name) == second ? second : first)));
         }
         return found;
     }

@@ -22,8 +22,7 @@ import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
 
 /**
  * Follows some queues in real-time mode: sleeps until a push to one of them, reads what came in one reply each, and asks now and then all the same.
- *
- * <p>The gap: a Python reader ends with its batch, and is refused here.
+ * The Python API of Spark has no such reader, so there is no Python twin.
  */
 final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     /** Every how many polls a queue that stands still is compared with what was read of it: some ten commands inside Redis. */
