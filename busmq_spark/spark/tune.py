@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+ENGINE = "spark.datasource.busmq.engine"
 WORKER_PATH = Path(__file__).with_name("worker_path")
 """In PYTHONPATH, it has Spark's Python workers import pyspark from where it is installed; see sitecustomize.py there."""
 
@@ -65,6 +66,7 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     Python workers on this machine start in about half of the CPU time (``quicken_workers``). Where the jar of the Java module is at hand
     (``busmq jar``), the session gets it: ``format("busmq")`` is then Java for what Java can do (``engine``), and checkpoints on a local or
     mounted disk are kept by a manager of its own.
+    Raises LocalToolMissing where the builder says ``spark.datasource.busmq.engine=java`` and no jar is at hand.
     As always in Spark, the builder wins over ``spark-submit --conf`` and ``spark-defaults.conf``.
 
         spark = tune(SparkSession.builder.appName("orders")).getOrCreate()
@@ -72,7 +74,8 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     quicken_workers()
     chosen = builder._options
     wanted = settings_with_jar(version("pyspark"))
-    path = jar.find_jar()
+    # Nothing but the jar reads that setting: without it Python would serve the queries of the session in silence.
+    path = jar.the_jar() if chosen.get(ENGINE) == "java" and "spark.jars" not in chosen else jar.find_jar()
     if path and jar.starts_java(builder) and ".checkpointing." in wanted[MANAGER]:
         jar.add_jar(builder, path)
     for name, value in wanted.items():

@@ -6,15 +6,22 @@ not go together there); 4.0 hands a sink rows, not Arrow.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from busmq_spark.core.keys import QueueKeys
 from tests.conftest import Fresh
-from tests.spark.conftest import Bus, Sink, Stream
+from tests.jvm import module
+from tests.peers.node import need
+from tests.spark.conftest import ROOT, Bus, Sink, Stream
+from tests.spark.test_installed import clean
 
 
 def numbers(first: int, last: int) -> list[str]:
@@ -150,3 +157,31 @@ def test_messages_that_are_gone_stop_the_query(bus: Bus, drain: Stream, read: di
 def test_a_setting_that_does_not_exist_is_named(stream: Stream, read: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=r"\[BUSMQ_CONFIG\] unknown option 'maxmessagepertrigger'; did you mean 'maxMessagesPerTrigger'"):
         stream({**read, "maxMessagePerTrigger": 5}).wait_for(lambda: False)
+
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+
+url, queue, jar = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.jars", jar).getOrCreate()
+spark.range(3).selectExpr("cast(id AS string) AS value").write.format("busmq").mode("append").options(**{"redis.url": url, "queue": queue}).save()
+for name, engine in (("busmq", "auto"), ("busmq", "java"), ("busmq-realtime", "auto")):
+    try:
+        rows = spark.read.format(name).options(**{"redis.url": url, "subscribe": queue, "engine": engine}).load().collect()
+        print("\\nSAID", len(rows))
+    except Exception as error:
+        print("\\nSAID", str(error).replace("\\n", " "))
+"""
+
+
+@pytest.mark.skipif(not pyspark.__version__.startswith("4.0."), reason="later Sparks have what the jar builds on")
+def test_the_jar_leaves_everything_to_python_and_says_so(spark: SparkSession, bus: Bus, queue: str, tmp_path: Path) -> None:
+    need(module.missing())
+    command = [sys.executable, "-c", PROGRAM, bus.url, queue, str(module.built())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=clean(str(ROOT)), cwd=tmp_path)
+    by_python, refused, realtime = (line for line in done.stdout.splitlines() if line.startswith("SAID"))
+    assert by_python == "SAID 3"
+    assert "[BUSMQ_ENGINE] engine=java is not possible: this is Spark 4.0." in refused
+    assert "[BUSMQ_ENGINE] engine=java is not possible: this is Spark 4.0." in realtime
+    assert "Traceback" not in done.stdout

@@ -14,8 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark import tune
+from busmq_spark.errors import LocalToolMissing
 from busmq_spark.spark import jar
-from busmq_spark.spark.tune import MANAGER, WORKER_PATH, settings
+from busmq_spark.spark.tune import ENGINE, MANAGER, WORKER_PATH, settings
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(pyspark.__file__).parent
@@ -67,6 +68,13 @@ def test_the_class_exists_in_the_installed_spark() -> None:
 @pytest.mark.parametrize(("spark", "package"), [("4.0.5", "streaming"), ("4.1.0", "checkpointing"), ("5.0.0.dev0", "checkpointing")])
 def test_the_class_moved_with_spark_4_1(spark: str, package: str) -> None:
     assert settings(spark)[MANAGER].split(".")[-2] == package
+
+
+def test_a_session_that_asks_for_java_without_the_jar_is_refused() -> None:
+    with pytest.raises(LocalToolMissing, match="mvn -f jvm-shim package"):
+        tune(builder().config(ENGINE, "java"))
+    tune(builder().config(ENGINE, "java").config("spark.jars", "mine.jar"))
+    tune(builder().config(ENGINE, "python"))
 
 
 def test_without_the_jar_nothing_is_said_of_it() -> None:

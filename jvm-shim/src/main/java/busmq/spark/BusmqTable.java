@@ -85,7 +85,7 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
             }
         });
         all.putAll(given.asCaseSensitiveMap());
-        EngineChoice.refusePython(all);
+        EngineChoice.requireJava(all, org.apache.spark.package$.MODULE$.SPARK_VERSION());
         return new CaseInsensitiveStringMap(all);
     }
 }

@@ -40,8 +40,11 @@ public enum EngineChoice {
         return reason == null ? JAVA : PYTHON;
     }
 
-    /** Throws BUSMQ_ENGINE where a table that only Java has is asked for Python. */
-    public static void refusePython(Map<String, String> given) {
+    /** Throws BUSMQ_ENGINE where what only Java has is used on a Spark that is older than Java's engine, or with engine=python. */
+    public static void requireJava(Map<String, String> given, String spark) {
+        if (OLD_SPARK.matcher(spark).matches()) {
+            throw refused("java", oldSpark(spark), "Use format(\"busmq\"), which the engine in Python serves on this Spark");
+        }
         String option = plain(given).get(ROW.name());
         if (option != null && parsed("option 'engine'", option).equals("python")) {
             throw refused("python", "a table, a catalog and format(\"busmq-realtime\") are in Java only",
@@ -52,7 +55,7 @@ public enum EngineChoice {
     /** Why Java cannot do it; null: it can. */
     private static String reason(Map<String, String> options, String spark, Map<String, String> environment) {
         if (OLD_SPARK.matcher(spark).matches()) {
-            return "this is Spark " + spark + ", and the engine in Java needs Spark 4.1 or later";
+            return oldSpark(spark);
         }
         for (String name : options.keySet()) {
             if (name.toLowerCase(Locale.ROOT).startsWith("federation.")) {
@@ -71,6 +74,10 @@ public enum EngineChoice {
         } catch (PatternSyntaxException error) {
             return "subscribePattern is no regular expression of Java (" + error.getDescription() + ")";
         }
+    }
+
+    private static String oldSpark(String spark) {
+        return "this is Spark " + spark + ", and the engine in Java needs Spark 4.1 or later";
     }
 
     private static BusException refused(String engine, String reason, String remedy) {

@@ -76,8 +76,15 @@ class EngineChoiceTest {
 
     @Test
     void whatOnlyJavaHasIsNotAskedOfPython() {
-        EngineChoice.refusePython(with("engine", "auto"));
-        BusException refused = assertThrows(BusException.class, () -> EngineChoice.refusePython(with("engine", "python")));
+        EngineChoice.requireJava(with("engine", "auto"), "4.3.0");
+        BusException refused = assertThrows(BusException.class, () -> EngineChoice.requireJava(with("engine", "python"), "4.3.0"));
         assertEquals(ErrorKind.ENGINE, refused.kind());
+    }
+
+    @Test
+    void whatOnlyJavaHasNeedsSpark41() {
+        EngineChoice.requireJava(QUEUE, "4.1.0");
+        String said = assertThrows(BusException.class, () -> EngineChoice.requireJava(QUEUE, "4.0.1")).getMessage();
+        assertTrue(said.contains("engine=java is not possible: this is Spark 4.0.1, and the engine in Java needs Spark 4.1 or later"), said);
     }
 }
