@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -54,12 +55,17 @@ def doubled(source: DataFrame) -> DataFrame:
     return source.select("queue", "id", F.explode(F.array("value", "value")).alias("value"))
 
 
+STREAMING_SHUFFLE = pytest.mark.skipif(
+    tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 3), reason="before Spark 4.3 rows pass a shuffle when their batch ends"
+)
+
+
 @pytest.mark.parametrize(
     ("pipeline", "options", "why"),
     [
         (lambda source: source.select("value"), {}, "rows that do not say which message they were made of.* the rows have: value"),
         (lambda source: source.select("queue", "value"), {}, "rows that do not say which message they were made of"),
-        (lambda source: source.repartition(1), {}, "rows of queue '.*' in a task that does not read it"),
+        pytest.param(lambda source: source.repartition(1), {}, "rows of queue '.*' in a task that does not read it", marks=STREAMING_SHUFFLE),
         (lambda source: source.withColumn("queue", F.lit("other")), {}, "rows of queue 'other' in a task that does not read it"),
         (lambda source: source.withColumn("id", -F.col("id")), {}, "rows in another order than their queue: id -2 of '.*' came after -1"),
         (lambda source: source.withColumn("id", F.expr("nullif(id, 1)")), {}, "a NULL in column 'id'"),
