@@ -125,7 +125,7 @@ class Planner:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps of the options."""
         counters = yield ReadCounters(held.queues)  # before the states: a push in between is seen by the next poll
         states = yield ReadStates({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
-        paused = {queue for queue in begin if queue in held.paused or (queue in held.queues and queue not in states)}
+        paused = begin.keys() & {*held.paused, *(queue for queue in held.queues if queue not in states)}
         self._remember(counters, states, paused)
         entries = yield from self._entries(begin, held, states)
         goals = {queue: max(entry.last, self._ceiled(queue, states[queue].newest)) for queue, entry in entries.items()}

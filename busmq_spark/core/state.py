@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -79,7 +78,7 @@ def _state(queue: str, row: tuple[Any, ...]) -> QueueState:
 
 
 def _id(queue: str, what: str, text: bytes) -> int:
-    if not re.fullmatch(rb"\d{1,16}", text):
+    if not text.isdigit() or len(text) > 16:  # of bytes: 0 to 9 and no other digits
         raise QueueDamaged(queue=queue, found=f"its {what} is {text[:40].decode('utf-8', 'replace')!r}", expected="a whole number from 0 on")
     return int(text)
 

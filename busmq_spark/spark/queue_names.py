@@ -34,7 +34,8 @@ class QueueNames:
         if not self.options.subscribe_pattern:
             return self.named
         # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
-        missed = [queue for queue in known if queue not in held and self.includes(queue)]
+        here = set(held)
+        missed = [queue for queue in known if queue not in here and self.includes(queue)]
         return list(dict.fromkeys([*missed, *self._discovered(store, new_ones)]))
 
     def check_sources(self, planned: Mapping[str, Position]) -> None:
