@@ -65,12 +65,11 @@ class TaskWriter:
         full = _policy(self._options)
         attached: set[str] = set()
         try:
-            for arrow in batches:
-                parts = list(self._columns.split(arrow))
-                if new := [queue for queue, _ in parts if queue not in attached]:
+            for parts in self._columns.gathered(batches):
+                if new := [queue for queue in parts if queue not in attached]:
                     store.attach(new, creation(self._options))
                     attached.update(new)
-                for queue, values in parts:
+                for queue, values in parts.items():
                     appender.push(queue, values, full)
             appender.finish()
             return TaskOutcome("", ())
@@ -90,15 +89,14 @@ class TaskWriter:
         appender = store.appender()
         attached: set[str] = set()
         try:
-            for arrow in batches:
-                parts = list(self._columns.split(arrow))
-                if new := [queue for queue, _ in parts if queue not in attached]:
+            for parts in self._columns.gathered(batches):
+                if new := [queue for queue in parts if queue not in attached]:
                     appender.settle()
                     begun = store.begin(sink, run, new)
                     renewal.run = renewal.run or begun
                     store.attach(new, creation(self._options))
                     attached.update(new)
-                for queue, values in parts:
+                for queue, values in parts.items():
                     appender.stage(queue, store.keys(queue).stage(attempt), values, renewal.run)
             return TaskOutcome(query, tuple(appender.finish()), renewal.run)
         except LinkLost:
