@@ -133,6 +133,18 @@ class RowBatcherTest {
         assertEquals(numbers(1250), arrived.get("odd"));
     }
 
+    @Test
+    void stagedRowsOfManyQueuesTravelQueueByQueue() throws Exception {
+        RowBatcher rows = open(true, 0);
+        for (int i = 0; i < 50_000; i++) {
+            rows.add("queue" + i % 1000, value(i / 1000), null);
+        }
+        assertEquals(List.of(), rounds);
+        rows.flush();
+        assertEquals(16, rounds.size()); // 64 queues in each
+        assertEquals(numbers(50), arrived.get("queue7"));
+    }
+
     @RepeatedTest(10)
     void everyQueueKeepsItsOrderHoweverLittleIsTakenAtATime(RepetitionInfo seed) throws Exception {
         partial = new Random(seed.getCurrentRepetition());
