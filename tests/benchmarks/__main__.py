@@ -22,6 +22,7 @@ BENCHMARKS = {
     "drain": "drain.run",
     "sink": "sink.run",
     "queues": "flat.queues",
+    "writing": "flat.writing",
     "flat": "flat.run",
     "idle": "idle.run",
     "bus": "bus.run",

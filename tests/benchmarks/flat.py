@@ -1,16 +1,19 @@
-"""Cost stays flat: a backlog a hundred times as long, its middle and its end; a hundred times as many queues in one query; memory on the way."""
+"""Cost stays flat: a backlog a hundred times as long, its middle and its end; many queues in one query or batch; memory on the way."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
 
 from busmq_spark.core import queue as q
+from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 
@@ -123,6 +126,29 @@ def queues(runs: int = RUNS) -> Iterator[Row]:
         yield Row("Planning a batch from 1,000 queues, against 10", shown, "< 2", over.median < 2)
         found = alternating(runs, few=lambda: batch_s("long", reading_s), many=lambda: batch_s("many", reading_s))
         yield Row("Reading 10,000 messages from 1,000 queues, against 10", Spread.of(ratios(found["many"], found["few"])).text(), "", None)
+
+
+def writing(runs: int = RUNS) -> Iterator[Row]:
+    """A batch to many queues, each of which gets some rows of every record batch, against the same rows for one queue."""
+    from pyspark.sql import functions as F
+
+    spark = session()
+    with redis() as (server, link):
+
+        def write_s(queues: int, delivery: str) -> float:
+            names = F.concat(F.lit("out"), F.col("id") % queues)
+            frame = spark.range(0, SMALL, 1, 2).select(F.lit(b"x" * SIZE).alias("value"), names.alias("queue"))
+            start = time.perf_counter()
+            frame.write.format("busmq").options(**{"redis.url": server.url, "delivery": delivery}).mode("append").save()
+            spent = time.perf_counter() - start
+            assert sum(link.run(q.count(QueueKeys(f"out{i}"))) for i in range(queues)) == SMALL, "rows are missing"
+            link.execute(command("FLUSHALL"))
+            return spent
+
+        for delivery in ("exactly-once", "at-least-once"):
+            found = alternating(runs, one=partial(write_s, 1, delivery), many=partial(write_s, 1000, delivery))
+            over = Spread.of(ratios(found["many"], found["one"]))
+            yield Row(f"Writing {SMALL:,} rows to 1,000 queues, {delivery}, against one queue", over.text(), "≤ 2", over.median <= 2)
 
 
 def planning_s(progress: Any) -> float:
