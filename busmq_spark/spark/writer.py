@@ -69,8 +69,7 @@ class TaskWriter:
                 if new := [queue for queue in parts if queue not in attached]:
                     store.attach(new, creation(self._options))
                     attached.update(new)
-                for queue, values in parts.items():
-                    appender.push(queue, values, full)
+                appender.push_each(parts, full)
             appender.finish()
             return TaskOutcome("", ())
         finally:

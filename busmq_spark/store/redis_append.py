@@ -7,7 +7,7 @@ Pushed chunks: those in doubt are sent again; some may then be there twice, whic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -23,6 +23,8 @@ from busmq_spark.store.protocol import FullPolicy
 
 DEPTH = 3
 """Chunks under way at once: Redis stores one while the next is packed."""
+QUEUES_TOGETHER = 16
+"""Queues to which rows are pushed in one round trip, a chunk to each."""
 
 
 @dataclass(slots=True)
@@ -173,11 +175,18 @@ def append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> tuple[int, i
 
 
 def _append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
+    return _stored(keys, link.execute(_push(keys, values)))
+
+
+def _push(keys: QueueKeys, values: Sequence[bytes]) -> Call:
     # Not truly idempotent: at least once allows to send the chunk again after a broken connection.
-    _, stored = link.execute(script("push", keys.shared, (keys.available, *values)))
-    if stored < 0:
+    return script("push", keys.shared, (keys.available, *values))
+
+
+def _stored(keys: QueueKeys, reply: Sequence[int]) -> int:
+    if reply[1] < 0:
         raise QueueMissing(queue=keys.name)
-    return int(stored)
+    return reply[1]
 
 
 class RedisAppender:
@@ -213,6 +222,24 @@ class RedisAppender:
                     full.stored()
                 if left:
                     full.wait(queue, maxsize, len(left))
+
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullPolicy) -> None:
+        """As ``push`` of each queue; the first chunks of several are one round trip, and all there is of small parts."""
+        for server, queues in self._together(list(parts)):
+            keys = [self._keys(queue) for queue in queues]
+            replies = self._links[server].execute([_push(own, next(chunks(parts[own.name]))) for own in keys])
+            for own, reply in zip(keys, replies, strict=True):
+                if stored := _stored(own, reply):
+                    full.stored()
+                self.push(own.name, parts[own.name][stored:], full)
+
+    def _together(self, queues: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+        """Queues of one server each, some at a time."""
+        found: dict[int, list[str]] = {}
+        for queue, server in self._locate(queues).items():
+            found.setdefault(server, []).append(queue)
+        for server, own in found.items():
+            yield from ((server, own[at : at + QUEUES_TOGETHER]) for at in range(0, len(own), QUEUES_TOGETHER))
 
     def settle(self) -> None:
         """Wait until everything staged so far is stored. Only then may the links be used for anything else."""

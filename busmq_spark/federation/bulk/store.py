@@ -203,6 +203,11 @@ class FederatedAppender:
                 if left:
                     full.wait(queue, maxsize, len(left))
 
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullPolicy) -> None:
+        """As ``push`` of each queue, one after the other."""
+        for queue, values in parts.items():
+            self.push(queue, values, full)
+
     def settle(self) -> None:
         """Wait until everything staged so far is stored."""
         while self._waiting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from busmq_spark.core.sink import StagedList
@@ -59,6 +59,11 @@ class PlainAppender:
                 full.stored()
             if left:
                 full.wait(queue, maxsize, len(left))
+
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullPolicy) -> None:
+        """As ``push`` of each queue, one after the other."""
+        for queue, values in parts.items():
+            self.push(queue, values, full)
 
     def settle(self) -> None:
         """Nothing is under way between calls."""
