@@ -81,9 +81,10 @@ class Served:
 
 
 @contextmanager
-def serve_process(redis_url: str, folder: Path, send_s: int = 8) -> Iterator[Served]:
+def serve_process(redis_url: str, folder: Path, send_s: int = 8, in_flight_bytes: int = 131_072) -> Iterator[Served]:
     """Runs it, and fails if it ended, or met what it did not expect."""
-    limits = {"connections_per_address": 1000, "handshake_s": 3, "send_s": send_s, "close_s": 2, "kernel_bytes": 32_768, "in_flight_bytes": 131_072}
+    limits = {"connections_per_address": 1000, "handshake_s": 3, "send_s": send_s, "close_s": 2, "kernel_bytes": 32_768}
+    limits["in_flight_bytes"] = in_flight_bytes
     with Serving(redis_url, folder, everything(SECRET), *(f"--limit={name}={n}" for name, n in limits.items())) as server:
         yield Served(server.process.pid, server.port)
         assert server.process.poll() is None, server.log.read_text()[-2000:]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.federation.bulk.frames import BulkFrameKind
+from busmq_spark.federation.gate.handshake import BULK
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
@@ -101,3 +104,21 @@ async def test_a_client_that_never_begins_its_tls_handshake_is_cut_off(redis_url
             assert [await raw.drained() for raw in silent] == [b""] * 20
         for raw in silent:
             await raw.close()
+
+
+async def test_memory_of_connections_that_are_closed_comes_back_however_few_they_are(redis_url: str, tmp_path: Path) -> None:
+    """One connection after the other sends calls that are large when decoded, and closes."""
+    call = b'{"op":"discover","args":[' + b",".join([b'{"":0}'] * 99_000) + b"]}"
+    calls = [frame(struct.pack("<BII", BulkFrameKind.CALL, number, len(call)) + call) for number in range(40)]
+    with serve_process(redis_url, tmp_path, in_flight_bytes=32 * MIB) as served:
+        kept: list[int] = []
+        for _ in range(20):
+            raw = await Raw.open(served.port, "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK}")
+            for each in calls:
+                raw.send(each)
+                await raw.writer.drain()
+            await raw.close()
+            await served.empty(60)
+            kept.append(served.memory)
+        print("MiB after each connection:", [each // MIB for each in kept])
+        wait_until(lambda: served.memory < kept[0] + 4 * ROOM, what="memory comes back")

@@ -29,9 +29,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     looked = module.MassDisconnect.is_over
 
-    def counted(mass_disconnect: Any, now: int) -> bool:
+    def counted(mass_disconnect: Any, now: int, gone_bytes: int) -> bool:
         found.append(now)
-        return looked(mass_disconnect, now)
+        return looked(mass_disconnect, now, gone_bytes)
 
     monkeypatch.setattr(module.MassDisconnect, "is_over", counted)
     return found

@@ -37,6 +37,8 @@ class Listener:
         self._pending: dict[CountedSocket, str] = {}
         self.sockets: set[CountedSocket] = set()
         """Those that speak HTTP or more: under TLS, once its handshake is over."""
+        self.gone_bytes = 0
+        """What sockets had received that are closed by now."""
 
     def connection(self, *args: Any, **keywords: Any) -> ServerConnection:
         """What websockets makes for each socket."""
@@ -73,6 +75,7 @@ class Listener:
         """It is gone."""
         self._pending.pop(socket, None)
         self.sockets.discard(socket)
+        self.gone_bytes, socket.received = self.gone_bytes + socket.received, 0
         address, socket.counted = socket.counted, None
         if address is not None:
             self._admitted -= 1
@@ -94,6 +97,8 @@ class CountedSocket(ServerConnection):
     address = ""
     counted: str | None = None
     """As which address it was let in: behind a proxy not its own."""
+    received = 0
+    """Bytes."""
 
     def __init__(self, listener: Listener, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -176,6 +181,7 @@ class CountedSocket(ServerConnection):
             self._early += data
             return
         self._last_data_at = self.loop.time()
+        self.received += len(data)
         if self.request is None:
             self._head -= len(data)
             if self._head < 0:

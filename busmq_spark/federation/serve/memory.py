@@ -8,6 +8,8 @@ from contextlib import suppress
 
 MANY = 50
 """So many peers gone are worth it."""
+MUCH = 64 * 1024 * 1024
+"""Or peers gone that had sent so many bytes: decoded, they may be several times as many."""
 
 
 def trim_memory() -> None:
@@ -21,16 +23,18 @@ def trim_memory() -> None:
 
 
 class MassDisconnect:
-    """Detects the moment when many peers have disconnected and no more are disconnecting."""
+    """Detects the moment when many peers have disconnected and no more are disconnecting, or when those that have gone had sent much."""
 
     def __init__(self) -> None:
         self._most = self._last = 0
+        self._gone_bytes = self._trimmed_bytes = 0
 
-    def is_over(self, now: int) -> bool:
-        """Called at intervals with the number of connections ``now``."""
+    def is_over(self, now: int, gone_bytes: int) -> bool:
+        """Called at intervals with the number of connections ``now``, and what all that are closed had received."""
         calm, self._last = now == self._last, now
         self._most = max(self._most, now)
-        if not calm or self._most - now < MANY:
+        settled, self._gone_bytes = self._gone_bytes, gone_bytes  # those of the last interval may still be closing
+        if settled - self._trimmed_bytes < MUCH and (not calm or self._most - now < MANY):
             return False
-        self._most = now
+        self._most, self._trimmed_bytes = now, settled
         return True

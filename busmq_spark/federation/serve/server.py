@@ -260,7 +260,7 @@ class FederationServer:
         limits = self._limits
         while True:
             await asyncio.sleep(min(TICK_S, self._limits.send_s / 4))
-            if mass_disconnect.is_over(self._listener.open):
+            if mass_disconnect.is_over(self._listener.open, self._listener.gone_bytes):
                 trim_memory()
             now = clock()
             for socket in tuple(self._listener.sockets):
