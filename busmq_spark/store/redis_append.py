@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import chunks
+from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
 from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_runs, next_segment, stage, stage_more, total
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
@@ -22,7 +23,9 @@ from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.protocol import FullPolicy
 
 DEPTH = 3
-"""Chunks under way at once: Redis stores one while the next is packed."""
+"""Full chunks under way at once: Redis stores one while the next is packed."""
+MOST_UNDER_WAY = 256
+"""Chunks under way that together are less than DEPTH full ones: with many queues each has a few rows, and would cost a round trip."""
 QUEUES_TOGETHER = 16
 """Queues to which rows are pushed in one round trip, a chunk to each."""
 
@@ -63,6 +66,15 @@ class _Sent:
     part: _List
     before: int
     values: Sequence[bytes]
+    size: int
+    """Bytes of the values."""
+
+    @classmethod
+    def next(cls, part: _List, values: Sequence[bytes]) -> Self:
+        """The next chunk of the list, which counts it."""
+        sent = cls(part, part.sent, values, sum(map(len, values)))
+        part.sent += len(values)
+        return sent
 
     @property
     def call(self) -> Call:
@@ -91,15 +103,21 @@ class _ChunkPipeline:
         self._waiting: deque[_Sent] = deque()
 
     def send(self, part: _List, values: Sequence[bytes]) -> None:
-        sent = _Sent(part, part.sent, values)
-        part.sent += len(values)
+        sent = _Sent.next(part, values)
         self._waiting.append(sent)
         try:
             self._link.post(sent.call)
-            while len(self._waiting) >= DEPTH:
+            while self._is_full():
                 self._settle()
         except LinkLost:
             self._recover()
+
+    def _is_full(self) -> bool:
+        waiting = self._waiting
+        if not DEPTH <= len(waiting) < MOST_UNDER_WAY:
+            return len(waiting) >= DEPTH
+        rows, size = sum(len(sent.values) for sent in waiting), sum(sent.size for sent in waiting)
+        return rows >= DEPTH * CHUNK_MESSAGES or size >= DEPTH * CHUNK_BYTES
 
     def finish(self) -> None:
         while self._waiting:
@@ -136,8 +154,7 @@ class _ChunkPipeline:
         for part in {id(sent.part): sent.part for sent in waiting}.values():
             part.cut()
         for sent in waiting:
-            again = _Sent(sent.part, sent.part.sent, sent.values)
-            sent.part.sent += len(sent.values)
+            again = _Sent.next(sent.part, sent.values)
             again.settle(self._link.execute(again.again))
 
 
