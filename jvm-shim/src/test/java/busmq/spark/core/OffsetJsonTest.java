@@ -76,9 +76,9 @@ class OffsetJsonTest {
     }
 
     @Test
-    void anOffsetWithLinksSaysWhichSourceReadsIt() {
+    void anOffsetWithLinksSaysWhichEngineReadsIt() {
         String message = assertThrows(BusException.class, () -> OffsetJson.decode("{\"v\": 1, \"queues\": {}, \"sources\": {}}")).getMessage();
-        assertTrue(message.contains("format(\"busmq\")"), message);
+        assertTrue(message.contains("set engine=python"), message);
     }
 
     static Stream<Arguments> beginnings() {
