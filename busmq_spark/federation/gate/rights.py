@@ -90,7 +90,7 @@ class Identity:
 
 def _may_own(grants: Grants, verb: str, kind: str, name: str) -> bool:
     """Whether subscriptions or sinks (``kind``) of this name may be its own. With patterns for the kind, those decide; without,
-    whoever may ``verb`` any queue may own subscriptions and sinks of every name."""
+    an identity that may ``verb`` some queue may own subscriptions and sinks of every name."""
     if grants.denies(kind, name):
         return False
     return grants.may(verb, kind, name) if grants.some(verb, kind) else grants.some(verb, "queue")
