@@ -43,7 +43,7 @@ test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every te
 	@tests/browser/install.sh
 	@tests/jvm/install.sh
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-sparks ARGS=)
-	@$(PY) -m pytest $(or $(ARGS),-n auto --dist loadscope)
+	@$(PY) -m pytest $(or $(ARGS),-n 4 --dist loadscope)
 
 .PHONY: lint
 lint: $(VENV)/.installed-dev ## Check style, formatting and types

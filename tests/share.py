@@ -1,4 +1,4 @@
-"""How the processes of pytest-xdist share the tests: ``pytest -n auto --dist loadscope``. Hooks that ``conftest.py`` imports.
+"""How the processes of pytest-xdist share the tests: ``pytest -n 4 --dist loadscope``, or ``-n auto``. Hooks that ``conftest.py`` imports.
 
 Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are three parts; what mostly waits for
 servers (time-outs, fail-overs, links that are cut) are a few; each file that starts Sparks of its own is a part by itself. The parts are handed out

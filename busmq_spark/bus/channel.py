@@ -198,9 +198,11 @@ class Channel(BaseChannel):
             inbox = await self._begin(incoming, options)
             await self._announce(outgoing)
         except BaseException:
-            for queue in (incoming, outgoing):
-                with suppress(BusError):
-                    await queue.detach()
+            with suppress(BusError):
+                try:
+                    await incoming.detach()
+                finally:  # also when that is cancelled once more, as the call of a federated peer that has gone may be
+                    await outgoing.detach()
             raise
         self._connection = _Connection(incoming, outgoing, inbox)
         self.bus.spawn(inbox.run(), f"reading channel {self.name}")
