@@ -1,4 +1,5 @@
-"""Which server owns a queue: the one that has it, else the one its name hashes to (protocol chapter 2). Of two that have it, that one, too."""
+"""Which server owns a queue: the one that has it, else the one its name hashes to (protocol chapter 2). Where several have it,
+the one its name hashes to is used, else the first."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class QueueDiscovery(threading.Thread):
                     log.warning("new queues are not found now: %s", error)
                 pause_s, logged = EVERY_S, str(error)
             except Exception:
-                log.exception("looking for new queues met an unexpected error and goes on")
+                log.exception("looking for new queues met an unexpected error and goes on")  # without it none would be found any more
         if store is not None:
             store.close()
 

@@ -21,7 +21,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, StateError
 from tests.bus.channels import Seen, pair
 from tests.bus.conftest import OpenBus, where
-from tests.bus.tools import UNTIL_S
+from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +101,22 @@ async def test_what_came_before_the_end_can_be_acked_after_it(open_bus: OpenBus,
         assert await unacked(bus, name, "remote") == [2, 3]
         await two.ack(2)
         assert await unacked(bus, name, "remote") == []
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+async def test_a_side_that_is_cancelled_twice_while_it_waits_leaves_nothing_attached(redis_url: str, fresh: Fresh, turns: int) -> None:
+    async with Bus(redis_url) as bus, Bus(redis_url) as other:
+        name = fresh()
+        await bus.channel(name).listen(reliable=True)
+        waiting = asyncio.create_task(other.channel(name).listen(reliable=True))
+        await until(lambda: len(other._objects) == 2)  # both queues, and then the other reader is waited for
+        waiting.cancel()
+        for _ in range(turns):
+            await asyncio.sleep(0)  # a turn of the loop, no time
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not other._objects
 
 
 async def test_one_side_has_one_reliable_reader_and_the_next_one_waits(open_bus: OpenBus, fresh: Fresh) -> None:
