@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,26 @@ def span(checkpoint: str, batch: int) -> str:
         return ""
     both = "\n\n".join((_entry(folder, batch - 1) or "", end))
     return f"{sha256(both.encode()).hexdigest()[:32]}:{end[:SHOWN]}"
+
+
+def sync(checkpoint: str, batch: int) -> None:
+    """Put on the disk what says that this query planned this batch: its id, and the entry of the offset log, with their checksums and names.
+
+    Spark's own checkpoint managers sync nothing. A loss of power would take them back after the rows are appended, and a query that starts
+    again as another one, or with another batch of this number, would append the rows twice. Nothing is done, and no error is raised, where
+    the checkpoint is not a folder of this machine, or its disk syncs nothing.
+    """
+    folder = _folder(checkpoint)
+    if folder is None:
+        return
+    log = folder / "offsets"
+    for path in (folder / "metadata", folder / ".metadata.crc", log / str(batch), log / f".{batch}.crc", log, folder, folder.parent):
+        with suppress(OSError):
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
 
 
 def _folder(checkpoint: str) -> Path | None:

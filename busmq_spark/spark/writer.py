@@ -19,7 +19,7 @@ from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, Qu
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import compat
-from busmq_spark.spark.batch_span import span
+from busmq_spark.spark.batch_span import span, sync
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.renewal import StagingRenewal
 from busmq_spark.spark.sink_schema import SinkColumns
@@ -191,6 +191,7 @@ class _StreamSink:
         query, staged, run = _collected(messages)
         if self._options.delivery == "exactly-once":
             committer = SinkCommitter(self._options, sink_store(self._options))
+            sync(self._checkpoint, batchId)
             committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId), run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -233,20 +234,21 @@ def messages_taken(run: Run) -> str:
 
 
 def power_lost_unsynced(run: Run) -> str:
-    """Spark's own manager syncs nothing: what it wrote last is gone, and what it wrote before that may be empty."""
+    """With Spark's own manager, which syncs nothing: what the sink has not synced may be gone, or be cut."""
     pause(run.chance, 0, 3)
     run.lose_driver()
-    last = run.checkpoint.planned
-    files = sorted((file for file in run.checkpoint.folder.rglob("*") if file.is_file()), key=lambda file: file.stat().st_mtime_ns)
-    kept = len(files) - run.chance.randint(0, min(8, len(files)))
-    for file in files[kept:]:
-        file.unlink()
-    emptied = kept > 0 and run.chance.random() < 0.3
-    if emptied:
-        files[kept - 1].write_bytes(b"")
+    last, before, lost = run.checkpoint.planned, _sizes(run), 0
+    if run.checkpoint.folder.exists():
+        lost = run.site.machines["spark"].cut_power(run.checkpoint.folder, run.chance)
+    cut = any(before[file] != size for file, size in _sizes(run).items() if file in before)
+    if cut:
         run.unreadable = run.engine_fails = True
     run.feed(300)
-    return f"{len(files) - kept} of {len(files)} files, batch {last} to {run.checkpoint.planned}{', one empty' if emptied else ''}"
+    return f"{lost} changes, batch {last} to {run.checkpoint.planned}{', files cut' if cut else ''}"
+
+
+def _sizes(run: Run) -> dict[Path, int]:
+    return {file: file.stat().st_size for file in run.checkpoint.folder.rglob("*") if file.is_file()}
 
 
 def checkpoint_restored(run: Run) -> str:
@@ -346,7 +348,7 @@ FAULTS = [
     Fault(queue_flushed, harms=True),
     Fault(messages_taken, harms=True),
     Fault(sink_closed, harms=True),
-    Fault(power_lost_unsynced, harms=True, kinds=BATCHES),
+    Fault(power_lost_unsynced, harms=True, kinds=tuple(kind for kind in BATCHES if kind in SETTABLE)),
     Fault(redis_restored, harms=True),
     Fault(redis_clock_ahead, harms=True, kinds=SETTABLE),
     Fault(checkpoint_restored, harms=True, kinds=BATCHES),

@@ -4,9 +4,12 @@ import busmq.spark.Contract;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.StandardOpenOption;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
 import java.util.HexFormat;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
@@ -30,6 +33,31 @@ final class BatchSpan {
         String start = entry(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
         return digest(both) + ":" + end.substring(0, Math.min(SHOWN, end.length()));
+    }
+
+    /**
+     * Put on the disk what says that this query planned this batch, as spark/batch_span.py of the Python package: Spark's own managers sync
+     * nothing. Nothing is done where the checkpoint is not known or not a folder of this machine, and no error is thrown where its disk syncs
+     * nothing.
+     */
+    static void sync(String checkpoint, long batch) {
+        if (checkpoint == null) {
+            return;
+        }
+        String scheme = new Path(checkpoint).toUri().getScheme();
+        if (scheme != null && !scheme.equals("file")) {
+            return;
+        }
+        java.nio.file.Path folder = java.nio.file.Path.of(new Path(checkpoint).toUri().getPath());
+        java.nio.file.Path log = folder.resolve("offsets");
+        for (java.nio.file.Path path : Arrays.asList(folder.resolve("metadata"), folder.resolve(".metadata.crc"), log.resolve(Long.toString(batch)),
+                log.resolve("." + batch + ".crc"), log, folder, folder.getParent())) {
+            try (FileChannel file = FileChannel.open(path, StandardOpenOption.READ)) {
+                file.force(true);
+            } catch (IOException error) {
+                LOG.debug("{} is not synced: {}", path, error.getMessage());
+            }
+        }
     }
 
     /** The offsets in an entry of the log, without the version and the metadata, which has the time of planning; null when there is none. */

@@ -78,6 +78,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
     public void commit(long batch, WriterCommitMessage[] messages) {
         if (staging) {
             try (SinkCommitter committer = new SinkCommitter(options)) {
+                BatchSpan.sync(checkpoint, batch);
                 committer.commit(sink(), batch, TaskOutcome.all(messages), query, BatchSpan.of(checkpoint, batch), TaskOutcome.epoch(messages));
             }
         }
