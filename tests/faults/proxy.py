@@ -39,6 +39,14 @@ class Command:
         return cls(words, verb, [word.decode("utf-8", "replace") for word in words[1:2]], words[2:])
 
 
+def ends_the_queue(command: Command) -> bool:
+    """Whether it is the last ``commit`` of a batch in its queue."""
+    if command.name != "commit":
+        return False
+    _slot, moved, count, total, last = (int(arg) for arg in command.args[3:8])
+    return last == 1 and moved + count == total
+
+
 def _scripts() -> dict[bytes, str]:
     if not _NAMES:
         for name in SCRIPTS:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.process import Garage
-from tests.faults.proxy import Command, Held, Proxy
+from tests.faults.proxy import Command, Held, Proxy, ends_the_queue
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
 
@@ -50,13 +50,6 @@ class Point:
     skip: int = 0
     committed: bool = False
     """Whether the batch is in the commit log by then."""
-
-
-def ends_the_queue(command: Command) -> bool:
-    if command.name != "commit":
-        return False
-    _slot, moved, count, total, last = (int(arg) for arg in command.args[3:8])
-    return last == 1 and moved + count == total
 
 
 def named(script: str) -> Callable[[Command], bool]:
