@@ -26,7 +26,7 @@ from busmq_spark.errors import BatchChanged, QueueMissing, ServerRefused, Stagin
 
 STAGE_AGAIN = "Restart the query to stage them again"
 _GIVE_UP = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
-STAGE_TTL_S = 24 * 3600
+STAGE_TTL_S = 3600
 """How long staged rows of an attempt that never came to its commit stay in Redis."""
 ROWS_TOGETHER, MOST_TOGETHER = 10_000, 1_000
 """Rows and queues that are committed in one round trip, at most; a queue with more rows has its own."""

@@ -45,7 +45,7 @@ def lone(bus_of: MakeBus) -> Any:
 
 @pytest.fixture
 def often(request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Staged lists are renewed many times a second, not four times a day."""
+    """Staged lists are renewed many times a second, not four times an hour."""
     monkeypatch.setattr(renewal, "RENEWAL_S", 0.05)
     properties = request.getfixturevalue("spark")._jvm.java.lang.System if "java" in request.node.name else None
     if properties is not None:
@@ -87,6 +87,14 @@ def test_a_loop_of_runs_that_die_before_their_commit_does_not_fill_redis(lone: B
     run.commit()
     assert lone.stored("q") == ROWS
     assert lists(lone) == []
+
+
+def test_what_a_run_without_a_successor_has_staged_goes_within_the_hour(lone: Bus, make: Make) -> None:
+    """A batch write that is killed has none."""
+    make(lone.url).stage(ROWS[:2])
+    ttls = [lone("TTL", key) for key in (*lists(lone), QueueKeys("q").stages("s"))]
+    assert len(ttls) == 2
+    assert all(0 < ttl <= 3600 for ttl in ttls), ttls
 
 
 def test_a_run_that_is_followed_by_another_records_nothing_and_takes_nothing_from_it(lone: Bus, make: Make) -> None:
