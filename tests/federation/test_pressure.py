@@ -12,6 +12,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.errors import FederationLost
+from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.listener import CountedSocket
 from busmq_spark.federation.npm_wire.creation import creation
@@ -186,6 +188,18 @@ async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Se
         await second.close()
         await until(lambda: next(iter(server._connections)).channels == 1)
         await wire.open("queue", fresh())
+
+
+async def test_a_program_whose_object_is_one_too_many_is_told_which_limit(federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
+    one: dict[str, Any] = {"federate_secret": SECRET, "federate_sockets": 1}
+    async with federation(limits=PeerLimits(channels_per_socket=2)) as (_, server), Bus(federate=server.url, **one) as away:
+        queues = [away.federate(away.queue(fresh())) for _ in range(3)]
+        for queue in queues[:2]:
+            await queue.attach()
+        with pytest.raises(FederationLost, match=r"refused one more object beside 2 on this web socket; its limit is channels_per_socket"):
+            await queues[2].attach()
+        assert await queues[1].push("x") == 1
 
 
 async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_memory(federation: Serve, fresh: Fresh) -> None:

@@ -45,7 +45,9 @@ class RemoteObject:
         self._free: list[int] = []
         self._next = 0
         self._lines = dnode.LineBuffer(LINE_BYTES)
-        self._ready = self.over = False
+        self.ready = False
+        """Whether the server has accepted it."""
+        self.over = False
         self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -121,10 +123,10 @@ class RemoteObject:
 
     def received(self, body: bytes) -> None:
         """Raises WireError."""
-        if not self._ready:
+        if not self.ready:
             if body[:5] != b"ready":
                 raise WireError(found="a first packet that is not 'ready'", expected="ready")
-            self._ready = True
+            self.ready = True
             return
         for line in self._lines.feed(body):
             self._invoked(dnode.DnodeMessage.decode(line))

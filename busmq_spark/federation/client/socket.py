@@ -199,12 +199,15 @@ class ClientSocket:
             return  # late, for a remote object that is closed
         if packet.body is None:
             self.remove(remote)
-            remote.lost(self._lost("the server closed the channel"))
+            remote.lost(self._lost("the server closed the channel" if remote.ready else self._refused()))
             return
         try:
             remote.received(packet.body)
         except WireError as error:
             remote.fail(error)
+
+    def _refused(self) -> str:
+        return f"the server refused one more object beside {len(self._remotes)} on this web socket; its limit is channels_per_socket"
 
     def _drop(self, why: FederationLost) -> None:
         self.why = why
