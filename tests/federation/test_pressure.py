@@ -194,12 +194,12 @@ async def test_a_program_whose_object_is_one_too_many_is_told_which_limit(federa
     monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
     one: dict[str, Any] = {"federate_secret": SECRET, "federate_sockets": 1}
     async with federation(limits=PeerLimits(channels_per_socket=2)) as (_, server), Bus(federate=server.url, **one) as away:
-        queues = [away.federate(away.queue(fresh())) for _ in range(3)]
-        for queue in queues[:2]:
-            await queue.attach()
+        first, *others = (away.federate(away.queue(fresh())) for _ in range(3))
+        await first.attach()
         with pytest.raises(FederationLost, match=r"refused one more object beside 2 on this web socket; its limit is channels_per_socket"):
-            await queues[2].attach()
-        assert await queues[1].push("x") == 1
+            for queue in others:
+                await queue.attach()
+        assert await first.push("x") == 1
 
 
 async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_memory(federation: Serve, fresh: Fresh) -> None:
