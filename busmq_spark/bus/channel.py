@@ -34,7 +34,7 @@ State = Enum("State", "AWAY JOINING CONNECTED LEAVING LEFT")
 
 
 class ConnectKeywords(TypedDict, total=False):
-    """The options of ``connect`` and ``listen``; see ConnectOptions."""
+    """The options of ``connect`` and ``listen``; see ChannelOptions."""
 
     ttl_s: int
     maxsize: int
@@ -45,7 +45,7 @@ class ConnectKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectOptions:
+class ChannelOptions:
     """``ttl_s`` and ``maxsize`` as for Queue.attach, the others as for Queue.consume."""
 
     ttl_s: int = TTL_S
@@ -81,11 +81,11 @@ class BaseChannel(Emitter):
         ``reliable=True`` keeps each message until it is acked; at the start everything up to the id ``last`` is acked, and the rest comes again.
         One reader at a time may be reliable; with ``wait`` (default true) connecting waits for the other to end, else it raises QueueBusy.
         """
-        return await self._open(self.local, self.remote, ConnectOptions(**options))
+        return await self._open(self.local, self.remote, ChannelOptions(**options))
 
     async def listen(self, **options: Unpack[ConnectKeywords]) -> Self:
         """Connect with the roles swapped: a peer that made the same channel and connects is the other side. The object keeps its roles."""
-        return await self._open(self.remote, self.local, ConnectOptions(**options))
+        return await self._open(self.remote, self.local, ChannelOptions(**options))
 
     async def disconnect(self) -> None:
         """Send the peer a last frame and leave; the channel stays, with what is stored for us. No error when not connected."""
@@ -115,7 +115,7 @@ class BaseChannel(Emitter):
         """Whether this side is connected; the peer may be away."""
         return self._state is State.CONNECTED
 
-    async def _open(self, local: str, remote: str, options: ConnectOptions) -> Self:
+    async def _open(self, local: str, remote: str, options: ChannelOptions) -> Self:
         async with self._busy:
             if self._state in (State.CONNECTED, State.LEAVING):
                 raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
@@ -125,7 +125,7 @@ class BaseChannel(Emitter):
         self._emit("connect")
         return self
 
-    async def _join(self, local: str, remote: str, options: ConnectOptions) -> None:
+    async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
         raise NotImplementedError
 
     @property
@@ -190,7 +190,7 @@ class Channel(BaseChannel):
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _join(self, local: str, remote: str, options: ConnectOptions) -> None:
+    async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
         incoming, outgoing = Queue(self.bus, channel_queue(local, self.name)), Queue(self.bus, channel_queue(remote, self.name))
         try:
             for queue in (incoming, outgoing):
@@ -207,7 +207,7 @@ class Channel(BaseChannel):
         self._connection = _Connection(incoming, outgoing, inbox)
         self.bus.spawn(inbox.run(), f"reading channel {self.name}")
 
-    async def _begin(self, incoming: Queue, options: ConnectOptions) -> Inbox:
+    async def _begin(self, incoming: Queue, options: ChannelOptions) -> Inbox:
         consumption = incoming.consume(reliable=options.reliable, last=options.last, wait=options.wait, prefetch=options.prefetch)
         await consumption.begin()
         return Inbox(self, incoming, consumption, reliable=options.reliable)

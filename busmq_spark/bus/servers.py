@@ -17,7 +17,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import hash_index
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.address import Address
+from busmq_spark.redis_io.address import RedisAddress
 from busmq_spark.redis_io.links import async_links
 from busmq_spark.redis_io.place import owner
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
@@ -34,7 +34,7 @@ log = logging.getLogger("busmq_spark")
 class Servers:
     """Opens nothing until ``first_contact``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
 
-    def __init__(self, address: Address, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
+    def __init__(self, address: RedisAddress, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
         self.address = address
         self.commands: list[AnyAsyncLink] = async_links(address, None, reply_s)
         self.takes: list[AnyAsyncLink] = async_links(address, 0.0, reply_s)

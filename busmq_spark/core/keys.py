@@ -66,7 +66,7 @@ class QueueKeys:
     def sinks(self) -> str:
         """Ours. Hash with fields of two kinds.
 
-        ``<sink id>``: its progress in this queue, ``<batch>:<slot>:<moved>`` or ``<batch>:done``, and behind it ``;<epoch>;<digest>`` of the record
+        ``<sink id>``: its progress in this queue, ``<batch>:<nth>:<moved>`` or ``<batch>:done``, and behind it ``;<epoch>;<digest>`` of the record
         where they are known (commit.lua). ``<query id>;<born of an input queue>``: in real-time mode, the last message of that queue which the
         query has appended here (push_once.lua).
         """

@@ -46,7 +46,7 @@ def next_segment(key: str, token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagedList:
-    """One staged list: rows of one task attempt for one queue. ``runs`` are the chunk sizes as [size, how often] pairs.
+    """One staged list: rows of one task attempt for one queue. ``chunks`` are the chunk sizes as [size, how often] pairs.
 
     They are the rows at its head; what lies behind them does not count.
     """
@@ -54,7 +54,7 @@ class StagedList:
     queue: str
     server: int
     key: str
-    runs: tuple[tuple[int, int], ...]
+    chunks: tuple[tuple[int, int], ...]
     digest: int | None = None
     """:func:`digest` of the rows; None in a manifest of version 1."""
     made: int = field(default=0, compare=False)
@@ -63,12 +63,12 @@ class StagedList:
     @property
     def rows(self) -> int:
         """How many rows were staged."""
-        return sum(size * times for size, times in self.runs)
+        return sum(size * times for size, times in self.chunks)
 
     def chunk_at(self, moved: int) -> int:
         """How many rows the next move may take when ``moved`` are done: up to the next chunk border."""
         at = 0
-        for size, times in self.runs:
+        for size, times in self.chunks:
             if moved < at + size * times:
                 return size - (moved - at) % size
             at += size * times
@@ -107,20 +107,20 @@ def groups(staged: Sequence[StagedList]) -> list[dict[str, list[StagedList]]]:
     return found
 
 
-def encode_runs(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def encode_chunks(sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Chunk sizes as [size, how often] pairs: a million rows are two pairs, not a thousand numbers."""
-    runs: list[tuple[int, int]] = []
+    chunks: list[tuple[int, int]] = []
     for size in sizes:
-        if runs and runs[-1][0] == size:
-            runs[-1] = (size, runs[-1][1] + 1)
+        if chunks and chunks[-1][0] == size:
+            chunks[-1] = (size, chunks[-1][1] + 1)
         else:
-            runs.append((size, 1))
-    return tuple(runs)
+            chunks.append((size, 1))
+    return tuple(chunks)
 
 
 def encode_manifest(staged: Sequence[StagedList], made: int = 0) -> str:
     """The manifest of a batch, in the order of appending (version 2). ``made`` is the epoch of the run that records it, if it is known."""
-    lists = [[s.queue, s.server, s.key, s.runs, s.digest] for s in staged]
+    lists = [[s.queue, s.server, s.key, s.chunks, s.digest] for s in staged]
     return json.dumps({"v": 2, "lists": lists, **({"made": made} if made else {})}, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -243,8 +243,8 @@ def other_record(queue: str, staged: Sequence[StagedList]) -> dict[str, str]:
 
 def recorded(sink: str, batch: int) -> Flow[tuple[StagedList, ...]]:
     """The lists recorded for this batch; empty when another batch, or none, is on record."""
-    held, manifest = yield command("HMGET", sink_record(sink), "batch", "manifest")
-    return decode_manifest(manifest) if held is not None and int(held) == batch else ()
+    number, manifest = yield command("HMGET", sink_record(sink), "batch", "manifest")
+    return decode_manifest(manifest) if number is not None and int(number) == batch else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,23 +269,23 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
     ``void``: progress of records that were made by runs with lower epochs counts for nothing.
     Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
     """
-    slot = moved = 0
+    nth = moved = 0
     marks = (staged[0].made if staged else 0, void, _whole(staged))
-    while 0 <= slot < len(staged):
-        part = staged[slot]
+    while 0 <= nth < len(staged):
+        part = staged[nth]
         names = (*keys.shared, keys.sinks, part.key, keys.stages(sink))
-        size, last = part.chunk_at(moved), int(slot == len(staged) - 1)
-        args = (keys.available, sink, batch, slot, moved, size, part.rows, last, LONG_TTL_S, keys.stage(""), *marks)
+        size, last = part.chunk_at(moved), int(nth == len(staged) - 1)
+        args = (keys.available, sink, batch, nth, moved, size, part.rows, last, LONG_TTL_S, keys.stage(""), *marks)
         status, a, b = yield script("commit", names, args)
         match status:
             case b"moved":
                 moved += a
                 if moved >= part.rows:
-                    slot, moved = slot + 1, 0
+                    nth, moved = nth + 1, 0
             case b"at":
-                slot, moved = a, b
+                nth, moved = a, b
             case b"full":
-                return CommitStopped(keys.name, a, part.rows - moved + sum(later.rows for later in staged[slot + 1 :]))
+                return CommitStopped(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
             case b"lost":
                 left = part.rows - moved
                 raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_GIVE_UP)

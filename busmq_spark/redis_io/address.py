@@ -16,7 +16,7 @@ from busmq_spark.redis_io.urls import DEFAULT_PORT, Credentials, Server, TlsFile
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RedisAddress:
     """``servers`` are the data servers (direct), the sentinels, or some nodes of the cluster. Secrets do not show in its repr."""
 
     layout: str
@@ -49,7 +49,7 @@ class Address:
         return ",".join(endpoint.masked for endpoint in self.endpoints)
 
 
-def address(options: RedisOptions) -> Address:
+def address(options: RedisOptions) -> RedisAddress:
     """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before anything is connected."""
     trust = TlsFiles(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
     login = Credentials(options.user, options.password, trust)
@@ -58,7 +58,7 @@ def address(options: RedisOptions) -> Address:
     servers = parse(options.address, Credentials(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
     _check_layout(options, servers)
     _check_tls(options, servers)
-    return Address(options.layout, servers, login, options.master)
+    return RedisAddress(options.layout, servers, login, options.master)
 
 
 def _check_layout(options: RedisOptions, servers: Sequence[Server]) -> None:

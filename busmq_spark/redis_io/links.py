@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from busmq_spark.redis_io.address import Address
+from busmq_spark.redis_io.address import RedisAddress
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster import Cluster
@@ -16,14 +16,14 @@ Link: TypeAlias = SyncLink | ClusterLink
 AnyAsyncLink: TypeAlias = AsyncLink | AsyncClusterLink
 
 
-def sync_links(address: Address, patience_s: float | None = None) -> list[Link]:
+def sync_links(address: RedisAddress, patience_s: float | None = None) -> list[Link]:
     """Blocking links, in the order of the URLs. Nothing is connected yet."""
     if address.cluster:
         return [ClusterLink(Cluster(address.servers), patience_s)]
     return [SyncLink(endpoint, patience_s) for endpoint in address.endpoints]
 
 
-def async_links(address: Address, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
+def async_links(address: RedisAddress, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
     """The same for asyncio. ``reply_s``: a server that has not sent a due reply for so long counts as lost."""
     if address.cluster:
         return [AsyncClusterLink(Cluster(address.servers), patience_s, reply_s)]

@@ -8,7 +8,7 @@ from typing import Any
 from busmq_spark.core import offsets
 from busmq_spark.core.position import Position
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.attachment import Attachment
+from busmq_spark.spark.reader_queues import ReaderQueues
 
 SYNCHRONOUS = 3
 """Spark calls ``commit`` of a batch after it has written the batch to its commit log: without async progress tracking before it asks for the tasks of
@@ -29,7 +29,7 @@ class BatchAcks:
         self._replayed = False
         self._durable: dict[str, Any] | None = None
 
-    def from_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], attachment: Attachment) -> bool:
+    def from_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> bool:
         """Acknowledge the start of a batch, where it is in the logs; false when that is put off to the next call.
 
         The first start of a process comes from the checkpoint itself. With the first call it is too early for an ack: other readers of the same
@@ -38,42 +38,42 @@ class BatchAcks:
         if self._first:
             self._first, self._durable = False, None if self._replayed else start
             return False
-        attachment.siblings.close()
+        reader_queues.siblings.close()
         if start is not None and (start == self._durable or (self._synchronous or 0) >= SYNCHRONOUS):
-            self.now(positions, attachment)
+            self.now(positions, reader_queues)
         if start != self._durable:
             self._durable = None
         return True
 
-    def read(self, start: dict[str, Any], end: dict[str, Any], attachment: Attachment, *, planned_here: bool) -> None:
+    def read(self, start: dict[str, Any], end: dict[str, Any], reader_queues: ReaderQueues, *, planned_here: bool) -> None:
         """Called when Spark asks for the tasks of a batch. Notes whether Spark had committed the batch before, if this one was planned here."""
         if self._first:
             self._replayed = True  # the batch of the first start is executed again, so the start after it is no more durable than later ones
         else:
-            attachment.siblings.close()
+            reader_queues.siblings.close()
         self._durable = None
         if planned_here and end != self._judged and start != offsets.INITIAL and self._synchronous is not None:
             self._synchronous = self._synchronous + 1 if self._committed == start else None
         self._judged = end  # a batch that is read several times asks for its tasks each time
 
-    def commit(self, end: dict[str, Any], positions: Mapping[str, Position], attachment: Attachment) -> None:
+    def commit(self, end: dict[str, Any], positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
         """Acknowledge the end of a batch that is in the commit log."""
         self._committed = end
-        attachment.siblings.close()
-        self.now(positions, attachment)
+        reader_queues.siblings.close()
+        self.now(positions, reader_queues)
 
-    def now(self, positions: Mapping[str, Position], attachment: Attachment) -> None:
+    def now(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
         """Acknowledge, unless that was done before. Refused positions are a loss that planning will report."""
-        fresh = self.waiting(positions, attachment)
-        lowest = attachment.siblings.lowest(fresh) if fresh else {}
-        results = attachment.store.ack(lowest, self._options.subscription) if lowest else {}
+        fresh = self.waiting(positions, reader_queues)
+        lowest = reader_queues.siblings.lowest(fresh) if fresh else {}
+        results = reader_queues.store.ack(lowest, self._options.subscription) if lowest else {}
         for queue, position in fresh.items():
             if queue in results and results[queue].status != "ok":
-                attachment.refused(queue, lowest[queue], results[queue])
+                reader_queues.refused(queue, lowest[queue], results[queue])
             if queue in results or queue not in lowest:  # else its source is unreachable
                 self._acked[queue] = position
 
-    def waiting(self, positions: Mapping[str, Position], attachment: Attachment) -> dict[str, Position]:
+    def waiting(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Position]:
         """What of it has not been acknowledged."""
-        held = set(attachment.queues) if self._options.ack == "commit" else ()
+        held = set(reader_queues.queues) if self._options.ack == "commit" else ()
         return {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}

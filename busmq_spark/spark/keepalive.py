@@ -26,7 +26,7 @@ class KeepAlive:
         self.open_store, self.subscription, self.token = open_store, subscription, token
         self.taken: str | None = None
         """A queue whose lease another reader holds now."""
-        self.threads: dict[Site, SiteThread] = {}
+        self.threads: dict[Site, SiteKeepAlive] = {}
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -35,7 +35,7 @@ class KeepAlive:
         with self._lock:
             for site in set() if self._stopped else {sites[queue] for queue in ttls}:
                 if site not in self.threads:
-                    self.threads[site] = SiteThread(self, site)
+                    self.threads[site] = SiteKeepAlive(self, site)
                 self.threads[site].watch({queue: ttl_s for queue, ttl_s in ttls.items() if sites[queue] == site})
 
     def stop(self) -> None:
@@ -46,7 +46,7 @@ class KeepAlive:
             thread.stop()
 
 
-class SiteThread(threading.Thread):
+class SiteKeepAlive(threading.Thread):
     """Touches the queues of one site, each time a third of the shortest life is over."""
 
     def __init__(self, owner: KeepAlive, site: Site) -> None:

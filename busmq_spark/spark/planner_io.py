@@ -1,4 +1,4 @@
-"""Answers what the planner asks: from the store, and by what the attachment does about a loss."""
+"""Answers what the planner asks: from the store, and by what ReaderQueues does about a loss."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.caps import LastIdWithinBytes
 from busmq_spark.core.planner import FetchRows, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
-from busmq_spark.spark.attachment import Attachment
+from busmq_spark.spark.reader_queues import ReaderQueues
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import MessageRows
 
@@ -18,13 +18,13 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 class PlannerIO:
     """Of one planning. ``prefetched`` are the rows that were fetched for it, by queue."""
 
-    def __init__(self, attachment: Attachment, *, strict: bool) -> None:
+    def __init__(self, reader_queues: ReaderQueues, *, strict: bool) -> None:
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
-        self._attachment, self._strict = attachment, strict
+        self._reader_queues, self._strict = reader_queues, strict
 
     def __call__(self, question: Question) -> Any:
         """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not allowed."""
-        store = self._attachment.store
+        store = self._reader_queues.store
         match question:
             case ReadCounters(queues):
                 return store.counters(queues)
@@ -40,6 +40,6 @@ class PlannerIO:
                 self.prefetched = {queue: rows for queue, rows in found.items() if rows}
                 return found
             case HandleLoss(queue, at, loss):
-                return self._attachment.handle_loss(queue, at, loss)
+                return self._reader_queues.handle_loss(queue, at, loss)
             case StopHolding(queue):
-                return self._attachment.forget_queue(queue)
+                return self._reader_queues.forget_queue(queue)

@@ -17,11 +17,11 @@ from busmq_spark.core.tasks import ranges, tasks
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.acks import BatchAcks
-from busmq_spark.spark.attachment import Attachment, mention_changes
 from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import Polling
 from busmq_spark.spark.queue_names import QueueNames
+from busmq_spark.spark.reader_queues import ReaderQueues, mention_changes
 from busmq_spark.spark.stores import planning_store, push_notifiers
 from busmq_spark.store.multi_source_store import within
 from busmq_spark.store.protocol import MessageRows
@@ -33,7 +33,7 @@ class QueryPlanning:
     def __init__(self, options: ReadOptions) -> None:
         self.planner = Planner(options)
         self.names = QueueNames(options)
-        self.attachment: Attachment | None = None
+        self.reader_queues: ReaderQueues | None = None
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self._options = options
         self._offsets = offsets.OffsetCache()
@@ -48,34 +48,34 @@ class QueryPlanning:
     def latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
         self._blind = start is None and self._planned is None
-        skipped = self.attachment.store.skipped if self.attachment else 0
+        skipped = self.reader_queues.store.skipped if self.reader_queues else 0
         at = start or self._planned or offsets.INITIAL
         self._compared |= at == offsets.INITIAL and not self._blind
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
-        attachment = self._attach(begin, sources)
-        self._put_off = not self._acks.from_start(start, begin, attachment)
-        held = attachment.held(sources)
-        if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, attachment):
-            return self._nothing_new(at, begin, attachment)
+        reader_queues = self._acquire(begin, sources)
+        self._put_off = not self._acks.from_start(start, begin, reader_queues)
+        held = reader_queues.held(sources)
+        if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, reader_queues):
+            return self._nothing_new(at, begin, reader_queues)
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self.planner.sealed)
-        answers = PlannerIO(attachment, strict=self._options.fail_on_data_loss)
+        answers = PlannerIO(reader_queues, strict=self._options.fail_on_data_loss)
         positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited), answers)
         self.prefetched = answers.prefetched
-        if self._blind and (attachment.store.unavailable or attachment.store.skipped > skipped):
+        if self._blind and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
             self._acks = BatchAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
-        planned = self._offsets.encode(positions, self._links(sources, attachment))
+        planned = self._offsets.encode(positions, self._links(sources, reader_queues))
         if at != offsets.INITIAL and offsets.alike(planned, at):
-            return self._nothing_new(at, begin, attachment)
+            return self._nothing_new(at, begin, reader_queues)
         self._planned = planned
         self._idle.end()
         return planned
 
     def report(self) -> dict[str, Any] | None:
         """What ``reportLatestOffset`` says."""
-        if not self.planner.states or self.attachment is None:
+        if not self.planner.states or self.reader_queues is None:
             return None
-        away = self.attachment.store.unavailable
+        away = self.reader_queues.store.unavailable
         report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self.planner.states.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
@@ -87,62 +87,62 @@ class QueryPlanning:
         self.names.check_sources(goal)
         sources = offsets.sources_of(start)
         done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
-        attachment = self._attach({**begin, **goal}, sources, done)
-        self._acks.read(start, end, attachment, planned_here=end == self._planned)
+        reader_queues = self._acquire({**begin, **goal}, sources, done)
+        self._acks.read(start, end, reader_queues, planned_here=end == self._planned)
         if self._blind:
-            attachment.compare([queue for queue in begin if self.names.includes(queue)], begin)
+            reader_queues.compare([queue for queue in begin if self.names.includes(queue)], begin)
         # Where the checkpoint was not known when this was planned; else it was checked then.
-        attachment.check_entries({queue: p for queue, p in goal.items() if queue not in begin and split(queue)[0] not in sources})
+        reader_queues.check_entries({queue: p for queue, p in goal.items() if queue not in begin and split(queue)[0] not in sources})
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._blind = end, False
-        cut = tasks(ranges(done, goal, attachment.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
+        cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
         return [Partition(part, {r: rows for r in part if (rows := within(prefetched.get(r.queue, ()), r))}, goal) for part in cut]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge a batch that is in the commit log."""
         done = self._offsets.decode(end)
-        self._acks.commit(end, done, self._attach(done, {"", *self._options.sources}))
+        self._acks.commit(end, done, self._acquire(done, {"", *self._options.sources}))
 
     def stop(self) -> None:
         """End threads and connections."""
         self.names.stop()
-        if self.attachment:
-            self.attachment.stop()
+        if self.reader_queues:
+            self.reader_queues.stop()
 
-    def _links(self, sources: frozenset[str], attachment: Attachment) -> set[str]:
+    def _links(self, sources: frozenset[str], reader_queues: ReaderQueues) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
         entering = {split(queue)[0] for queue in self.planner.unknown_last_ids}
-        return {*sources & {*self._options.sources}, *attachment.store.listed, *self.names.listed, *entering} - {""}
+        return {*sources & {*self._options.sources}, *reader_queues.store.listed, *self.names.listed, *entering} - {""}
 
-    def _news(self, begin: Mapping[str, Position], held: HeldQueues, attachment: Attachment) -> bool:
+    def _news(self, begin: Mapping[str, Position], held: HeldQueues, reader_queues: ReaderQueues) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
-        if self.planner.behind(begin, held, attachment.store.unavailable):
+        if self.planner.behind(begin, held, reader_queues.store.unavailable):
             return True
         if not self._polling.due():
             return False
-        pushed = run_sync(self.planner.pushed(held), PlannerIO(attachment, strict=True))
+        pushed = run_sync(self.planner.pushed(held), PlannerIO(reader_queues, strict=True))
         self._polling.asked()
         return pushed
 
-    def _nothing_new(self, at: dict[str, Any], begin: Mapping[str, Position], attachment: Attachment) -> dict[str, Any]:
+    def _nothing_new(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit."""
-        waiting = self._acks.waiting(begin, attachment)
+        waiting = self._acks.waiting(begin, reader_queues)
         self._planned = self._idle.next(at, time.monotonic(), early=self._put_off, available_now=self.planner.sealed) if waiting else at
         return self._planned
 
-    def _attach(self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})) -> Attachment:
+    def _acquire(self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})) -> ReaderQueues:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""
-        if self.attachment is None:
+        if self.reader_queues is None:
             self._polling = Polling(self._options)
             store = planning_store(self._options)
-            self.attachment = Attachment(self._options, store, push_notifiers(self._options, store, self._polling.notified))
-        attachment = self.attachment
-        attachment.raise_if_taken()
+            self.reader_queues = ReaderQueues(self._options, store, push_notifiers(self._options, store, self._polling.notified))
+        reader_queues = self.reader_queues
+        reader_queues.raise_if_taken()
         if known and not self._compared:
             mention_changes({queue: self.names.includes(queue) for queue in known}, self.names.named)
         self._compared |= bool(known)
         # What comes after the start of Trigger.AvailableNow is not available now.
-        names = self.names.to_acquire(known, attachment.queues, attachment.store, new_ones=not self.planner.sealed)
-        attachment.acquire(names, known, sources, done=done, blind=self._blind)
-        return attachment
+        names = self.names.to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.sealed)
+        reader_queues.acquire(names, known, sources, done=done, blind=self._blind)
+        return reader_queues

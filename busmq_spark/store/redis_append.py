@@ -15,7 +15,7 @@ from typing import Self
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
-from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_runs, next_segment, stage, stage_more, total
+from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
@@ -51,7 +51,7 @@ class _List:
     @property
     def segments(self) -> list[StagedList]:
         """All of them in their order, with what is confirmed of each."""
-        return [*self.closed, StagedList(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)]
+        return [*self.closed, StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)]
 
     def cut(self) -> None:
         """Go on in a new segment: what is under way to this one may arrive at any time."""
@@ -207,7 +207,7 @@ def _stored(keys: QueueKeys, reply: Sequence[int]) -> int:
 
 
 class RedisAppender:
-    """Satisfies Appender."""
+    """Satisfies QueueAppender."""
 
     def __init__(self, links: Sequence[Link], locate: Callable[[Sequence[str]], Mapping[str, int]], keys: Callable[[str], QueueKeys]) -> None:
         self._links = links
@@ -266,7 +266,7 @@ class RedisAppender:
     def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
         self.settle()
-        return [segment for part in self._lists.values() for segment in part.segments if segment.runs]
+        return [segment for part in self._lists.values() for segment in part.segments if segment.chunks]
 
     def discard(self) -> None:
         """Take back what was staged, once every chunk under way is answered. One that comes even later finds no list, or makes one with a ttl."""

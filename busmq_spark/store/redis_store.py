@@ -24,7 +24,7 @@ from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.address import Address, address
+from busmq_spark.redis_io.address import RedisAddress, address
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
@@ -48,7 +48,7 @@ class RedisStore:
     listed: Collection[str] = ()
     skipped = 0
 
-    def __init__(self, where: Address, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
+    def __init__(self, where: RedisAddress, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """

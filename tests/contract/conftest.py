@@ -12,7 +12,7 @@ from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import AttachResult, attach
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import Address, address
+from busmq_spark.redis_io.address import RedisAddress, address
 from busmq_spark.redis_io.links import Link, async_links, sync_links
 from busmq_spark.redis_io.place import new_token
 from tests.conftest import Fresh, FreshKeys
@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def where(layout: str, request: pytest.FixtureRequest) -> Address:
+def where(layout: str, request: pytest.FixtureRequest) -> RedisAddress:
     """The servers of the layout. Of three independent ones this is the last: the core does not know that there are others."""
     if layout == "direct":
         return address(RedisOptions(url=request.getfixturevalue("redis_url")))
@@ -48,19 +48,19 @@ def where(layout: str, request: pytest.FixtureRequest) -> Address:
 
 
 @pytest.fixture
-def link(where: Address) -> Iterator[Link]:
+def link(where: RedisAddress) -> Iterator[Link]:
     [made] = sync_links(where)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
-def fresh_keys(where: Address, fresh: Fresh) -> FreshKeys:
+def fresh_keys(where: RedisAddress, fresh: Fresh) -> FreshKeys:
     return lambda hint="q": QueueKeys(fresh(hint), where.cluster)
 
 
 @pytest.fixture(params=["sync", "async"])
-def run(request: pytest.FixtureRequest, where: Address) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, where: RedisAddress) -> Iterator[Run]:
     if request.param == "sync":
         [blocking] = sync_links(where)
         yield blocking.run

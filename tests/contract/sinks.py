@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.flow import Flow, Step, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_runs
+from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_chunks
 
 
 def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: Sequence[int]) -> tuple[StagedList, list[bytes]]:
@@ -16,7 +16,7 @@ def stage(execute: Callable[[Step], Any], keys: QueueKeys, attempt: str, sizes: 
     key = keys.stage(attempt)
     if rows:
         execute([command("RPUSH", key, *rows), command("EXPIRE", key, STAGE_TTL_S)])
-    return StagedList(keys.name, 0, key, encode_runs(sizes)), rows
+    return StagedList(keys.name, 0, key, encode_chunks(sizes)), rows
 
 
 def stored(execute: Callable[[Step], Any], keys: QueueKeys) -> list[tuple[int, bytes]]:

@@ -13,7 +13,7 @@ from busmq_spark.core import queue, ranges, sink, state
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.ranges import ValueSizes
-from busmq_spark.core.sink import StagedList, encode_runs
+from busmq_spark.core.sink import StagedList, encode_chunks
 from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
@@ -61,7 +61,7 @@ def test_every_writer_of_ours_notes_how_long_its_values_are(run: Run, born: Born
     assert noted(redis, keys) == ValueSizes(1, 11, 65_536, 11, 70_000)
     staged = keys.stage("one")
     redis("RPUSH", staged, "a", "b" * 80_000)
-    run(sink.commit(keys, "s", 1, [StagedList(keys.name, 0, staged, encode_runs([2]))]))
+    run(sink.commit(keys, "s", 1, [StagedList(keys.name, 0, staged, encode_chunks([2]))]))
     assert noted(redis, keys) == ValueSizes(1, 13, 65_536, 13, 80_000)
 
 

@@ -16,7 +16,7 @@ from busmq_spark.core import queue, ranges, sink, state
 from busmq_spark.core.flow import Call, Flow
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
-from busmq_spark.core.sink import StagedList, encode_runs
+from busmq_spark.core.sink import StagedList, encode_chunks
 from busmq_spark.core.state import QUEUES_PER_CALL, Ack
 from busmq_spark.embedded import RedisServer
 from busmq_spark.store import redis_range
@@ -225,7 +225,7 @@ def test_staging_and_committing(own: Watched, fresh_keys: FreshKeys, maxsize: in
     bounded(own, queue.attach(keys, "b", ttl_s=60, maxsize=maxsize))
     for chunk in cut:
         before = own.link.execute(sink.stage(keys.stage("one"), before, chunk))
-    part = StagedList(keys.name, 0, keys.stage("one"), encode_runs([len(chunk) for chunk in cut]))
+    part = StagedList(keys.name, 0, keys.stage("one"), encode_chunks([len(chunk) for chunk in cut]))
     bounded(own, sink.commit(keys, "s", 1, [part]))
     own.link.run(queue.close(keys))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.sink import StagedList, changed, decode_manifest, digest, encode_manifest, encode_runs, next_segment, total
+from busmq_spark.core.sink import StagedList, changed, decode_manifest, digest, encode_chunks, encode_manifest, next_segment, total
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BATCH = (
@@ -21,7 +21,7 @@ BATCH = (
 NOW = tuple(replace(part, digest=digest) for part, digest in zip(BATCH, (9007199254740991, 0, 17), strict=True))
 sizes = st.lists(st.integers(1, 1000), max_size=30)
 staged = st.builds(
-    StagedList, st.text(min_size=1), st.integers(0, 9), st.text(min_size=1), sizes.map(encode_runs), st.none() | st.integers(0, MAX_ID)
+    StagedList, st.text(min_size=1), st.integers(0, 9), st.text(min_size=1), sizes.map(encode_chunks), st.none() | st.integers(0, MAX_ID)
 )
 
 
@@ -40,18 +40,18 @@ def test_a_manifest_comes_back_as_it_was(lists: list[StagedList]) -> None:
 
 @given(sizes)
 def test_runs_say_the_same_sizes_in_fewer_words(given_sizes: list[int]) -> None:
-    runs = encode_runs(given_sizes)
+    runs = encode_chunks(given_sizes)
     assert [size for size, times in runs for _ in range(times)] == given_sizes
     assert all(left[0] != right[0] for left, right in pairwise(runs))
 
 
 def test_a_million_rows_are_two_runs() -> None:
-    assert encode_runs([1000] * 1000 + [7]) == ((1000, 1000), (7, 1))
+    assert encode_chunks([1000] * 1000 + [7]) == ((1000, 1000), (7, 1))
 
 
 @given(sizes, st.data())
 def test_a_move_never_crosses_a_chunk_border(given_sizes: list[int], data: st.DataObject) -> None:
-    part = StagedList("q", 0, "k", encode_runs(given_sizes))
+    part = StagedList("q", 0, "k", encode_chunks(given_sizes))
     moved = data.draw(st.integers(0, part.rows))
     border = next((end for end in accumulate(given_sizes) if end > moved), moved)
     assert part.chunk_at(moved) == border - moved
@@ -59,7 +59,7 @@ def test_a_move_never_crosses_a_chunk_border(given_sizes: list[int], data: st.Da
 
 @given(sizes, st.data())
 def test_moves_from_anywhere_reach_the_end_of_the_list(given_sizes: list[int], data: st.DataObject) -> None:
-    part = StagedList("q", 0, "k", encode_runs(given_sizes))
+    part = StagedList("q", 0, "k", encode_chunks(given_sizes))
     moved = data.draw(st.integers(0, part.rows))
     for _ in range(len(given_sizes) + 1):
         moved += part.chunk_at(moved)

@@ -43,7 +43,7 @@ def ends_the_queue(command: Command) -> bool:
     """Whether it is the last ``commit`` of a batch in its queue."""
     if command.name != "commit":
         return False
-    _slot, moved, count, total, last = (int(arg) for arg in command.args[3:8])
+    _nth, moved, count, total, last = (int(arg) for arg in command.args[3:8])
     return last == 1 and moved + count == total
 
 

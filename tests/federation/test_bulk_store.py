@@ -131,7 +131,7 @@ def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(store
     part, sink = filled(store, fresh(), [b"before"]), fresh("sink")
     values = [b"%d" % i for i in range(2500)]
     one, two = staged(store, part.queue, values), staged(store, part.queue, [b"last"])
-    assert (one.rows, one.runs, two.rows) == (2500, ((1000, 2), (500, 1)), 1)
+    assert (one.rows, one.chunks, two.rows) == (2500, ((1000, 2), (500, 1)), 1)
     assert direct.states({part.queue: -1})[part.queue].count == 1
     assert store.record(sink, 0, [one, two], "query") == (one, two) == store.recorded(sink, 0)
     for _ in range(3):

@@ -19,7 +19,7 @@ from busmq_spark.federation.gate.listener import CountedSocket
 from busmq_spark.federation.npm_wire.creation import creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.connection import Connection
+from busmq_spark.federation.serve.connection import PeerConnection
 from busmq_spark.federation.serve.outbox import HIGH
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
@@ -52,12 +52,12 @@ def listen(event: str) -> bytes:
     return call(0, event, print)
 
 
-def waits(connection: Connection) -> bool:
+def waits(connection: PeerConnection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
     return connection.outbox.waiting > 0 and cast(CountedSocket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
 
 
-def stuck(connection: Connection) -> bool:
+def stuck(connection: PeerConnection) -> bool:
     """Whether nothing more is read from the peer until it reads."""
     return connection._busy and waits(connection)
 
@@ -197,8 +197,7 @@ async def test_a_program_whose_object_is_one_too_many_is_told_which_limit(federa
         first, *others = (away.federate(away.queue(fresh())) for _ in range(3))
         await first.attach()
         with pytest.raises(FederationLost, match=r"refused one more object beside 2 on this web socket; its limit is channels_per_socket"):
-            for queue in others:
-                await queue.attach()
+            await asyncio.gather(*(queue.attach() for queue in others))
         assert await first.push("x") == 1
 
 

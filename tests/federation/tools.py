@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from busmq_spark.federation.npm_wire.creation import METHODS, Type, creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, RemoteFunction, pack
 from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.connection import Connection
+from busmq_spark.federation.serve.connection import PeerConnection
 from busmq_spark.federation.serve.server import FederationServer
 from tests.support import PATIENCE_S
 
@@ -129,7 +129,7 @@ class Thing:
         return lambda *values: self.heard.append((event, list(values)))
 
 
-def most_in_work(connection: Connection) -> Callable[[], int]:
+def most_in_work(connection: PeerConnection) -> Callable[[], int]:
     """Observe a connection: the result counts how many calls have been in work at once."""
     most, began = 0, connection.began
 

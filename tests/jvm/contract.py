@@ -16,7 +16,7 @@ from busmq_spark import __version__, errors, options, parsers
 from busmq_spark.core import idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, attachment, batch_span, discovery, jar, lease, polling, renewal
+from busmq_spark.spark import acks, batch_span, discovery, jar, lease, polling, reader_queues, renewal
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -123,7 +123,7 @@ def _of_streams() -> dict[str, int]:
         "tailMs": _ms(idle.TAIL_S),
         "tails": idle.TAILS,
         "synchronous": acks.SYNCHRONOUS,
-        "shortTtlS": attachment.SHORT_TTL_S,
+        "shortTtlS": reader_queues.SHORT_TTL_S,
         "packOver": tasks.PACK_OVER,
         "packRows": tasks.PACK_ROWS,
         "offsetVersion": offsets.VERSION,

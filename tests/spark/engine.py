@@ -71,17 +71,17 @@ class Engine:
 
     def kill(self) -> None:
         """The driver process is gone. Its leases are deleted, since this process, whose they are, lives on."""
-        if attachment := self.reader._planning.attachment:
-            attachment._keep_alive.stop()
-            for thread in attachment._keep_alive.threads.values():
+        if reader_queues := self.reader._planning.reader_queues:
+            reader_queues._keep_alive.stop()
+            for thread in reader_queues._keep_alive.threads.values():
                 thread.join()
-            for source, queues in by_source(attachment.queues).items():
+            for source, queues in by_source(reader_queues.queues).items():
                 if source in self._homes:
                     store = open_store(RedisOptions(url=self._homes[source]))
                 else:
-                    store = stores.open_link(attachment._options, source) if source else open_store(attachment._options)
+                    store = stores.open_link(reader_queues._options, source) if source else open_store(reader_queues._options)
                 for queue in queues:
-                    store._link(queue).execute(command("DEL", store.keys(queue).lease(attachment._options.subscription)))
+                    store._link(queue).execute(command("DEL", store.keys(queue).lease(reader_queues._options.subscription)))
                 store.close()
         self.reader.stop()
         self.reader = self._new_reader()

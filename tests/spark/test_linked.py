@@ -203,7 +203,7 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     query = linked(queue)
     query.drain()
     centres["us"].awake.clear()
-    wait_until(lambda: query.step() is None and "us" in query.reader._planning.attachment.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
+    wait_until(lambda: query.step() is None and "us" in query.reader._planning.reader_queues.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
     waited: list[str] = []
     answer = source_caller.ThreadedCaller._answer
     monkeypatch.setattr(source_caller.ThreadedCaller, "_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
@@ -296,7 +296,7 @@ def test_what_a_link_missed_it_gets_when_it_is_back(
     query = linked(queue)
     assert query.step()
     centres["eu"].down = True
-    store = query.reader._planning.attachment.store  # type: ignore[union-attr]
+    store = query.reader._planning.reader_queues.store  # type: ignore[union-attr]
     assert store.counters([spell("eu", queue)]) == [None]  # before the ack: a first failed call is repeated as the probe
     assert query.drain() == []
     assert buses["eu"].ids(queue) == [1, 2, 3]
@@ -312,7 +312,7 @@ def test_an_idle_query_does_not_plan_again_and_again_because_a_link_that_is_away
     assert query.step()
     centres["eu"].down = True
     wait_until(lambda: query.step() is None, PATIENCE_S)
-    own = query.reader._planning.attachment.store.own  # type: ignore[union-attr]
+    own = query.reader._planning.reader_queues.store.own  # type: ignore[union-attr]
     plannings: list[object] = []
     asked = own.states
     monkeypatch.setattr(own, "states", lambda wanted: plannings.append(wanted) or asked(wanted))
@@ -373,7 +373,7 @@ def test_with_on_unavailable_fail_the_error_names_link_and_reason(
 def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     query = linked(queue)
     query.drain()
-    own = query.reader._planning.attachment.store.own  # type: ignore[union-attr]
+    own = query.reader._planning.reader_queues.store.own  # type: ignore[union-attr]
 
     def gone(*_: object) -> None:
         raise LinkLost(url="redis", reason="gone")

@@ -46,7 +46,7 @@ def stage(store: RedisStore, queue: str, chunks: list[list[bytes]]) -> StagedLis
     key, before = keys.stage(sinks.attempt("", "1", 0, new_token())), 0
     for chunk in chunks:
         before = store._links[server].execute(sinks.stage(key, before, chunk))
-    return StagedList(queue, server, key, sinks.encode_runs([len(chunk) for chunk in chunks]), sinks.digest([v for chunk in chunks for v in chunk]))
+    return StagedList(queue, server, key, sinks.encode_chunks([len(chunk) for chunk in chunks]), sinks.digest([v for chunk in chunks for v in chunk]))
 
 
 def stored(store: RedisStore, queue: str) -> list[bytes]:

@@ -1,10 +1,10 @@
 -- Move one chunk of one staged list to the end of its queue, and record the progress, in one step.
 -- KEYS metadata messages msgid toack sinks stage stages
--- ARGV available sink batch slot moved count total last long_ttl_s prefix made void whole
---      slot: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows,
+-- ARGV available sink batch nth moved count total last long_ttl_s prefix made void whole
+--      nth: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows,
 --      prefix: of the keys of staged lists of the queue, made: epoch of the run that has recorded the batch (0: not known), void: progress of an
 --      earlier record counts for nothing, whole: digest of all rows for the queue ('': not known)
--- Result {status, a, b}: moved rows 0 | at slot moved (another commit has come that far: go on from there; slot -1: the batch is done) |
+-- Result {status, a, b}: moved rows 0 | at nth moved (another commit has come that far: go on from there; nth -1: the batch is done) |
 --        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0 | other made 0 (this queue has progress of this batch number, or a later
 --        one, by another record, which the run of epoch `made` wrote: Redis has lost that record since, or the run was declared void)
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
@@ -20,10 +20,10 @@ local function tidy(stages, prefix, batch)
     if not of or of < batch or redis.call('EXISTS', prefix .. attempt) == 0 then redis.call('HDEL', stages, attempt) end
   end
 end
-local slot, moved, count, total = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local nth, moved, count, total = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local batch = tonumber(ARGV[3])
 local progress = redis.call('HGET', KEYS[5], ARGV[2])
-local at_slot, at_moved = 0, 0
+local at_nth, at_moved = 0, 0
 if progress then
   local b, s, m, made, mark = string.match(progress, '^(%d+):(%w+):?(%d*);?(%d*);?(.*)$')
   if not (tonumber(made) and tonumber(made) < tonumber(ARGV[12])) then
@@ -33,11 +33,11 @@ if progress then
     if tonumber(b) > batch then return {'stale', tonumber(b), 0} end
     if tonumber(b) == batch then
       if s == 'done' then return {'at', -1, 0} end
-      at_slot, at_moved = tonumber(s), tonumber(m)
+      at_nth, at_moved = tonumber(s), tonumber(m)
     end
   end
 end
-if at_slot ~= slot or at_moved ~= moved then return {'at', at_slot, at_moved} end
+if at_nth ~= nth or at_moved ~= moved then return {'at', at_nth, at_moved} end
 local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
@@ -48,11 +48,11 @@ if count <= 0 and total > moved then return {'full', maxsize, 0} end
 count = math.max(0, math.min(count, total - moved)) -- a queue that peers overfilled has less than no room, even for an empty list
 local after
 if moved + count < total then
-  after = string.format('%.0f:%d:%d', batch, slot, moved + count)
+  after = string.format('%.0f:%d:%d', batch, nth, moved + count)
 elseif ARGV[8] == '1' then
   after = string.format('%.0f:done', batch)
 else
-  after = string.format('%.0f:%d:0', batch, slot + 1)
+  after = string.format('%.0f:%d:0', batch, nth + 1)
 end
 if count > 0 then
   if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end

@@ -196,7 +196,7 @@ class PeerOperations:
             self._check_key(part.queue, part.key)
             if not 0 <= part.server < servers:
                 raise wrong(f"server {part.server}", f"one below {servers}")
-            if any(not 1 <= size <= CHUNK_MESSAGES or times < 1 for size, times in part.runs):
+            if any(not 1 <= size <= CHUNK_MESSAGES or times < 1 for size, times in part.chunks):
                 raise wrong("chunks of a staged list that no sink makes", f"1 to {CHUNK_MESSAGES} rows in each")
 
     def _check_key(self, queue: str, key: str) -> None:

@@ -35,7 +35,7 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import Address, address
+from busmq_spark.redis_io.address import RedisAddress, address
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 READS = 4
@@ -65,7 +65,7 @@ class BulkServer:
     ) -> None:
         self.limits, metrics = limits or PeerLimits(), metrics or Metrics()
         self.counts = BulkServerCounters(metrics)
-        self.address: Address = address(options)
+        self.address: RedisAddress = address(options)
         self.pool = PeerThreadPool()
         self.budgets = budgets or SecretBudgets(self.limits, metrics, ())
         self.large = asyncio.Semaphore(LARGE)

@@ -19,7 +19,7 @@ from typing import Any, cast
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_runs, total
+from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
@@ -171,11 +171,11 @@ class _List:
 
     @property
     def staged(self) -> StagedList:
-        return StagedList(self.queue, self.server, self.key, encode_runs(self.sizes), self.digest)
+        return StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)
 
 
 class FederatedAppender:
-    """Satisfies Appender. Every piece of a staged list carries its place, so that one sent twice is there once."""
+    """Satisfies QueueAppender. Every piece of a staged list carries its place, so that one sent twice is there once."""
 
     def __init__(self, link: BulkLink) -> None:
         self._link = link

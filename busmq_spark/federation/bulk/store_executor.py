@@ -19,7 +19,7 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.redis_io.address import Address
+from busmq_spark.redis_io.address import RedisAddress
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 
 T = TypeVar("T")
@@ -43,7 +43,13 @@ class StoreExecutor:
     """A store, used by one thread at a time."""
 
     def __init__(
-        self, where: Address, pool: PeerThreadPool, identity: Identity, most_subscriptions: int, budget: SecretBudget, store: RedisStore | None = None
+        self,
+        where: RedisAddress,
+        pool: PeerThreadPool,
+        identity: Identity,
+        most_subscriptions: int,
+        budget: SecretBudget,
+        store: RedisStore | None = None,
     ) -> None:
         self.work = PeerOperations(store or RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
@@ -173,7 +179,7 @@ class KnownServers:
 class Stores:
     """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
 
-    def __init__(self, where: Address, most: int) -> None:
+    def __init__(self, where: RedisAddress, most: int) -> None:
         self._where, self._most = where, most
         self._idle: list[RedisStore] = []
 

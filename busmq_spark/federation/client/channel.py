@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus.channel import BaseChannel, ConnectOptions, State
+from busmq_spark.bus.channel import BaseChannel, ChannelOptions, State
 from busmq_spark.bus.events import Handler
 from busmq_spark.core.channel import ChannelFrameKind
 from busmq_spark.core.message import Message, encode
@@ -47,7 +47,7 @@ class RemoteChannel(BaseChannel):
         self._pool = pool
         self._handle = self._wired(local, remote)
         self._pushes = self._pushing()
-        self._options: ConnectOptions | None = None
+        self._options: ChannelOptions | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
         self._received: deque[Message | str] = deque()
         self._offered = asyncio.Event()
@@ -185,7 +185,7 @@ class RemoteChannel(BaseChannel):
     def _pushing(self) -> RemotePushPipeline:
         return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
 
-    async def _join(self, local: str, remote: str, options: ConnectOptions) -> None:
+    async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
         if options.last and not options.reliable:
             raise ConfigError(reason="last counts only with reliable=True")
         if not options.wait:

@@ -40,7 +40,7 @@ class AtLeastOnce(ABC):
 
 
 class PlainAppender:
-    """Satisfies Appender."""
+    """Satisfies QueueAppender."""
 
     def __init__(self, store: AtLeastOnce) -> None:
         self._store = store

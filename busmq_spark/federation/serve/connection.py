@@ -40,7 +40,7 @@ BROKEN = 1002
 log = logging.getLogger("busmq_spark")
 
 
-class Connection:
+class PeerConnection:
     """From an accepted handshake to the end of the socket."""
 
     def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, budget: SecretBudget) -> None:

@@ -46,7 +46,7 @@ from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.listener import CountedSocket, Listener, network_of
 from busmq_spark.federation.npm_wire.deflate import accepted
-from busmq_spark.federation.serve.connection import Connection
+from busmq_spark.federation.serve.connection import PeerConnection
 from busmq_spark.federation.serve.memory import MassDisconnect, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
@@ -90,7 +90,7 @@ class FederationServer:
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._proxies, self._compression = networks(proxies), compression
         self._draining = False
-        self._connections: set[Connection] = set()
+        self._connections: set[PeerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._budgets = SecretBudgets(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
         self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._budgets)
@@ -223,7 +223,7 @@ class FederationServer:
         elif path != LIVE and (self._draining or self._server is None or not self._bus.online):
             status, phrase, text = 503, "Service Unavailable", "leaving\n" if self._draining else "no Redis\n"
         body = text.encode()
-        return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]), body)
+        return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("PeerConnection", "close")]), body)
 
     # -- sockets ----------------------------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class FederationServer:
                 await self._bulk.serve(socket, accepted.identity)
             else:
                 keep_less(socket, self._limits.kernel_bytes)
-                await self._converse(Connection(socket, accepted.identity, self._bus, self._limits, self._budgets.of(accepted.identity.name)))
+                await self._converse(PeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.of(accepted.identity.name)))
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
         except Exception:  # whatever it is: one socket must not end the server, and the log has it
@@ -247,7 +247,7 @@ class FederationServer:
         finally:
             self._tasks.discard(task)
 
-    async def _converse(self, connection: Connection) -> None:
+    async def _converse(self, connection: PeerConnection) -> None:
         self._connections.add(connection)
         try:
             await connection.serve()
@@ -311,7 +311,7 @@ async def _within(seconds: float, work: Callable[[], Awaitable[object]]) -> None
 
 
 def _unavailable() -> Response:
-    return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
+    return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("PeerConnection", "close")]), b"")
 
 
 def keep_less(socket: ServerConnection, size: int) -> None:

@@ -22,7 +22,7 @@ from busmq_spark.federation.serve.objects import expose
 from busmq_spark.federation.serve.objects.base import MethodCall
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.serve.connection import Connection
+    from busmq_spark.federation.serve.connection import PeerConnection
     from busmq_spark.federation.serve.objects.base import ServedObject
 
 READY = b"ready"
@@ -32,7 +32,7 @@ log = logging.getLogger("busmq_spark")
 class Session:
     """Bytes of the peer in, calls of an object out."""
 
-    def __init__(self, connection: Connection, channel: str) -> None:
+    def __init__(self, connection: PeerConnection, channel: str) -> None:
         self.connection, self._channel = connection, channel
         self.bus, self.identity, self.limits = connection.bus, connection.identity, connection.limits
         self.functions = LocalFunctions()

@@ -6,7 +6,7 @@ import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.WriteOptions;
-import busmq.spark.sink.NewQueue;
+import busmq.spark.sink.QueueCreator;
 import busmq.spark.store.ReadStore;
 import java.util.HashMap;
 import java.util.Locale;
@@ -82,7 +82,7 @@ public final class BusmqCatalog implements TableCatalog {
         if (tableExists(table)) {
             throw new TableAlreadyExistsException(table);
         }
-        NewQueue.create(options, table.name());
+        QueueCreator.create(options, table.name());
         try {
             return loadTable(table);
         } catch (NoSuchTableException gone) {

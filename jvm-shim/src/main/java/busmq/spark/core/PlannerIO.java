@@ -3,7 +3,10 @@ package busmq.spark.core;
 import java.util.Collection;
 import java.util.Map;
 
-/** What {@link Planner} has to know, and what is done about a loss: asked in a certain order, so that a test can be a table. */
+/**
+ * What {@link Planner} has to know, and what is done about a loss: asked in a certain order, so that a test can be a table. {@code ReaderQueues} answers it;
+ * in Python the questions are those of core/planner.py, and spark/planner_io.py answers.
+ */
 public interface PlannerIO {
     /** How many ids each queue has given out. */
     Map<String, Long> readCounters(Collection<String> queues);

@@ -40,7 +40,7 @@ public final class Links implements AutoCloseable {
 
     private Links(RedisOptions options) {
         this.options = options;
-        this.links = Address.endpoints(options).stream().<GuardedLink>map(each -> each instanceof Cluster all ? new ClusterLink(all) : new ServerLink(each))
+        this.links = RedisAddress.endpoints(options).stream().<GuardedLink>map(each -> each instanceof Cluster all ? new ClusterLink(all) : new ServerLink(each))
                 .toList();
     }
 

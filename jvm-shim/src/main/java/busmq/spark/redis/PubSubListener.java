@@ -97,11 +97,11 @@ final class PubSubListener {
                     onReply(wire.receive());
                 }
             } catch (RuntimeException error) { // any kind: nothing would start this thread again
-                BusException reply = ErrorTranslator.translate(error, endpoint);
-                LOG.debug("no notifications: {}", reply.getMessage());
-                pauseMs = reply.kind() == ErrorKind.LINK_LOST ? retry.nextMs() : REFUSED_MS;
+                BusException failure = ErrorTranslator.translate(error, endpoint);
+                LOG.debug("no notifications: {}", failure.getMessage());
+                pauseMs = failure.kind() == ErrorKind.LINK_LOST ? retry.nextMs() : REFUSED_MS;
                 if (pauseMs == REFUSED_MS) {
-                    LOG.warn("Pushes are not received, so queues are only polled: {}", reply.getMessage());
+                    LOG.warn("Pushes are not received, so queues are only polled: {}", failure.getMessage());
                 }
             }
             drop();

@@ -29,7 +29,7 @@ final class QueueCommit {
     private final String whole;
     private Status status = Status.OPEN;
     private SinkStore.Full full;
-    private int slot;
+    private int nth;
     private long moved;
 
     /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
@@ -93,13 +93,13 @@ final class QueueCommit {
 
     /** The next call. */
     Call next() {
-        StagedList part = staged.get(slot);
+        StagedList part = staged.get(nth);
         List<String> names = new ArrayList<>(keys.shared());
         names.add(keys.sinks());
         names.add(part.key());
         names.add(keys.stages(sink));
-        int last = slot == staged.size() - 1 ? 1 : 0;
-        Object[] args = {keys.available(), sink, batch, slot, moved, part.chunkAt(moved), part.rows(), last, SinkStore.LONG_TTL_S, keys.stage(""),
+        int last = nth == staged.size() - 1 ? 1 : 0;
+        Object[] args = {keys.available(), sink, batch, nth, moved, part.chunkAt(moved), part.rows(), last, SinkStore.LONG_TTL_S, keys.stage(""),
             part.made(), since, whole};
         return Call.script("commit", names, args);
     }
@@ -113,22 +113,22 @@ final class QueueCommit {
         switch (word) {
             case "moved" -> {
                 moved += a;
-                if (moved >= staged.get(slot).rows()) {
-                    go(slot + 1, 0);
+                if (moved >= staged.get(nth).rows()) {
+                    go(nth + 1, 0);
                 } else {
-                    go(slot, moved);
+                    go(nth, moved);
                 }
             }
             case "at" -> go((int) a, (Long) found.get(2));
             case "full" -> {
-                long later = staged.subList(slot + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
-                full = new SinkStore.Full(a, staged.get(slot).rows() - moved + later);
+                long later = staged.subList(nth + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
+                full = new SinkStore.Full(a, staged.get(nth).rows() - moved + later);
                 status = Status.FULL;
             }
             case "missing" -> status = Status.MISSING;
             case "other" -> status = Status.OTHER;
             case "lost" -> {
-                StagedList part = staged.get(slot);
+                StagedList part = staged.get(nth);
                 throw SinkStore.stagingLost(sink, batch, part.queue(), part.rows() - moved, a, part.key(), GIVE_UP);
             }
             case "stale" -> throw SinkStore.stale(sink, batch, Long.toString(a));
@@ -137,10 +137,10 @@ final class QueueCommit {
         return status;
     }
 
-    private void go(int slot, long moved) {
-        this.slot = slot;
+    private void go(int nth, long moved) {
+        this.nth = nth;
         this.moved = moved;
-        status = slot >= 0 && slot < staged.size() ? Status.OPEN : Status.DONE;
+        status = nth >= 0 && nth < staged.size() ? Status.OPEN : Status.DONE;
     }
 
     /** What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known. */

@@ -18,24 +18,24 @@ final class BatchAcks implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(BatchAcks.class);
 
     private final ReadOptions options;
-    private final Attachment attachment;
+    private final ReaderQueues readerQueues;
     private final Map<String, Position> acked = new HashMap<>();
     private final Map<String, AckResult> refused = new ConcurrentHashMap<>();
     private final Set<String> failed = ConcurrentHashMap.newKeySet();
     private ExecutorService beside;
     private boolean closed;
 
-    BatchAcks(ReadOptions options, Attachment attachment) {
+    BatchAcks(ReadOptions options, ReaderQueues readerQueues) {
         this.options = options;
-        this.attachment = attachment;
+        this.readerQueues = readerQueues;
     }
 
     /** Acknowledge, unless that was done before. A refused position is a loss: it is thrown where that is not allowed. */
     void now(Map<String, Position> positions) {
         Map<String, Position> fresh = fresh(positions);
-        Map<String, Position> lowest = attachment.siblings.lowest(fresh);
+        Map<String, Position> lowest = readerQueues.siblings.lowest(fresh);
         if (!lowest.isEmpty()) {
-            attachment.store.ack(lowest, options.subscription()).forEach((queue, result) -> refuse(queue, lowest.get(queue), result));
+            readerQueues.store.ack(lowest, options.subscription()).forEach((queue, result) -> refuse(queue, lowest.get(queue), result));
         }
     }
 
@@ -48,7 +48,7 @@ final class BatchAcks implements AutoCloseable {
             failed.remove(queue);
             acked.remove(queue);
         });
-        Map<String, Position> fresh = attachment.siblings.lowest(fresh(positions));
+        Map<String, Position> fresh = readerQueues.siblings.lowest(fresh(positions));
         if (fresh.isEmpty()) {
             return;
         }
@@ -72,7 +72,7 @@ final class BatchAcks implements AutoCloseable {
     /** Whether there is anything to acknowledge. */
     boolean waiting(Map<String, Position> positions) {
         return options.ack().equals("commit") && positions.entrySet().stream().anyMatch(at ->
-                at.getValue().last() > 0 && attachment.queues().contains(at.getKey()) && !at.getValue().equals(acked.get(at.getKey())));
+                at.getValue().last() > 0 && readerQueues.queues().contains(at.getKey()) && !at.getValue().equals(acked.get(at.getKey())));
     }
 
     /** Throws the loss that an ack in the thread met. */
@@ -84,7 +84,7 @@ final class BatchAcks implements AutoCloseable {
         Map<String, Position> fresh = new HashMap<>();
         if (options.ack().equals("commit")) {
             positions.forEach((queue, position) -> {
-                if (position.last() > 0 && attachment.queues().contains(queue) && !position.equals(acked.put(queue, position))) {
+                if (position.last() > 0 && readerQueues.queues().contains(queue) && !position.equals(acked.put(queue, position))) {
                     fresh.put(queue, position);
                 }
             });
@@ -95,7 +95,7 @@ final class BatchAcks implements AutoCloseable {
     private void refuse(String queue, Position position, AckResult result) {
         if (result.refused()) {
             acked.remove(queue);
-            attachment.refused(queue, position, result);
+            readerQueues.refused(queue, position, result);
         }
     }
 

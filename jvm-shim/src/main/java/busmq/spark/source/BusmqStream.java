@@ -66,7 +66,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final Pattern pattern;
     private final SiblingReaders siblings;
     private final boolean temporary;
-    private Attachment attachment;
+    private ReaderQueues readerQueues;
     private Planner planner;
     private RealTimePlan live;
     private BatchAcks acks;
@@ -145,7 +145,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return idle(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.sealed();
-        String next = OffsetJson.encode(planner.plan(begin, attachment.held(fresh), unlimited));
+        String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(fresh), unlimited));
         if (!fresh && next.equals(OffsetJson.encode(begin))) {
             return idle(start, begin);
         }
@@ -199,7 +199,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         durable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
         judge(start.json(), end.json());
         planned = end.json();
-        Map<String, Integer> servers = attachment.store.locate(goal.keySet());
+        Map<String, Integer> servers = readerQueues.store.locate(goal.keySet());
         List<Range> ranges = new ArrayList<>();
         goal.forEach((queue, position) -> {
             if (done.get(queue) < position.last()) {
@@ -217,15 +217,15 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         boolean fresh = start.json().equals(OffsetJson.INITIAL);
         attach(begin, Map.of(), fresh);
         acks.raise();
-        Map<String, Position> entries = planner.entries(begin, attachment.held(fresh));
+        Map<String, Position> entries = planner.entries(begin, readerQueues.held(fresh));
         Set<String> shared = siblings.follow(entries.values().stream().map(Position::born).toList());
-        return live.partitions(entries, begin, attachment.store.locate(attachment.queues()), fresh, shared);
+        return live.partitions(entries, begin, readerQueues.store.locate(readerQueues.queues()), fresh, shared);
     }
 
     @Override
     public synchronized Offset mergeOffsets(PartitionOffset[] offsets) {
         Map<String, Position> ends = live.ends(offsets);
-        ends.keySet().forEach(queue -> attachment.store.listening(queue, live.heardBy(queue).size()));
+        ends.keySet().forEach(queue -> readerQueues.store.listening(queue, live.heardBy(queue).size()));
         return new BusOffset(OffsetJson.encode(ends));
     }
 
@@ -255,16 +255,16 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
      */
     @Override
     public synchronized Map<String, String> metrics(Optional<Offset> latest) {
-        if (attachment == null || stopped || latest.isEmpty()) {
+        if (readerQueues == null || stopped || latest.isEmpty()) {
             return Map.of();
         }
         try {
-            Map<String, Long> lastIds = realTime ? attachment.store.counters(attachment.queues()) : planner.lastIds();
+            Map<String, Long> lastIds = realTime ? readerQueues.store.counters(readerQueues.queues()) : planner.lastIds();
             long lag = 0;
             for (Map.Entry<String, Position> at : decode(latest.get().json()).entrySet()) {
                 lag += Math.max(0, lastIds.getOrDefault(at.getKey(), 0L) - at.getValue().last());
             }
-            Map<String, String> found = new HashMap<>(Map.of("lag", String.valueOf(lag), "queues", String.valueOf(attachment.queues().size())));
+            Map<String, String> found = new HashMap<>(Map.of("lag", String.valueOf(lag), "queues", String.valueOf(readerQueues.queues().size())));
             if (live.gapMs() != null) {
                 found.put("gap_ms", String.valueOf(live.gapMs()));
             }
@@ -281,9 +281,9 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (discovery != null) {
             discovery.close();
         }
-        if (attachment != null) {
+        if (readerQueues != null) {
             acks.close();
-            attachment.close();
+            readerQueues.close();
         }
         if (signal != null) {
             signal.close();
@@ -295,23 +295,23 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (stopped) {
             throw BusException.of(ErrorKind.STATE, "event", "plan with", "what", "this stream", "state", "stopped", "remedy", "Start the query again");
         }
-        if (attachment == null) {
+        if (readerQueues == null) {
             begin(known.keySet());
         }
-        attachment.raiseIfTaken();
+        readerQueues.raiseIfTaken();
         Collection<String> names = options.subscribe();
         if (pattern != null) {
             // One of the checkpoint that does not exist any more is not discovered, yet must be missed.
             Set<String> found = new LinkedHashSet<>(known.keySet());
-            found.removeIf(queue -> attachment.queues().contains(queue) || !wanted(queue));
+            found.removeIf(queue -> readerQueues.queues().contains(queue) || !wanted(queue));
             found.addAll(discovered());
             names = found;
         }
-        if (attachment.acquire(names, known, done, fresh) && !realTime) {
+        if (readerQueues.acquire(names, known, done, fresh) && !realTime) {
             if (signal != null) {
                 signal.close();
             }
-            signal = PushNotifiers.subscribe(options.redis(), attachment.store.locate(attachment.queues()));
+            signal = PushNotifiers.subscribe(options.redis(), readerQueues.store.locate(readerQueues.queues()));
         }
     }
 
@@ -320,7 +320,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (discovery != null) {
             return discovery.take();
         }
-        Collection<String> first = attachment.store.discover(this::wanted);
+        Collection<String> first = readerQueues.store.discover(this::wanted);
         discovery = new QueueDiscovery(options.redis(), this::wanted);
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
@@ -329,10 +329,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     private void begin(Set<String> known) {
-        attachment = new Attachment(options, siblings);
-        planner = new Planner(options, attachment);
+        readerQueues = new ReaderQueues(options, siblings);
+        planner = new Planner(options, readerQueues);
         live = new RealTimePlan(options);
-        acks = new BatchAcks(options, attachment);
+        acks = new BatchAcks(options, readerQueues);
         if (availableNow) {
             planner.seal();
         }
@@ -362,7 +362,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
     private boolean news(Map<String, Position> begin) {
-        if (planner.behind(begin, attachment.held(false))) {
+        if (planner.behind(begin, readerQueues.held(false))) {
             return true;
         }
         long now = System.nanoTime();
@@ -370,7 +370,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return false;
         }
         nextPoll = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
-        return planner.pushed(attachment.held(false));
+        return planner.pushed(readerQueues.held(false));
     }
 
     private boolean awaitPush(long nanos) {

@@ -22,7 +22,7 @@ final class KeepAlive implements AutoCloseable {
 
     private final ReadOptions options;
     private final String token;
-    private final Map<Site, SiteThread> threads = new HashMap<>();
+    private final Map<Site, SiteKeepAlive> threads = new HashMap<>();
     private boolean stopped;
     private volatile String taken;
 
@@ -35,9 +35,9 @@ final class KeepAlive implements AutoCloseable {
     synchronized void watch(Map<String, Long> ttlsS, Map<String, Site> sites) {
         ttlsS.forEach((queue, ttlS) -> {
             Site site = sites.get(queue);
-            SiteThread thread = threads.get(site);
+            SiteKeepAlive thread = threads.get(site);
             if (thread == null) {
-                thread = new SiteThread(site);
+                thread = new SiteKeepAlive(site);
                 threads.put(site, thread);
                 if (!stopped) {
                     thread.start();
@@ -55,15 +55,15 @@ final class KeepAlive implements AutoCloseable {
     /** Ends the threads and waits for them a little, so that the leases are given up before the caller goes on. */
     @Override
     public void close() {
-        Map<Site, SiteThread> running;
+        Map<Site, SiteKeepAlive> running;
         synchronized (this) {
             stopped = true;
             running = Map.copyOf(threads);
         }
-        running.values().forEach(SiteThread::end);
+        running.values().forEach(SiteKeepAlive::end);
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(2);
         try {
-            for (SiteThread thread : running.values()) {
+            for (SiteKeepAlive thread : running.values()) {
                 thread.join(Math.max(1, TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())));
             }
         } catch (InterruptedException error) {
@@ -72,13 +72,13 @@ final class KeepAlive implements AutoCloseable {
     }
 
     /** Touches the queues of one site, each time a third of the shortest life is over. */
-    private final class SiteThread extends Thread {
+    private final class SiteKeepAlive extends Thread {
         private final Site site;
         private final Map<String, Long> ttlsMs = new HashMap<>();
         private boolean woken;
         private boolean ended;
 
-        SiteThread(Site site) {
+        SiteKeepAlive(Site site) {
             super("busmq-keep-alive-" + site.server() + site.node());
             this.site = site;
             setDaemon(true);

@@ -44,7 +44,7 @@ def mention_changes(checkpoint: Mapping[str, bool], named: Sequence[str]) -> Non
         )
 
 
-class Attachment:
+class ReaderQueues:
     """The queues a streaming reader holds, and the checks between them and its checkpoint."""
 
     def __init__(self, options: ReadOptions, store: SourceStore, push_notifiers: PushNotifiers) -> None:

@@ -4,8 +4,8 @@ import busmq.spark.options.WriteOptions;
 import java.util.List;
 
 /** A queue that is made before there is anything to write. */
-public final class NewQueue {
-    private NewQueue() {}
+public final class QueueCreator {
+    private QueueCreator() {}
 
     /** Creates the queue with the ttl and the maxsize of the options; one that exists keeps its own. */
     public static void create(WriteOptions options, String queue) {

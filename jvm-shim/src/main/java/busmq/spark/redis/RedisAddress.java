@@ -11,12 +11,12 @@ import java.util.List;
 import java.util.Map;
 
 /** Where the servers of a bus are, in whichever layout, from the options a user gave. */
-final class Address {
+final class RedisAddress {
     private static final int PORT = Contract.whole("port");
     private static final int SENTINEL_PORT = Contract.whole("sentinelPort");
     private static final String DEFAULT_MASTER = Contract.text("sentinelMaster");
 
-    private Address() {
+    private RedisAddress() {
     }
 
     /**

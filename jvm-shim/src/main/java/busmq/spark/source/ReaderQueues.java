@@ -28,11 +28,11 @@ import java.util.TreeSet;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/attachment.py does. */
-final class Attachment implements PlannerIO, AutoCloseable {
+/** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/reader_queues.py does. */
+final class ReaderQueues implements PlannerIO, AutoCloseable {
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
-    private static final Logger LOG = LoggerFactory.getLogger(Attachment.class);
+    private static final Logger LOG = LoggerFactory.getLogger(ReaderQueues.class);
 
     final ReadStore store;
     final SiblingReaders siblings;
@@ -45,7 +45,7 @@ final class Attachment implements PlannerIO, AutoCloseable {
     private final String token;
     private final KeepAlive keepAlive;
 
-    Attachment(ReadOptions options, SiblingReaders siblings) {
+    ReaderQueues(ReadOptions options, SiblingReaders siblings) {
         this.options = options;
         this.siblings = siblings;
         store = new ReadStore(options.redis());
