@@ -199,7 +199,7 @@ def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
 
 @pytest.mark.parametrize(
     "change",
-    [{"server": 1}, {"server": -1}, {"runs": ((1001, 1),)}, {"runs": ((0, 5),)}, {"runs": ((1, -1),)}],
+    [{"server": 1}, {"server": -1}, {"chunks": ((1001, 1),)}, {"chunks": ((0, 5),)}, {"chunks": ((1, -1),)}],
     ids=["no such server", "server below 0", "a chunk too large", "an empty chunk", "a negative number"],
 )
 def test_a_staged_list_that_no_sink_makes_is_refused(as_: Callable[[str], FederatedStore], open_queue: Range, change: dict[str, object]) -> None:
