@@ -257,11 +257,6 @@ class Channel(BaseChannel):
             raise self._not_connected("read")
         return self._connection.inbox
 
-    @property
-    def _has_message_handler(self) -> bool:
-        """Whether a handler takes messages."""
-        return bool(self._handlers.get("message"))
-
     def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
         added = super()._add(event, handler, once=once)
         if self._connection is not None:

@@ -105,7 +105,7 @@ class Inbox:
             return False
         if not for_application(head):
             return True
-        if not self._iterated and self._channel._has_message_handler:
+        if not self._iterated and self._channel.has_handlers("message"):
             self._take()
             return False
         self._look.clear()

@@ -9,6 +9,7 @@ from busmq_spark.cli.terminal_text import duration
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import subscriptions
+from busmq_spark.redis_io.holder import is_dead
 
 
 def questions(keys: QueueKeys, names: Sequence[str]) -> list[Call]:
@@ -23,14 +24,6 @@ def living(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[
         for name, token, left_ms in zip(names, replies[0::2], replies[1::2], strict=True)
         if isinstance(token, bytes) and left_ms is not None and int(left_ms) >= 0 and not is_dead(token.decode("utf-8", "replace"))
     }
-
-
-def is_dead(token: str) -> bool:
-    """Whether the holder of a lease is known to be gone."""
-    # Only here, since it loads pyarrow: most queues have no lease.
-    from busmq_spark.redis_io.holder import is_dead as known_dead
-
-    return known_dead(token)
 
 
 def holders(place: QueueLocation) -> list[str]:

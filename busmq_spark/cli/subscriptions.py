@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.leases import is_dead
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import existing, opened, place_of
@@ -15,6 +14,7 @@ from busmq_spark.core.subscription import Subscription, check_name, listed, regi
 from busmq_spark.core.subscription import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", show_default=False)]

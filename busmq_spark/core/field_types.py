@@ -12,6 +12,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import ConfigError, MessageRefused
 
 _PLAIN = (str, int, float, bool, NoneType)
@@ -34,7 +35,7 @@ def to_text(value: object, hint: Any = Any) -> bytes:
 def from_text(text: bytes, hint: Any = Any) -> Any:
     """The value of a stored field. Raises TypeMismatch."""
     try:
-        value = json.loads(text.decode(), parse_constant=_no_constant)
+        value = json.loads(text.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         raise TypeMismatch("JSON") from None
     return _fit(value, hint, reading=True)
@@ -58,10 +59,6 @@ def hints_of(shape: type[Any]) -> dict[str, Any]:
 def _hints(shape: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(shape)
     return {field.name: hints[field.name] for field in fields(shape)}
-
-
-def _no_constant(word: str) -> Any:
-    raise TypeMismatch(word)
 
 
 def _unknown(hint: Any, seen: set[Any]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from busmq_spark.errors import MessageRefused
 
@@ -114,3 +114,8 @@ def _fitting(run: Sequence[bytes]) -> int:
         if room < 0:
             return max(1, count)
     return len(run)
+
+
+def refuse_constant(word: str) -> NoReturn:
+    """For ``json.loads``, which takes NaN and the like."""
+    raise ValueError(f"{word} is no JSON")

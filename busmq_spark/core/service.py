@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from busmq_spark.core.message import encode
+from busmq_spark.core.message import encode, refuse_constant
 from busmq_spark.errors import MessageRefused
 
 
@@ -120,13 +120,9 @@ def _sendable(text: str) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        fields = json.loads(text, parse_constant=_no_constant)
+        fields = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(fields, dict):
         raise ValueError(f"it is a JSON {type(fields).__name__}, not an object")
     return fields
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

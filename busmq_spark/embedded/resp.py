@@ -6,7 +6,8 @@ Not a client library: one connection per command, blocking. The package's Redis 
 from __future__ import annotations
 
 import socket
-from typing import BinaryIO
+
+import hiredis
 
 Reply = str | int | None | list["Reply"]
 
@@ -21,50 +22,19 @@ def ask(port: int, *words: str | int | bytes, password: str | None, timeout_s: f
     Bulk strings become str; bytes that are not UTF-8 survive as surrogates. ConnectionError when the server is unreachable, silent for
     ``timeout_s`` or hangs up; ErrorReply (a RuntimeError) when it refuses.
     """
+    asked = [("AUTH", password)] if password is not None else []
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as link, link.makefile("rb") as replies:
-            if password is not None:
-                link.sendall(encode("AUTH", password))
-                decode(replies)
-            link.sendall(encode(*words))
-            return decode(replies)
+        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as link:
+            reader = hiredis.Reader(ConnectionError, ErrorReply, "utf-8", "surrogateescape")
+            for each in (*asked, words):
+                parts = tuple(word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape") for word in each)
+                link.sendall(hiredis.pack_command(parts))  # type: ignore[arg-type]  # it takes a tuple of any length
+                while (reply := reader.gets()) is False:
+                    if not (data := link.recv(65_536)):
+                        raise ConnectionError("the server hung up before its reply was complete")
+                    reader.feed(data)
+                if isinstance(reply, ErrorReply):
+                    raise reply
     except TimeoutError as error:
         raise ConnectionError(f"127.0.0.1:{port} did not answer {words[0]!r} within {timeout_s} s") from error
-
-
-def encode(*words: str | int | bytes) -> bytes:
-    """One command as an array of bulk strings."""
-    parts = [word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogateescape") for word in words]
-    return b"".join([b"*%d\r\n" % len(parts), *(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)])
-
-
-def decode(replies: BinaryIO) -> Reply:
-    """Read exactly one reply. An error inside an array becomes a str, because the rest of the array must still be read."""
-    reply = _read(replies)
-    if isinstance(reply, ErrorReply):
-        raise reply
-    return reply
-
-
-def _read(replies: BinaryIO) -> Reply | ErrorReply:
-    line = replies.readline()
-    if not line.endswith(b"\r\n"):
-        raise ConnectionError("the server hung up before its reply was complete")
-    kind, rest = line[:1], line[1:-2].decode("utf-8", "surrogateescape")
-    if kind == b"+":
-        return rest
-    if kind == b"-":
-        return ErrorReply(rest)
-    if kind == b":":
-        return int(rest)
-    if kind not in (b"$", b"*"):
-        raise ConnectionError(f"not a RESP2 reply: {line!r}")
-    size = int(rest)
-    if size < 0:
-        return None
-    if kind == b"*":
-        return [str(item) if isinstance(item, ErrorReply) else item for item in (_read(replies) for _ in range(size))]
-    body = replies.read(size + 2)
-    if len(body) < size + 2:
-        raise ConnectionError("the server hung up before its reply was complete")
-    return body[:-2].decode("utf-8", "surrogateescape")
+    return [str(item) if isinstance(item, ErrorReply) else item for item in reply] if isinstance(reply, list) else reply

@@ -214,7 +214,7 @@ class RedisServer:
             alive = guard.ask("alive")  # asked before the log is read: what a server says last is then in it
             said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
             # No client connects to the port before this line: until then another program might hold it.
-            if any(mark in said for mark in READY) and alive == "yes" and self._answers():
+            if any(mark in said for mark in READY) and alive == "yes" and self._ping(1.0)[:7] not in ("", "LOADING"):
                 return True
             if alive != "yes":
                 if TAKEN in said:
@@ -222,29 +222,23 @@ class RedisServer:
                 raise self._failed(f"it ended with status {alive.removeprefix('no ')}", said)
             if time.monotonic() - started > wait_s:
                 # After so long it has its socket (a taken port ends it at once), so it is ours to ask.
-                if wait_s == LOAD_S or not self._loads():
+                if wait_s == LOAD_S or not self._ping(10.0).startswith("LOADING"):
                     guard.ask("kill")
                     raise self._failed(f"it was not ready after {wait_s:.0f} s", said)
                 wait_s = LOAD_S
             time.sleep(0.005)
 
-    def _answers(self) -> bool:
-        try:
-            return self.command("PING", timeout_s=1.0) == "PONG"
-        except ErrorReply as refusal:
-            # A replica that may not serve stale data while it syncs is up; so is a server whose ACL does not know us.
-            return not str(refusal).startswith("LOADING")
-        except OSError:
-            return False
+    def _ping(self, timeout_s: float) -> str:
+        """The reply to PING, or the text of an error: a replica that syncs, and a server whose ACL does not know us, are up. Empty when none comes.
 
-    def _loads(self) -> bool:
+        A server that loads its file replies between a thousand commands of it only.
+        """
         try:
-            self.command("PING")  # it listens between a thousand commands of its file only
+            return str(self.command("PING", timeout_s=timeout_s))
         except ErrorReply as refusal:
-            return str(refusal).startswith("LOADING")
+            return str(refusal)
         except OSError:
-            return False
-        return False
+            return ""
 
     def _failed(self, reason: str, said: str) -> LinkLost:
         tail = "\n".join(said.splitlines()[-15:])

@@ -8,16 +8,6 @@ from __future__ import annotations
 
 import logging
 
-
-class _SilentLogger(logging.Logger):
-    """Not known to ``logging.getLogger``, without handlers, off for every level."""
-
-    def isEnabledFor(self, _level: int) -> bool:  # the name that logging gave it
-        return False
-
-    def handle(self, record: logging.LogRecord) -> None:
-        """Drop it."""
-
-
-WIRE_LOG: logging.Logger = _SilentLogger("busmq_spark.federation.wire")
+WIRE_LOG = logging.Logger("busmq_spark.federation.wire")  # noqa: LOG001  # no configuration of the program may enable it
 """Pass it as ``logger=`` to every ``serve`` and ``connect`` of websockets."""
+WIRE_LOG.disabled = True

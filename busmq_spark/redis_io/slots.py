@@ -1,7 +1,4 @@
-"""Redis Cluster's hash slots: key to slot to node. Pure: used by the links.
-
-Source: the Redis Cluster specification (CRC16-CCITT/XMODEM of the hash tag, modulo 16384).
-"""
+"""Redis Cluster's hash slots: key to slot to node. Pure: used by the links."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from busmq_spark.core.caching import MemoizedFunction
+from redis.crc import key_slot
+
 from busmq_spark.core.flow import Call
 
 SLOTS = 16_384
@@ -18,35 +16,9 @@ Node = tuple[str, int]
 """Host and port."""
 
 
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        crc = byte << 8
-        for _ in range(8):
-            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
-        table.append(crc & 0xFFFF)
-    return table
-
-
-_TABLE = _table()
-
-
-def _slot(key: bytes) -> int:
-    start = key.find(b"{")
-    if start >= 0 and (stop := key.find(b"}", start + 1)) > start + 1:
-        key = key[start + 1 : stop]
-    crc = 0
-    for byte in key:
-        crc = (crc << 8) & 0xFFFF ^ _TABLE[crc >> 8 ^ byte]
-    return crc % SLOTS
-
-
-_slots = MemoizedFunction(_slot, 100_000)
-
-
 def slot(key: bytes | str) -> int:
     """The slot of a key: that of its first non-empty ``{tag}``, if it has one."""
-    return _slots(key.encode() if isinstance(key, str) else key)
+    return key_slot(key.encode() if isinstance(key, str) else key)
 
 
 def key_of(call: Call) -> bytes | str | None:

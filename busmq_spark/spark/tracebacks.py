@@ -7,13 +7,13 @@ and what to do. Any other error is a defect and keeps its traceback.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import wraps
 from os import environ
 from types import FunctionType
 from typing import Any, TypeVar
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from busmq_spark.errors import BusError
 
@@ -66,17 +66,8 @@ class FailingReader(DataSourceStreamReader):
     def __init__(self, error: BusError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:
+    def fail(self, *_: Any, **__: Any) -> Any:
+        """Whatever is asked."""
         raise self._error
 
-    def getDefaultReadLimit(self) -> Any:
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        raise self._error
+    initialOffset = getDefaultReadLimit = latestOffset = partitions = read = fail

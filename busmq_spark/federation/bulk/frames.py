@@ -17,10 +17,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
+from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireError
 from busmq_spark.federation.json_size import MOST_VALUES, too_many
 
@@ -94,13 +95,9 @@ def _json(head: memoryview) -> Any:
     if too_many(text := bytes(head)):
         raise wrong(f"a head of {len(text)} bytes with more than {MOST_VALUES} values", "fewer")
     try:
-        return json.loads(text.decode(), parse_constant=_no_number, parse_float=_no_number)
+        return json.loads(text.decode(), parse_constant=refuse_constant, parse_float=refuse_constant)
     except (ValueError, RecursionError):
         raise wrong("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(text)
 
 
 def wrong(found: str, expected: str) -> WireError:

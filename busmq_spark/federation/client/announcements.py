@@ -16,7 +16,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import NOTIFICATIONS, QueueKeys, announced_name
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
 from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.npm_wire.creation import NAME_CHARACTERS, creation
 
@@ -31,7 +31,7 @@ MOST = 10_000
 log = logging.getLogger("busmq_spark")
 
 
-class Announcements:
+class Announcements(Owner):
     """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to (again)."""
 
     def __init__(self, bus: Bus, pool: Pool) -> None:
@@ -48,9 +48,6 @@ class Announcements:
         self._handle.begin()
         if self._bus.has_redis:
             self._bus.spawn(self._remember(), f"remembering {self!r}")
-
-    def remote_lost(self, why: BusError) -> None:
-        """See remote_handle.Owner."""
 
     def remote_back(self) -> None:
         """Listening."""

@@ -20,7 +20,7 @@ from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
-from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
 from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.npm_wire.creation import creation
 
@@ -33,7 +33,7 @@ EVENT_NAMES = {"remote:connect": "remote_connect", "remote:disconnect": "remote_
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteChannel(BaseChannel):
+class RemoteChannel(BaseChannel, Owner):
     """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the

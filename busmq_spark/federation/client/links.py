@@ -8,7 +8,6 @@ from os import environ
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.channel import Channel
-from busmq_spark.bus.links import REGISTERED
 from busmq_spark.bus.persistable import PersistedDict, PersistedRecord
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue import Queue
@@ -31,8 +30,8 @@ REMOTES: dict[type, Callable[[Bus, Any, Pool], Any]] = {
     Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
     Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
-    PersistedDict: lambda bus, kept, pool: RemoteDict(bus, kept.name, kept.ttl_s, pool),
-    PersistedRecord: lambda bus, kept, pool: RemoteRecord(bus, kept.name, kept.shape, pool, kept.ttl_s),
+    PersistedDict: lambda bus, kept, pool: RemoteDict(bus, pool, kept.name, kept.ttl_s),
+    PersistedRecord: lambda bus, kept, pool: RemoteRecord(bus, pool, kept.name, kept.shape, kept.ttl_s),
     Service: lambda bus, service, pool: RemoteService(bus, service.name, pool),
 }
 
@@ -84,6 +83,3 @@ def _of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
     """One secret for all, or one per URL; else that of the environment."""
     given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
     return given or environ.get("BUSMQ_FEDERATION_SECRET")
-
-
-REGISTERED.append(FederationClients)

@@ -10,10 +10,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.persistable import TTL_S, D, Persistable, PersistedDict, PersistedRecord
+from busmq_spark.bus.persistable import D, Persistable, PersistedDict, PersistedRecord
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
 from busmq_spark.federation.npm_wire.creation import creation
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ GIVEN_S = 60
 """What the server gives at each touch."""
 
 
-class _Remote(Persistable):
-    """The storage of both kinds."""
+class _Remote(Owner, Persistable):
+    """The storage of both kinds. All state is here, and the waiting calls raise errors: an Owner has nothing to do."""
 
     _handle: RemoteHandle
     _task: asyncio.Task[None] | None = None
 
-    def _wired(self, bus: Bus, pool: Pool) -> None:
+    def __init__(self, bus: Bus, pool: Pool, *args: Any) -> None:
+        super().__init__(bus, *args)
         self._handle = RemoteHandle(pool, creation("persistify", self.name, {}, []), bus.spawn, self, _nothing)
 
     async def persist(self, ttl_s: int | None = None) -> None:
@@ -43,15 +44,6 @@ class _Remote(Persistable):
             self.kept = True
             self.bus.adopt(self)
             self._task = self.bus.spawn(self._keep(), f"keeping {self.name} alive")
-
-    def remote_lost(self, why: BusError) -> None:
-        """See remote_handle.Owner."""
-
-    def remote_back(self) -> None:
-        """Nothing is restored: all state is here."""
-
-    def remote_failed(self, error: BusError) -> None:
-        """The waiting calls raise the error."""
 
     async def _write(self, sending: PendingSave) -> int:
         fields = dict(sending.fields)
@@ -91,17 +83,9 @@ class _Remote(Persistable):
 class RemoteDict(_Remote, PersistedDict):
     """A persisted dictionary behind a federation server."""
 
-    def __init__(self, bus: Bus, name: str, ttl_s: int, pool: Pool) -> None:
-        super().__init__(bus, name, ttl_s)
-        self._wired(bus, pool)
-
 
 class RemoteRecord(_Remote, PersistedRecord[D]):
     """A persisted dataclass behind a federation server."""
-
-    def __init__(self, bus: Bus, name: str, shape: Any, pool: Pool, ttl_s: int = TTL_S) -> None:
-        super().__init__(bus, name, shape, ttl_s)
-        self._wired(bus, pool)
 
 
 async def _nothing(remote: RemoteObject) -> None:

@@ -15,7 +15,7 @@ from busmq_spark.errors import BusError, ConfigError, FederationLost, Federation
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.consume import RemoteConsumption
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
-from busmq_spark.federation.client.remote_handle import RemoteHandle
+from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
 from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.npm_wire.creation import creation
 
@@ -35,7 +35,7 @@ class _AttachOptions(NamedTuple):
     discoverable: bool
 
 
-class RemoteQueue(BaseQueue):
+class RemoteQueue(BaseQueue, Owner):
     """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable, calls wait 8 s and then raise FederationLost; a

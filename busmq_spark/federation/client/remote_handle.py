@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from busmq_spark.core.retry import PATIENCE_S, Pauses  # how long a call waits for an unreachable server, as long as for Redis
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
@@ -27,7 +27,7 @@ IDLE_S = 30.0
 log = logging.getLogger("busmq_spark")
 
 
-class Owner(Protocol):
+class Owner:
     """The object, as seen by its handle."""
 
     def remote_lost(self, why: BusError) -> None:

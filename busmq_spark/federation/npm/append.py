@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.errors import MessageRefused
 from busmq_spark.store.protocol import FullPolicy
 
-
-class AtLeastOnce(ABC):
-    """The part of WriteStore that stages, of a store where nothing can be staged."""
-
-    @abstractmethod
-    def push(self, queue: str, left: list[str]) -> int:
-        """As PlainQueue.push."""
-
-    @abstractmethod
-    def impossible(self, reason: str) -> ConfigError:
-        """The error for what the wire has not."""
-
-    def appender(self) -> PlainAppender:
-        return PlainAppender(self)
-
-    def once(self, *_: Any) -> NoReturn:
-        """Raises ConfigError: nothing is written exactly once."""
-        raise self.impossible("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
-
-    begin = renew = record = commit = forget = truncate = once
-
-    def recorded(self, *_: Any) -> tuple[StagedList, ...]:
-        return ()
-
-    def discard(self, *_: Any) -> None:  # noqa: B027  # there is nothing to do
-        """Nothing is staged."""
+if TYPE_CHECKING:
+    from busmq_spark.federation.npm.store import PlainStore
 
 
 class PlainAppender:
     """Satisfies QueueAppender."""
 
-    def __init__(self, store: AtLeastOnce) -> None:
+    def __init__(self, store: PlainStore) -> None:
         self._store = store
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it

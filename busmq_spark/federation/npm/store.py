@@ -25,12 +25,13 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.retry import Retry
+from busmq_spark.core.sink import StagedList
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import FederationTarget
-from busmq_spark.federation.npm.append import AtLeastOnce
+from busmq_spark.federation.npm.append import PlainAppender
 from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.place import at_once
@@ -55,7 +56,7 @@ class _Target(FederationTarget):
         return self.context
 
 
-class PlainStore(AtLeastOnce):
+class PlainStore:
     """A thread of its own runs the link, so that heartbeats go on between calls, and attached queues stay alive."""
 
     def __init__(self, address: FederationAddress) -> None:
@@ -176,6 +177,21 @@ class PlainStore(AtLeastOnce):
                 return await asked.push(left)
 
         return self._patiently(push)
+
+    def appender(self) -> PlainAppender:
+        return PlainAppender(self)
+
+    def once(self, *_: Any) -> NoReturn:
+        """Raises ConfigError: nothing is written exactly once."""
+        raise self.impossible("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
+
+    begin = renew = record = commit = forget = truncate = once
+
+    def recorded(self, *_: Any) -> tuple[StagedList, ...]:
+        return ()
+
+    def discard(self, *_: Any) -> None:
+        """Nothing is staged."""
 
     def close(self) -> None:
         """Say good-bye, and end the thread."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
+from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireError
 from busmq_spark.federation.json_size import MOST_VALUES, too_many
 
@@ -207,12 +208,8 @@ def utf8(text: str) -> bytes:
         return HALF_A_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
 # Made once: json.loads and json.dumps make one for each call that has settings of its own.
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

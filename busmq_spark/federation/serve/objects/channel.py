@@ -103,9 +103,6 @@ class ServedChannel(ServedObject):
             self._reader = None
         await self.session.connection.outbox.passed()
 
-    def is_attached(self, call: MethodCall) -> None:
-        self.answer(call, self._channel.connected)
-
     def send(self, call: MethodCall) -> None:
         if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="send without a message; undefined cannot be sent")
@@ -168,7 +165,7 @@ class ServedChannel(ServedObject):
         "disconnect": ServedMethod(disconnect),
         "detach": ServedMethod(disconnect),
         "end": ServedMethod(finish, PUSH),
-        "isAttached": ServedMethod(is_attached),
+        "isAttached": ServedMethod(lambda self, call: self.answer(call, self._channel.connected)),
         "ack": ServedMethod(ack, CONSUME),
     }
 

@@ -67,9 +67,6 @@ class ServedPubsub(ServedObject):
         await self._pubsub.publish(storable(call.values[0]))
         self.answer(call)
 
-    def is_subscribed(self, call: MethodCall) -> None:
-        self.answer(call, self._pubsub.subscribed)
-
     def _on_message(self, message: Published) -> None:
         """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
         if not self.session.open or (self._notifications and not self._concerns(message.text)):
@@ -121,6 +118,6 @@ class ServedPubsub(ServedObject):
         "attach": ServedMethod(subscribe, BROWSE),
         "unsubscribe": ServedMethod(unsubscribe),
         "detach": ServedMethod(unsubscribe),
-        "isSubscribed": ServedMethod(is_subscribed),
+        "isSubscribed": ServedMethod(lambda self, call: self.answer(call, self._pubsub.subscribed)),
         "publish": ServedMethod(publish, PUSH),
     }

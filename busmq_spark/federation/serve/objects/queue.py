@@ -110,9 +110,6 @@ class ServedQueue(ServedObject):
         await self._stop_handing_over()
         await self._queue.close()
 
-    def is_attached(self, call: MethodCall) -> None:
-        self.answer(call, self._queue.attached)
-
     # -- pushing --------------------------------------------------------------------------------------------------------------------------------
 
     def push(self, call: MethodCall) -> None:
@@ -251,9 +248,6 @@ class ServedQueue(ServedObject):
             self._consuming = None
         await self.session.connection.outbox.passed()
 
-    def is_consuming(self, call: MethodCall) -> None:
-        self.answer(call, None, self._queue.consuming)
-
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""
         await self._queue.ack_taken(call.number(0, "id", -1))
@@ -299,19 +293,13 @@ class ServedQueue(ServedObject):
             case _:
                 raise ConfigError(reason="metadata takes nothing, a name, a name and a value, or an object")
 
-    def pushed(self, call: MethodCall) -> None:
-        self.answer(call, None, self._queue.pushed)
-
-    def consumed(self, call: MethodCall) -> None:
-        self.answer(call, None, self._queue.consumed)
-
     def _not_attached(self, what: str) -> StateError:
         return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first")
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENTS,
         "find": ServedMethod(find),
-        "isAttached": ServedMethod(is_attached),
+        "isAttached": ServedMethod(lambda self, call: self.answer(call, self._queue.attached)),
         "attach": ServedMethod(attach),
         "detach": ServedMethod(detach),
         "ttl": ServedMethod(ttl),
@@ -322,10 +310,10 @@ class ServedQueue(ServedObject):
         "count": ServedMethod(count),
         "flush": ServedMethod(flush, ADMIN),
         "push": ServedMethod(push, PUSH),
-        "pushed": ServedMethod(pushed),
-        "consumed": ServedMethod(consumed),
+        "pushed": ServedMethod(lambda self, call: self.answer(call, None, self._queue.pushed)),
+        "consumed": ServedMethod(lambda self, call: self.answer(call, None, self._queue.consumed)),
         "stop": ServedMethod(stop),
-        "isConsuming": ServedMethod(is_consuming),
+        "isConsuming": ServedMethod(lambda self, call: self.answer(call, None, self._queue.consuming)),
         "consume": ServedMethod(consume, CONSUME),
         "ack": ServedMethod(ack, CONSUME),
     }

@@ -101,12 +101,6 @@ class ServedService(ServedObject):
         except BusError as error:
             self.session.fail(call.callback, error)
 
-    def is_serving(self, call: MethodCall) -> None:
-        self.answer(call, self._service.serving)
-
-    def is_connected(self, call: MethodCall) -> None:
-        self.answer(call, self._service.connected)
-
     async def _handle(self, data: Any, request: Request) -> None:
         """One request, until the peer has given its last reply."""
         await self.session.connection.outbox.room()
@@ -138,8 +132,8 @@ class ServedService(ServedObject):
         "serve": ServedMethod(serve, CONSUME),
         "connect": ServedMethod(connect, PUSH),
         "disconnect": ServedMethod(disconnect),
-        "isServing": ServedMethod(is_serving),
-        "isConnected": ServedMethod(is_connected),
+        "isServing": ServedMethod(lambda self, call: self.answer(call, self._service.serving)),
+        "isConnected": ServedMethod(lambda self, call: self.answer(call, self._service.connected)),
         "request": ServedMethod(request, PUSH),
     }
 

@@ -1,8 +1,10 @@
 package busmq.spark.core;
 
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
 import java.util.HexFormat;
 
 /** The fingerprint of a message, as {@code lua/include/mark.lua} computes it on the server. */
@@ -14,18 +16,18 @@ public final class Fingerprint {
 
     public static String of(byte[] value) {
         int end = Math.min(END, value.length);
-        MessageDigest sha1 = sha1();
-        sha1.update((value.length + ":").getBytes(StandardCharsets.US_ASCII));
-        sha1.update(value, 0, end);
-        sha1.update(value, value.length - end, end);
-        return HexFormat.of().formatHex(sha1.digest()).substring(0, DIGITS);
+        byte[] length = (value.length + ":").getBytes(StandardCharsets.US_ASCII);
+        return hex("SHA-1", ByteBuffer.wrap(length), ByteBuffer.wrap(value, 0, end), ByteBuffer.wrap(value, value.length - end, end)).substring(0, DIGITS);
     }
 
-    private static MessageDigest sha1() {
+    /** The digest of parts that follow each other, in hex; {@code algorithm} is one that every Java has. */
+    public static String hex(String algorithm, ByteBuffer... parts) {
         try {
-            return MessageDigest.getInstance("SHA-1");
+            MessageDigest digest = MessageDigest.getInstance(algorithm);
+            Arrays.stream(parts).forEach(digest::update);
+            return HexFormat.of().formatHex(digest.digest());
         } catch (NoSuchAlgorithmException error) {
-            throw new IllegalStateException("every Java has SHA-1", error);
+            throw new IllegalStateException(error);
         }
     }
 }

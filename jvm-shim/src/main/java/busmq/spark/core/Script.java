@@ -4,9 +4,6 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
-import java.util.HexFormat;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
@@ -33,7 +30,7 @@ public record Script(String name, String text, String digest) {
             }
         });
         String text = out.substring(0, Math.max(0, out.length() - 1));
-        return new Script(name, text, sha1(text));
+        return new Script(name, text, Fingerprint.hex("SHA-1", StandardCharsets.UTF_8.encode(text)));
     }
 
     private static void append(StringBuilder out, String line) {
@@ -50,14 +47,6 @@ public record Script(String name, String text, String digest) {
             return new String(in.readAllBytes(), StandardCharsets.UTF_8);
         } catch (IOException error) {
             throw new UncheckedIOException(error);
-        }
-    }
-
-    private static String sha1(String text) {
-        try {
-            return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-1").digest(text.getBytes(StandardCharsets.UTF_8)));
-        } catch (NoSuchAlgorithmException error) {
-            throw new IllegalStateException(error);
         }
     }
 }

@@ -1,16 +1,14 @@
 package busmq.spark.sink;
 
 import busmq.spark.Contract;
+import busmq.spark.core.Fingerprint;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.StandardOpenOption;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.Arrays;
-import java.util.HexFormat;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
@@ -32,7 +30,7 @@ final class BatchSpan {
         }
         String start = entry(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
-        return digest(both) + ":" + end.substring(0, Math.min(SHOWN, end.length()));
+        return Fingerprint.hex("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":" + end.substring(0, Math.min(SHOWN, end.length()));
     }
 
     /**
@@ -71,15 +69,6 @@ final class BatchSpan {
         } catch (IOException error) {
             LOG.info("The offset log at {} cannot be read: {}", path, error.getMessage());
             return null;
-        }
-    }
-
-    private static String digest(String text) {
-        try {
-            byte[] whole = MessageDigest.getInstance("SHA-256").digest(text.getBytes(StandardCharsets.UTF_8));
-            return HexFormat.of().formatHex(whole).substring(0, 32);
-        } catch (NoSuchAlgorithmException error) {
-            throw new IllegalStateException(error);
         }
     }
 }

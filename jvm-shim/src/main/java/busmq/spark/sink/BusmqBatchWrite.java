@@ -1,6 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.options.WriteOptions;
+import busmq.spark.store.LeaseHolder;
 import java.util.List;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
@@ -12,7 +13,7 @@ final class BusmqBatchWrite implements BatchWrite {
     private final WriteOptions options;
     private final SinkColumns columns;
     private final boolean truncate;
-    private final String plan = SinkStore.token();
+    private final String plan = LeaseHolder.newToken();
 
     BusmqBatchWrite(WriteOptions options, SinkColumns columns, boolean truncate) {
         this.options = options;

@@ -6,6 +6,7 @@ import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.Call;
+import busmq.spark.store.ReadStore;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -107,7 +108,7 @@ final class QueueCommit {
     /** The reply to it. Throws BUSMQ_STAGING_LOST and BUSMQ_STALE_BATCH, and is done then. */
     Status take(Object reply) {
         List<?> found = (List<?>) reply;
-        String word = SinkStore.text(found.get(0));
+        String word = ReadStore.text(found.get(0));
         long a = (Long) found.get(1);
         status = Status.DONE;
         switch (word) {

@@ -1,5 +1,7 @@
 package busmq.spark.sink;
 
+import static busmq.spark.store.ReadStore.text;
+
 import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
@@ -10,9 +12,8 @@ import busmq.spark.options.WriteOptions;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
-import java.security.SecureRandom;
+import busmq.spark.store.LeaseHolder;
 import java.util.ArrayList;
-import java.util.HexFormat;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -34,7 +35,6 @@ final class SinkStore implements AutoCloseable {
     private static final int TRIM_MOST = Contract.whole("ackMost");
     private static final String STAGE_AGAIN = Contract.text("stageAgain");
     private static final String RECORD_GONE = Contract.text("recordGone");
-    private static final SecureRandom RANDOM = new SecureRandom();
 
     private final WriteOptions options;
     private final Links links;
@@ -45,12 +45,6 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** A name unlike any other with certainty enough. */
-    static String token() {
-        byte[] bits = new byte[8];
-        RANDOM.nextBytes(bits);
-        return HexFormat.of().formatHex(bits);
-    }
-
     QueueKeys keys(String queue) {
         return links.keys(queue);
     }
@@ -81,7 +75,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     private Call attaching(String queue) {
-        Object[] args = {options.ttlS(), options.maxsize(), "false", token(), options.create() ? 1 : 0, LONG_TTL_S};
+        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseHolder.newToken(), options.create() ? 1 : 0, LONG_TTL_S};
         return Call.script("attach", keys(queue).all(), args);
     }
 
@@ -343,9 +337,5 @@ final class SinkStore implements AutoCloseable {
 
     static BusException stale(String sink, long batch, String found) {
         return BusException.of(ErrorKind.STALE_BATCH, "sink", sink, "batch", batch, "found", found);
-    }
-
-    static String text(Object reply) {
-        return new String((byte[]) reply, java.nio.charset.StandardCharsets.UTF_8);
     }
 }

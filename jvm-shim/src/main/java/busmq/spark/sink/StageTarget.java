@@ -3,6 +3,7 @@ package busmq.spark.sink;
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.redis.Call;
+import busmq.spark.store.LeaseHolder;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -71,7 +72,7 @@ final class StageTarget implements RowBatcher.Target {
             if (error.kind() != ErrorKind.LINK_LOST) {
                 throw error;
             }
-            buffers.forEach(buffer -> list(buffer).cut(SinkStore.token()));
+            buffers.forEach(buffer -> list(buffer).cut(LeaseHolder.newToken()));
             settle(buffers, store.link(server).runAll(buffers.stream().map(buffer -> SinkStore.stage(list(buffer), buffer.chunk)).toList()));
         }
     }

@@ -1,11 +1,12 @@
 package busmq.spark.sink;
 
+import static busmq.spark.store.ReadStore.text;
+
 import busmq.spark.Contract;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashSet;
@@ -95,9 +96,5 @@ final class Staging {
             calls.add(Call.script(script, List.of(QueueKeys.sinkQueues(sink)), args.toArray()));
         }
         return calls;
-    }
-
-    private static String text(Object reply) {
-        return new String((byte[]) reply, StandardCharsets.UTF_8);
     }
 }

@@ -1,6 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.options.WriteOptions;
+import busmq.spark.store.LeaseHolder;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
@@ -18,7 +19,7 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
-        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + SinkStore.token();
+        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + LeaseHolder.newToken();
         if (origins != null) {
             return new RowWriter(columns, TaskSink.pushingOnce(options, query), new RowOrigins(origins));
         }

@@ -23,7 +23,7 @@ public final class LeaseHolder {
     private LeaseHolder() {}
 
     /** A random name, for incarnations and leases. */
-    static String newToken() {
+    public static String newToken() {
         return HexFormat.of().toHexDigits(RANDOM.nextLong());
     }
 

@@ -327,7 +327,8 @@ public final class ReadStore implements AutoCloseable {
         return (List<Object>) reply;
     }
 
-    static String text(Object reply) {
+    /** A reply that is text. */
+    public static String text(Object reply) {
         return new String((byte[]) reply, UTF_8);
     }
 
