@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import socket
@@ -18,7 +17,7 @@ import pytest
 
 from busmq_spark.embedded import RedisServer, binary, resp, server
 from busmq_spark.errors import ConfigError, LinkLost, LocalToolMissing
-from tests.support import ps, wait_until
+from tests.support import PATIENCE_S, ps, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,7 +180,7 @@ def test_a_full_server_refuses_and_evicts_nothing() -> None:
 def test_a_unix_socket_is_opened_when_it_is_asked_for() -> None:
     with RedisServer(unix_socket=True) as redis, socket.socket(socket.AF_UNIX) as link:
         link.connect(str(redis.socket_path))
-        link.sendall(resp.encode("PING"))
+        link.sendall(b"PING\r\n")
         assert link.recv(100) == b"+PONG\r\n"
 
 
@@ -208,9 +207,9 @@ def test_a_server_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPa
 def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with RedisServer(tmp_path, aof=True, fsync="everysec") as redis:
         redis.command("EVAL", "for n = 1, 10000 do redis.call('SET', n, n) end", 0)
-    asked: list[bool] = []
-    loads = RedisServer._loads
-    monkeypatch.setattr(RedisServer, "_loads", lambda self: asked.append(loads(self)) or asked[-1])
+    replies: list[str] = []
+    ping = RedisServer._ping
+    monkeypatch.setattr(RedisServer, "_ping", lambda self, timeout_s: replies.append(ping(self, timeout_s)) or replies[-1])
 
     def monotonic() -> float:
         """The time that a start may take has passed as soon as it begins to load."""
@@ -220,7 +219,8 @@ def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     with RedisServer(tmp_path, aof=True, settings={"key-load-delay": "100"}) as redis:
         assert redis.command("DBSIZE") == 10_000
-    assert asked == [True]
+    assert replies[0].startswith("LOADING")
+    assert replies[-1] == "PONG"
 
 
 @pytest.mark.parametrize("settings", [{"port": "6379"}, {"BIND": "0.0.0.0"}, {"hz": "10\nport 6379"}])
@@ -323,10 +323,21 @@ def test_a_program_is_started_under_the_name_by_which_it_was_found(monkeypatch: 
     ],
 )
 def test_each_kind_of_reply_is_decoded(sent: bytes, decoded: object) -> None:
-    assert resp.decode(io.BytesIO(sent)) == decoded
+    assert answered(sent) == decoded
+
+
+def answered(sent: bytes) -> resp.Reply:
+    """What ``ask`` makes of a server that replies with this, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as pool:
+        asked = pool.submit(resp.ask, listening.getsockname()[1], "PING", password=None, timeout_s=PATIENCE_S)
+        link, _ = listening.accept()
+        with link:
+            assert link.recv(100) == b"*1\r\n$4\r\nPING\r\n"
+            link.sendall(sent)
+        return asked.result()
 
 
 @pytest.mark.parametrize("sent", [b"", b"+O", b"$5\r\nabc", b"*2\r\n:1\r\n", b"?\r\n"])
 def test_a_reply_that_breaks_off_is_a_connection_error(sent: bytes) -> None:
     with pytest.raises(ConnectionError):
-        resp.decode(io.BytesIO(sent))
+        answered(sent)
