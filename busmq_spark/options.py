@@ -121,6 +121,11 @@ class RedisOptions:
             raise ConfigError(reason="no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL")
         return url
 
+    @property
+    def cluster(self) -> bool:
+        """Whether key names carry hash tags."""
+        return self.layout == "cluster"
+
 
 def redis_options(options: RedisOptions) -> RedisOptions:
     """Only what says how to reach Redis: equal for every query of the same address."""

@@ -26,7 +26,7 @@ OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes",
 
 
 class BaseQueue(Emitter):
-    """``async with`` attaches and detaches."""
+    """What a queue here and one behind a federation server (``RemoteQueue``) share. ``async with`` attaches and detaches."""
 
     events: tuple[str, ...] = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
     _consumption: MessageIterator | None

@@ -43,7 +43,7 @@ class Queue(BaseQueue):
 
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus, name)
-        self.keys = QueueKeys(name, bus.options.layout == "cluster")
+        self.keys = QueueKeys(name, bus.options.cluster)
         self.leased = False
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0

@@ -17,7 +17,7 @@ a single one in the other order shows that they are not."""
 
 
 class BatchAcks:
-    """What was acknowledged, and how Spark logs."""
+    """What a query has acknowledged, and which positions it may: those that are certainly in Spark's logs."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

@@ -71,7 +71,7 @@ class Announcements(Owner):
             self._more.set()
 
     async def _remember(self) -> None:
-        bus, cluster = self._bus, self._bus.options.layout == "cluster"
+        bus, cluster = self._bus, self._bus.options.cluster
         while True:
             await self._more.wait()
             self._more.clear()

@@ -1,4 +1,10 @@
-"""What one peer may cost: one table, with defaults for a server that strangers can reach."""
+"""What one peer may cost: one table, with defaults for a server that strangers can reach.
+
+Memory of one connection: what it has sent and what waits to be sent to it come to ``in_flight_bytes``, then nothing more is read; at most
+two messages more are under way (``serve/connection.py``), and the system's buffers hold ``kernel_bytes`` each way. Fixed are 8 MiB of pubsub messages
+and 4 MiB of pushes to queues that are not attached (``serve/objects/``), and 64 bulk calls (``bulk/server.py``). All connections of a
+secret together: ``bytes_per_secret``, and eight range reads of 18 MB at one Redis.
+"""
 
 from __future__ import annotations
 

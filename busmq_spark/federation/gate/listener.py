@@ -85,7 +85,7 @@ class Listener:
 
 
 class CountedSocket(ServerConnection):
-    """A web socket that is counted.
+    """A web socket that its Listener counts against the limits, with the bytes it receives.
 
     It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
     """
