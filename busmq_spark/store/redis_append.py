@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -168,7 +168,8 @@ def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes],
         calls.append(stage(part.key, borders[-1], chunk, stages, epoch))
         borders.append(borders[-1] + len(chunk))
     try:
-        _check_stage(part, link.stream(calls, DEPTH), borders)
+        with closing(link.stream(calls, DEPTH)) as replies:  # now: an error keeps it alive, and the next call would get its replies
+            _check_stage(part, replies, borders)
     except LinkLost:
         _check_stage(part, map(link.execute, calls), borders)
     return borders[-1]

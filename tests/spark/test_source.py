@@ -163,8 +163,10 @@ def test_nothing_is_acknowledged_before_its_batch_is_in_the_commit_log_and_an_id
     try:
         found.wait_rows(6)
         found.wait_for(lambda: bus.ids(queue) == [])  # idle: no further batch comes
-        assert found.sizes == [2, 2, 2]
-        assert found.seen == [[1, 2, 3, 4, 5, 6], [3, 4, 5, 6], [5, 6]]
+        # An idle query may run one batch without rows; on a busy machine it comes before this line.
+        assert found.sizes[:3] == [2, 2, 2]
+        assert found.seen[:3] == [[1, 2, 3, 4, 5, 6], [3, 4, 5, 6], [5, 6]]
+        assert not any(found.sizes[3:])
     finally:
         found.query.stop()
 

@@ -10,6 +10,7 @@ import pytest
 from busmq_spark.core import sink as sinks
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import StagingLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.protocol import QueueCreation
@@ -99,3 +100,16 @@ def test_a_link_that_breaks_under_many_small_chunks_costs_no_row_and_doubles_non
     for queue in queues:
         flat = store._link(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
         assert flat[1::2] == [f"{queue}:{number}:{row}".encode() for number in range(3) for row in range(2)]
+
+
+def test_replies_to_a_piece_that_came_too_early_are_not_taken_for_those_of_the_next(store: RedisStore, server: RedisServer, fresh: Fresh) -> None:
+    """The error keeps the frames it was raised in alive, and with them what was under way."""
+    queue = fresh()
+    rows = [b"%d" % row for row in range(10_000)]
+    key = store.keys(queue).stage(f"batch:0:0:{new_token()}")
+    with pytest.raises(StagingLost) as early:
+        store.stage_at(queue, key, 5_000, rows[5_000:])
+    assert store.stage_at(queue, key, 0, rows[:5_000]) == (5_000, 0)
+    assert store.stage_at(queue, key, 5_000, rows[5_000:]) == (10_000, 0)
+    assert server.command("LRANGE", key, 0, -1) == [row.decode() for row in rows]
+    assert early.value.details["found"] == 0
