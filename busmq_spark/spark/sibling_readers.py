@@ -1,8 +1,9 @@
 """The readers of one query, where several read the same queue (a self-join): they share its lease, and ack what all of them have done.
 
 Spark starts a process for each reader and says to none of them which query it is of. But it asks all readers of a query to plan once before it asks
-any of them again: readers of one driver that were first asked before one was asked again are of one query, or began at the same moment. They find
-each other by a file of this user, named after the driver. Where that is impossible each is on its own: the second is refused, and nothing is lost.
+any of them again. So two readers of one driver belong together where each was first asked before the other was asked again: they are of one query, or
+of two that began at the same moment. They find each other by a file of this user, named after the driver. Where that is impossible each is on its
+own: the second is refused, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ class SiblingReaders:
     def __init__(self, options: ReadOptions, token: str) -> None:
         self.others: dict[str, dict[str, Any]] = {}
         """The others by their tokens; the leases under these count as ours."""
-        self._token, self._file, self._open = token, _file(), True
+        self._token, self._file = token, _file()
         self._me: dict[str, Any] = {
             "where": sha256(repr((options.url, options.layout, options.links, options.subscription)).encode()).hexdigest(),
             "subscribe": list(options.subscribe),
             "pattern": options.subscribe_pattern,
             "acked": {},
+            "beginning": True,  # until it is asked again
+            "met": [],  # the tokens of those that were beginning when it joined
         }
 
     def join(self) -> None:
@@ -50,29 +53,26 @@ class SiblingReaders:
                 readers = state["readers"]
                 for token in [token for token in readers if is_dead(token)]:
                     del readers[token]
-                if not any(reader["group"] == state["open"] for reader in readers.values()):
-                    state["open"] = self._token
-                self._me["group"] = state["open"]
+                self._me["met"] = [token for token, reader in readers.items() if reader["beginning"]]
                 readers[self._token] = self._me
                 self.others = self._others(readers)
         except (OSError, ImportError) as error:
             log.debug("the readers of a query cannot find each other: %s", error)
-            self._open, self._token = False, ""
+            self._token = ""
 
     def look(self) -> None:
         """See who has joined since, as long as some may."""
-        if self._open and self._token:
+        if self._me["beginning"] and self._token:
             with _locked(self._file) as state:
                 self.others = self._others(state["readers"])
 
     def close(self) -> None:
         """This reader is asked again, so no other of its query will come."""
-        if not self._open or not self._token:
+        if not self._me["beginning"] or not self._token:
             return
-        self._open = False
+        self._me["beginning"] = False
         with _locked(self._file) as state:
-            if state["open"] == self._me["group"]:
-                state["open"] = ""
+            state["readers"][self._token] = self._me
             self.others = self._others(state["readers"])
         if not self.others:
             self.leave()
@@ -98,11 +98,10 @@ class SiblingReaders:
 
     def _others(self, readers: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Those that began with this one and may read what it reads."""
-        mine = (self._me["group"], self._me["where"])
         found = {
             token: other
             for token, other in readers.items()
-            if (other["group"], other["where"]) == mine and token != self._token and not is_dead(token)
+            if other["where"] == self._me["where"] and (token in self._me["met"] or self._token in other["met"]) and not is_dead(token)
         }
         patterns = self._me["pattern"] is not None
         return {token: other for token, other in found.items() if patterns or any(_reads(other, queue) for queue in self._me["subscribe"])}
@@ -147,7 +146,7 @@ def _locked(file: Path) -> Iterator[dict[str, Any]]:
     handle = os.open(file.parent, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        state: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"open": "", "readers": {}}
+        state: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {"readers": {}}
         yield state
         if state["readers"]:
             new = file.with_suffix(".new")

@@ -32,13 +32,17 @@ class Pair:
         self.done = 0
         self.ids: list[list[int]] = [[] for _ in sides]
 
-    def step(self, *, crash: bool = False) -> bool:
-        """One batch; whether there was one. ``crash``: it is planned only."""
+    def step(self, *, crash: bool = False, between: Callable[[], object] = lambda: None) -> bool:
+        """One batch; whether there was one. ``crash``: it is planned only. ``between``: called when the first reader has planned it."""
         starts = self.log[-1] if self.log else [through_json(side.reader.initialOffset()) for side in self.sides]
         if self.done == len(self.log):
             limits = [side.reader.getDefaultReadLimit() for side in self.sides]
             pairs = zip(self.sides, starts, limits, strict=True)
-            ends = [through_json(side.reader.latestOffset(start, limit)) for side, start, limit in pairs]
+            ends = []
+            for side, start, limit in pairs:
+                ends.append(through_json(side.reader.latestOffset(start, limit)))
+                if len(ends) == 1:
+                    between()
             if ends == starts:
                 return False
             self.log.append(ends)
@@ -164,6 +168,17 @@ def test_another_query_is_refused_once_the_readers_of_the_first_have_planned(bus
     first.drain()
     assert first.ids == [[1, 2]] * 2
     assert bus.ids(queue) == []
+
+
+def test_the_readers_of_a_query_find_each_other_while_another_query_of_the_driver_begins(bus: Bus, pair: MakePair, fresh: Fresh) -> None:
+    names = [fresh("q"), fresh("q")]
+    slow, quick = (pair({"subscribe": name}, {"subscribe": name, "maxMessagesPerTrigger": "2"}) for name in names)
+    for name in names:
+        bus.fill(name, 6)
+    slow.step(between=quick.drain)
+    slow.drain()
+    assert (slow.ids, quick.ids) == ([[1, 2, 3, 4, 5, 6]] * 2, [[1, 2, 3, 4, 5, 6]] * 2)
+    assert [bus.ids(name) for name in names] == [[], []]
 
 
 @pytest.mark.parametrize("chosen", ["busmq", "busmq-realtime"])
