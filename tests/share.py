@@ -2,7 +2,8 @@
 
 Most tests wait more than they compute, so there are more processes than cores. The tests that share a Spark are three parts; what mostly waits for
 servers (time-outs, fail-overs, links that are cut) are a few; each file that starts Sparks of its own is a part by itself. The parts are handed out
-in this order, the longest first, each to whichever process has come to its end.
+in this order, each to the first process that has come to its end: the longest first, so that none is left over at the end, and beside the parts that
+compute those that wait, so that the cores are neither idle nor shared by four. Measured on two cores: 14 min, and 18 with the parts that wait last.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from busmq_spark.embedded import server
 
 PARTS = [
     "tests/spark/test_[p-z]",
-    "tests/spark/test_[a-h]",
     "tests/spark/test_[i-o]",
-    "tests/federation/",
-    "tests/faults/test_driver_killed",
-    "tests/spark/test_installed",
-    "tests/test_notebooks",
-    "tests/test_docs",
     "tests/bus/",
-    "tests/cli/test_demo_federation",
+    "tests/faults/",
+    "tests/federation/",
+    "tests/",
+    "tests/test_notebooks",
+    "tests/spark/test_[a-h]",
+    "tests/spark/test_installed",
+    "tests/faults/test_driver_killed",
     "tests/cli/test_demo",
-    "tests/soak/",
+    "tests/peers/",
+    "tests/cli/",
+    "tests/test_docs",
     "tests/faults/test_loss",
+    "tests/cli/test_demo_federation",
     "tests/faults/test_executors_killed",
     "tests/faults/test_realtime_sink",
-    "tests/faults/",
-    "tests/cli/",
-    "tests/peers/",
+    "tests/soak/",
     "tests/test_packaging",
     "tests/test_exports",
-    "tests/",
 ]
 """Beginnings of the ids of tests, as patterns of fnmatch; the longest one that fits is the part of a test."""
 SPARKS = ("tests/faults/", "tests/soak/", "tests/spark/test_installed", "tests/cli/test_demo", "tests/test_docs", "tests/test_notebooks")
