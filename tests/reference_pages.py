@@ -8,7 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from busmq_spark import errors, options
+from busmq_spark import errors
+from busmq_spark.option_table import rows as option_rows
 from busmq_spark.options import BusOptions, ReadOptions, StoreOptions, WriteOptions
 
 ROOT = Path(__file__).parents[1]
@@ -28,18 +29,18 @@ def _table(head: Sequence[str], rows: list[tuple[str, ...]]) -> str:
 
 
 def _options(cls: type[Any], *, without: type[Any] | None = None) -> str:
-    shared = {name for name, _, _ in options.rows(without)} if without else set()
-    rows = [(f"`{name}`", default, doc) for name, default, doc in options.rows(cls) if name not in shared]
-    return _table(["option", "default", "meaning"], rows)
+    shared = {name for name, _, _ in option_rows(without)} if without else set()
+    found = [(f"`{name}`", default, doc) for name, default, doc in option_rows(cls) if name not in shared]
+    return _table(["option", "default", "meaning"], found)
 
 
 def _settings() -> str:
     names = [f"`{row.name}`" for row in fields(BusOptions)]
-    return _table(["setting", "default", "meaning"], [(name, *rest) for name, (_, *rest) in zip(names, options.rows(BusOptions), strict=True)])
+    return _table(["setting", "default", "meaning"], [(name, *rest) for name, (_, *rest) in zip(names, option_rows(BusOptions), strict=True)])
 
 
 def _needed() -> str:
-    found = {name: rest for cls in (WriteOptions, ReadOptions) for name, *rest in options.rows(cls)}
+    found = {name: rest for cls in (WriteOptions, ReadOptions) for name, *rest in option_rows(cls)}
     return _table(["option", "default", "meaning"], [(f"`{name}`", *found[name]) for name in NEEDED])
 
 

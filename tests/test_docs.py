@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark import options
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError
 from busmq_spark.federation.gate.keyring import Keyring
+from busmq_spark.option_table import rows
+from busmq_spark.options import ReadOptions, WriteOptions
 from tests.jvm import module
 from tests.peers.node import need
 from tests.reference_pages import NEEDED, PAGES, cause_and_remedy, current, raised
@@ -104,8 +105,8 @@ def test_what_is_made_from_the_code_is_current(page: Path) -> None:
 
 def test_each_option_and_error_is_on_its_page() -> None:
     options_page, errors_page = (TEXTS[ROOT / "docs" / name] for name in ("options.md", "errors.md"))
-    for cls in (options.ReadOptions, options.WriteOptions):
-        assert [name for name, _, _ in options.rows(cls) if f"\n| `{name}` |" not in options_page] == []
+    for cls in (ReadOptions, WriteOptions):
+        assert [name for name, _, _ in rows(cls) if f"\n| `{name}` |" not in options_page] == []
     assert len(NEEDED) == 10
     assert all(f"\n| `{name}` |" in TEXTS[README] for name in NEEDED)
     assert [cls.code for cls in raised()] == re.findall(r"^## (BUSMQ_\w+)$", errors_page, re.MULTILINE)

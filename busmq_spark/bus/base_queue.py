@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
-OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes", "acked"})
+OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes", "acked", "clock"})
 """Metadata that belong to the bus."""
 
 
@@ -72,15 +73,23 @@ class BaseQueue(Emitter):
 
     async def subscribe(self, name: str, start: str | int = "earliest") -> int:
         """The last acked id of the subscription, registered now if it was not."""
-        raise self._no_subscriptions(f"subscribe({name!r}, {start!r})")
+        raise self._not_federated(f"subscribe({name!r}, {start!r})")
 
     async def unsubscribe(self, name: str) -> bool:
         """Whether there was such a subscription."""
-        raise self._no_subscriptions(f"unsubscribe({name!r})")
+        raise self._not_federated(f"unsubscribe({name!r})")
 
     async def subscriptions(self) -> list[Subscription]:
         """Every subscription."""
-        raise self._no_subscriptions("subscriptions()")
+        raise self._not_federated("subscriptions()")
+
+    async def id_at(self, time: int | str | datetime) -> int:
+        """The last id that existed before a time."""
+        raise self._not_federated(f"id_at({time!r})")
+
+    async def ms_of(self, id: int) -> int | None:
+        """When a message was there at the latest."""
+        raise self._not_federated(f"ms_of({id})")
 
     async def server_ms(self) -> float:
         """Milliseconds since 1970 by the clock of the queue's server; by ours where that cannot be asked."""
@@ -108,7 +117,7 @@ class BaseQueue(Emitter):
             raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
         return self.ttl_s
 
-    def _no_subscriptions(self, call: str) -> ConfigError:
+    def _not_federated(self, call: str) -> ConfigError:
         return ConfigError(reason=f"{call} cannot be said over federation; call it on a bus at the Redis of queue {self.name!r}, or run busmq there")
 
     def _not_reliable(self, remedy: str) -> StateError:

@@ -28,7 +28,8 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
-from busmq_spark.options import BusOptions, from_keywords
+from busmq_spark.option_table import from_keywords
+from busmq_spark.options import BusOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.holder import my_token
 

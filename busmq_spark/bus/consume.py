@@ -234,6 +234,7 @@ class Consumption(MessageIterator):
         if batch:
             self._buffer.extend(batch)
             self._received = batch[-1].id
+            queue.note_time()
             if self._left is not None:
                 self._left -= len(batch)
 

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from busmq_spark.bus.base_queue import BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.push import PushPipeline
+from busmq_spark.core import clock, subscription
 from busmq_spark.core import queue as flows
-from busmq_spark.core import subscription
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode
@@ -20,6 +21,7 @@ from busmq_spark.errors import BusError, QueueMissing, StateError
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.redis_io.translate import translate
+from busmq_spark.start import moment
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -53,6 +55,8 @@ class Queue(BaseQueue):
         self._servers: Servers | None = None
         self._unreachable = False
         self._push_pipeline = PushPipeline(self)
+        self._taken = False  # messages, since their time was noted
+        self._noting: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -231,6 +235,36 @@ class Queue(BaseQueue):
     async def subscriptions(self) -> list[subscription.Subscription]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
         return await self.run(subscription.listed(self.keys))
+
+    # -- its clock --------------------------------------------------------------------------------------------------------------------------
+
+    async def id_at(self, time: int | str | datetime) -> int:
+        """The last id that existed before the second of ``time``: what came then or later is behind it.
+
+        ``time``: milliseconds since 1970 (below 0: so long before now), a datetime with its time zone, ISO 8601 with its offset, or ``-10m``. Raises
+        TimeUnknown where the clock does not reach back so far and messages of before may be stored, ConfigError for what is no time, or to come.
+        """
+        return await self.run(clock.id_at(self.keys, moment(time).ms))
+
+    async def ms_of(self, id: int) -> int | None:
+        """When the message with this id was there at the latest, in milliseconds since 1970 of the server's clock; None where that is not known."""
+        return await self.run(clock.ms_of(self.keys, id))
+
+    def note_time(self) -> None:
+        """Messages were taken: their time is noted, once a second at most, since pushes of peers note nothing."""
+        self._taken = True
+        if self._noting is None and self.keys.has_clock:
+            self._noting = self.bus.spawn(self._note_times(), f"noting times of {self.name}")
+
+    async def _note_times(self) -> None:
+        try:
+            while self._taken:
+                self._taken = False
+                with suppress(BusError):
+                    await self.run(clock.look([self.keys]))
+                await asyncio.sleep(clock.EVERY_S)
+        finally:
+            self._noting = None
 
     async def server_ms(self) -> float:
         """Milliseconds since 1970 by the clock of the queue's server; by ours where the user may not ask."""

@@ -25,7 +25,13 @@ def subscribe(
     name: NameArgument,
     *,
     start: Annotated[
-        str, typer.Option("--start", metavar="WHERE", help="earliest, latest, or the last id that counts as read.", show_default=True)
+        str,
+        typer.Option(
+            "--start",
+            metavar="WHERE",
+            help='earliest, latest, the last id that counts as read, -10m, "-1000 messages", a time.',
+            show_default=True,
+        ),
     ] = "earliest",
     redis: RedisOptions,
     as_json: JsonOption = False,
@@ -37,6 +43,7 @@ def subscribe(
     ```
     busmq subscribe orders audit
     busmq subscribe orders audit --start latest
+    busmq subscribe orders audit --start=-10m
     ```
     """
     out = Output(as_json)
@@ -99,6 +106,7 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
             ("subscription", "left"),
             ("acked", "right"),
             ("behind", "right"),
+            ("waits for", "right"),
             ("kept for it", "right"),
             ("last here", "left"),
             ("read", "left"),
@@ -124,6 +132,7 @@ def record(queue: str, found: Subscription) -> dict[str, object]:
         "subscription": found.name,
         "acked": found.last,
         "behind": found.behind,
+        "behind_s": found.behind_s,
         "holds_back": found.holds_back,
         "idle_s": found.idle_s,
         "read": bool(found.reader) and not is_dead(found.reader),
@@ -134,14 +143,13 @@ def record(queue: str, found: Subscription) -> dict[str, object]:
 def _row(found: Subscription) -> list[str | Text]:
     read = "by a query" if found.reader and not is_dead(found.reader) else ""
     idle = "" if found.idle_s is None else f"{duration(found.idle_s)} ago"
+    waits = "" if found.behind_s is None else duration(found.behind_s)
     back = Text(number(found.holds_back), "yellow") if found.abandoned else number(found.holds_back)
-    return [Text(shown(found.name), "cyan"), str(found.last), number(found.behind), back, idle, read]
+    return [Text(shown(found.name), "cyan"), str(found.last), number(found.behind), waits, back, idle, read]
 
 
 def _start(text: str) -> str | int:
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return word
-    if not word.isdecimal():
-        raise ConfigError(reason=f"--start is {text!r}; expected earliest, latest, or the last id that counts as read")
-    return int(word)
+    return int(word) if word.isdecimal() else text

@@ -13,7 +13,7 @@ from busmq_spark.core.caching import cached_attribute
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners)$|:(?:lease|hand|stages?):")
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners|clock)$|:(?:lease|hand|stages?):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
@@ -73,6 +73,11 @@ class QueueKeys:
         return f"{self.base}:sinks"
 
     @cached_attribute
+    def clock(self) -> str:
+        """Ours. List of time, id, time, id …: at that time, in milliseconds since 1970, the newest id was that one (include/clock.lua)."""
+        return f"{self.base}:clock"
+
+    @cached_attribute
     def owners(self) -> str:
         """Ours. Hash: subscription → whose it is, among those that federation servers let in."""
         return f"{self.base}:owners"
@@ -83,9 +88,19 @@ class QueueKeys:
         return (self.metadata, self.messages, self.msgid, self.toack)
 
     @cached_attribute
+    def appending(self) -> tuple[str, ...]:
+        """The shared keys and, where the queue has one, ``clock``: what a push writes."""
+        return (*self.shared, self.clock) if self.has_clock else self.shared
+
+    @cached_attribute
+    def has_clock(self) -> bool:
+        """Whether times are noted: not of the queues of channels and services, which live for moments."""
+        return not self.name.startswith(("channel:", "service:"))
+
+    @cached_attribute
     def all(self) -> tuple[str, ...]:
-        """The four shared keys, then ``acks`` and ``sinks``."""
-        return (*self.shared, self.acks, self.sinks)
+        """The four shared keys, then ``acks``, ``sinks`` and ``clock``."""
+        return (*self.shared, self.acks, self.sinks, self.clock)
 
     def lease(self, subscription: str) -> str:
         """Ours. String with a ttl: which query reads this queue, or this subscription of it."""

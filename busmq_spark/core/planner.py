@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from busmq_spark.core.caps import LastIdWithinBytes, share, within_bytes
+from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, lost
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import shown, split
 from busmq_spark.core.state import UNKNOWN_ID, QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
+from busmq_spark.start import AtTime, Newest, Start
 
 PREFETCHED_ROWS = 20_000
 """Rows of a queue of a link up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
@@ -70,7 +72,14 @@ class StopHolding:
     queue: str
 
 
-Question: TypeAlias = ReadCounters | ReadStates | ReadFingerprints | LastIdWithinBytes | FetchRows | HandleLoss | StopHolding
+@dataclass(frozen=True, slots=True)
+class FindTimes:
+    """What the clock of each queue says of a time, as a mapping of FoundTime."""
+
+    wanted: Mapping[str, int]
+
+
+Question: TypeAlias = ReadCounters | ReadStates | FindTimes | ReadFingerprints | LastIdWithinBytes | FetchRows | HandleLoss | StopHolding
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
@@ -162,7 +171,10 @@ class Planner:
             yield StopHolding(queue)  # it went away after it was acquired; it is acquired anew when it is found again
             return None
         decided = held.entering.get(queue)
-        start = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)
+        first = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)
+        start = (yield from without_times({queue: first}, self._options.timestamp_strategy)).get(queue)
+        if start is None:
+            return None  # its source has just become unreachable
         last = starts_after(queue, start, state)
         if state.last_id == UNKNOWN_ID:  # the next message is new, and shows the last id
             return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
@@ -197,15 +209,29 @@ class Planner:
         return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
 
 
-def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> str | int:
+def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> Start:
     """Where a queue begins that is not in the checkpoint: as startingOffsets says, but for queues of ``sources``, which the checkpoint knows; these
     begin at their oldest message."""
     source, name = split(queue)
     return "earliest" if source in sources else options.start_of(source, name)
 
 
-def starts_after(queue: str, start: str | int, state: QueueState) -> int:
+def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Generator[FindTimes, Any, dict[str, Start]]:
+    """The same, where a start is a time the last id before it. Queues that cannot be asked now are left out.
+
+    ``unknown``: earliest or latest where a clock does not reach back to the time, else that raises TimeUnknown. Raises ConfigError for a time that is
+    still to come.
+    """
+    times = {queue: start.ms for queue, start in starts.items() if isinstance(start, AtTime)}
+    found: Mapping[str, FoundTime] = (yield FindTimes(times)) if times else {}
+    ids = {queue: unknown if at.id < 0 and unknown != "error" else at.last_id(shown(queue)) for queue, at in found.items()}
+    return {**{queue: start for queue, start in starts.items() if queue not in times}, **ids}
+
+
+def starts_after(queue: str, start: Start, state: QueueState) -> int:
     """The last id that counts as read where a queue enters the query. Raises ConfigError for one that was not given out yet."""
+    if isinstance(start, Newest):
+        return max(state.floor, state.last_id - start.count)
     last = {"earliest": state.floor, "latest": state.last_id}.get(str(start), start)
     assert isinstance(last, int)
     if last > state.last_id != UNKNOWN_ID:

@@ -71,7 +71,7 @@ def push_many(keys: QueueKeys, values: Sequence[bytes]) -> Flow[int]:
 def append(keys: QueueKeys, values: Sequence[bytes]) -> Flow[tuple[int, int]]:
     """Append one chunk (see :func:`chunks`) in one script call: the first id, and how many were stored. Raises QueueMissing."""
     # Not idempotent: after a broken connection it is unknown whether the messages are stored, so the caller decides.
-    first, stored = yield script("push", keys.shared, (keys.available, *values), idempotent=False)
+    first, stored = yield script("push", keys.appending, (keys.available, *values), idempotent=False)
     if stored < 0:
         raise QueueMissing(queue=keys.name)
     return first, stored
@@ -138,7 +138,7 @@ def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flo
 
 def clock_ms(keys: QueueKeys) -> Flow[int]:
     """Milliseconds since 1970 by the clock of the queue's server; 0 without the right to ask."""
-    return int((yield script("clock", (keys.metadata,), ())))
+    return int((yield script("server_time", (keys.metadata,), ())))
 
 
 def index(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:
@@ -206,7 +206,7 @@ def close(keys: QueueKeys) -> Flow[None]:
 
     How far sinks have come stays until its ttl: one that is half-way through a batch appends the rest of it to the next life of the queue, once.
     """
-    yield [command("DEL", *keys.shared, keys.acks), command("EXPIRE", keys.sinks, LONG_TTL_S)]
+    yield [command("DEL", *keys.shared, keys.acks, keys.clock), command("EXPIRE", keys.sinks, LONG_TTL_S)]
 
 
 def check_id(last: object) -> None:

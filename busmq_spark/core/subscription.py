@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from busmq_spark.core.clock import id_at, look, ms_of
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import Ack, ack_to, states, subscribe, subscriptions
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
+from busmq_spark.start import AtTime, Newest, relative, timestamp
 
 ABANDONED_S = 24 * 3600
 """A subscription that holds messages back and was not here for longer is warned about."""
@@ -24,6 +27,8 @@ class Subscription:
     """Everything up to this id is acknowledged."""
     behind: int
     """Ids given after that."""
+    behind_s: int | None
+    """Seconds since the first of them came, or a little less: the clock of the queue is right to the second; None where that is not known."""
     holds_back: int
     """Messages that stay stored for this one, since another subscription has acked them, or since there is no other."""
     idle_s: int | None
@@ -48,14 +53,13 @@ def check_name(name: str) -> str:
 def register(keys: QueueKeys, name: str, start: str | int = "earliest", is_dead: Callable[[str], bool] = lambda _: False) -> Flow[int]:
     """Register a subscription, so that messages stay stored until it has acked them. The result is its last acked id; one it has already stays.
 
-    ``start`` is ``earliest``, ``latest`` or the last id that counts as read. Raises QueueBusy while a query without a subscription reads the queue,
-    ConfigError for a bad name or start; ``is_dead`` says whether the holder of a lease is known to be gone.
+    ``start`` is ``earliest``, ``latest``, the last id that counts as read, a time (``-10m``, or ISO 8601 with its offset), or ``-1000 messages``.
+    Raises QueueBusy while a query without a subscription reads the queue, ConfigError for a bad name or start, TimeUnknown; ``is_dead`` says whether
+    the holder of a lease is known to be gone.
     """
     check_name(name)
     if start not in ("earliest", "latest"):
-        [state] = yield from states([(keys, -1)])
-        if type(start) is not int or not 0 <= start <= state.last_id:
-            raise ConfigError(reason=f"start is {start!r}; expected earliest, latest or a last id that counts as read, up to {state.last_id}")
+        start = yield from _last_id(keys, start)
     holder = ((yield command("GET", keys.lease(""))) or b"").decode()
     if holder and not is_dead(holder):
         remedy = "That query would lose messages to others: stop it, and give it an option 'subscription' of its own"
@@ -64,8 +68,24 @@ def register(keys: QueueKeys, name: str, start: str | int = "earliest", is_dead:
     return last
 
 
+def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
+    """The last id that counts as read."""
+    [state] = yield from states([(keys, -1)])
+    found = relative(start) if isinstance(start, str) else start
+    if isinstance(found, Newest):
+        return max(state.floor, state.last_id - found.count)
+    if isinstance(found, AtTime) or found is None:
+        with suppress(ValueError):
+            return (yield from id_at(keys, (found or timestamp(str(start))).ms))
+    elif type(found) is int and 0 <= found <= state.last_id:
+        return found
+    wanted = f"earliest, latest, -10m, -1000 messages, a time, or a last id that counts as read, up to {state.last_id}"
+    raise ConfigError(reason=f"start is {start!r}; expected {wanted}")
+
+
 def listed(keys: QueueKeys) -> Flow[list[Subscription]]:
     """The subscriptions of a queue, by name."""
+    yield from look([keys])
     [state] = yield from states([(keys, -1)])
     now, *items = yield script("subscriptions", (keys.acks,), ())
     fields = {name.decode(): value for name, value in zip(items[0::2], items[1::2], strict=True)}
@@ -77,7 +97,10 @@ def listed(keys: QueueKeys) -> Flow[list[Subscription]]:
         since = int(fields.get(f":at:{name}", 0))
         idle_s = max(0, int(now) - since) if since and int(now) else None
         back = max(0, min(reached, state.last_id) - max(last, state.floor))
-        found.append(Subscription(name, last, max(0, state.last_id - last), back, idle_s, (lease or b"").decode()))
+        behind = max(0, state.last_id - last)
+        came = (yield from ms_of(keys, max(last, state.floor) + 1)) if behind and int(now) else None
+        behind_s = 0 if not behind else None if came is None else max(0, int(now) - came // 1000)
+        found.append(Subscription(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
     return found
 
 

@@ -98,7 +98,7 @@ def push(url: str, queue: str, rate: float, seconds: float, size: int) -> None:
             link.run(q.push(keys, order(first, time.monotonic_ns(), size)))
         else:
             values = [order(n, time.monotonic_ns(), size) for n in range(first, min(first + bunch, count + 1))]
-            link.execute([script("push", keys.shared, (keys.available, value), idempotent=False) for value in values])
+            link.execute([script("push", keys.appending, (keys.available, value), idempotent=False) for value in values])
     say({"pushed": count, "seconds": round(time.monotonic() - began, 3)})
 
 

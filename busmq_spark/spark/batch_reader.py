@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from busmq_spark.core.clock import FoundTime
+from busmq_spark.core.flow import run_sync
+from busmq_spark.core.planner import FindTimes, without_times
 from busmq_spark.core.position import Range
 from busmq_spark.core.sources import shown, spell, split
+from busmq_spark.core.state import QueueState
 from busmq_spark.core.tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
@@ -18,7 +22,8 @@ from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.start import Newest, Start
+from busmq_spark.store.protocol import QueueCreation, ReadStore
 
 
 @without_traceback
@@ -47,10 +52,11 @@ class BatchReader(DataSourceReader):
             unnamed = [queue for queue, state in states.items() if not state.born]
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
+            windows = _windows(options, store, states)
             ranges = [
-                Range(queue, state.born or born[queue], first, state.newest, servers[queue])
+                Range(queue, state.born or born[queue], first, last, servers[queue])
                 for queue, state in states.items()
-                if state.count and (first := max(state.oldest, self._after(queue, state.last_id) + 1)) <= state.newest
+                if state.count and (first := max(state.oldest, windows[queue][0] + 1)) <= (last := min(state.newest, windows[queue][1]))
             ]
         finally:
             store.close()
@@ -60,7 +66,21 @@ class BatchReader(DataSourceReader):
         # Spark makes one task of None where there are no partitions.
         return read_ranges(self._options, self._schema, partition if isinstance(partition, Partition) else Partition(()))
 
-    def _after(self, queue: str, last_id: int) -> int:
-        """The id that startingOffsets says is read already."""
-        start = self._options.start_of(*split(queue))
-        return min(int(start), last_id) if start != "earliest" else 0
+
+def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]) -> dict[str, tuple[int, int]]:
+    """Of each queue the last id before what is read, and the last that is read."""
+
+    def find(question: FindTimes) -> Mapping[str, FoundTime]:
+        return store.find_times(question.wanted)
+
+    starts = run_sync(without_times({queue: options.start_of(*split(queue)) for queue in states}, options.timestamp_strategy), find)
+    ends = run_sync(without_times({queue: options.end_of(*split(queue)) for queue in states}), find)
+    return {queue: (_id(starts[queue], state), _id(ends[queue], state)) for queue, state in states.items()}
+
+
+def _id(start: Start, state: QueueState) -> int:
+    if isinstance(start, Newest):
+        return state.last_id - start.count
+    last = {"earliest": 0, "latest": state.newest}.get(str(start), start)
+    assert isinstance(last, int), "a time was looked up"
+    return last

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from busmq_spark.core.caps import LastIdWithinBytes
-from busmq_spark.core.planner import FetchRows, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
+from busmq_spark.core.planner import FetchRows, FindTimes, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
 from busmq_spark.spark.reader_queues import ReaderQueues
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import MessageRows
@@ -32,6 +32,8 @@ class PlannerIO:
                 return store.states(ids)
             case ReadFingerprints(ids):
                 return store.marks(ids)
+            case FindTimes(wanted):
+                return store.find_times(wanted)
             case LastIdWithinBytes(queue, first, last, budget):
                 return store.bytes_until(queue, first, last, budget)
             case FetchRows(ranges):

@@ -23,6 +23,7 @@ from busmq_spark.spark.polling import Polling
 from busmq_spark.spark.queue_names import QueueNames
 from busmq_spark.spark.reader_queues import ReaderQueues, mention_changes
 from busmq_spark.spark.stores import planning_store, push_notifiers
+from busmq_spark.spark.time_notes import TimeNotes
 from busmq_spark.store.multi_source_store import within
 from busmq_spark.store.protocol import MessageRows
 
@@ -38,6 +39,7 @@ class QueryPlanning:
         self._options = options
         self._offsets = offsets.OffsetCache()
         self._idle = EmptyBatches()
+        self._times = TimeNotes()
         self._acks = BatchAcks(options)
         self._polling: Polling | None = None
         self._planned: dict[str, Any] | None = None
@@ -53,6 +55,7 @@ class QueryPlanning:
         self._compared |= at == offsets.INITIAL and not self._blind
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
         reader_queues = self._acquire(begin, sources)
+        self._times.look(self.planner.states, reader_queues.store)
         self._put_off = not self._acks.from_start(start, begin, reader_queues)
         held = reader_queues.held(sources)
         if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, reader_queues):

@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
+from busmq_spark.core.flow import run_sync
 from busmq_spark.core.loss import Loss, lost, would_delete
-from busmq_spark.core.planner import HeldQueues, first_start, starts_after
+from busmq_spark.core.planner import HeldQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import shown, split
 from busmq_spark.core.state import UNKNOWN_ID, AckResult
@@ -21,6 +22,7 @@ from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.spark.sibling_readers import SiblingReaders
 from busmq_spark.spark.stores import planning_store
+from busmq_spark.start import Start
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import LossEvidence, PushNotifiers, QueueCreation, SourceStore
@@ -228,11 +230,12 @@ class ReaderQueues:
                 raise ConfigError(reason=f"{text}, and startingOffsets=earliest asks for them. {remedy}")
             log.warning("%s; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text)
 
-    def _enter_at(self, starts: Mapping[str, str | int]) -> None:
+    def _enter_at(self, starts: Mapping[str, Start]) -> None:
         """Decide where queues begin that do not begin at their oldest message."""
         later = {queue: start for queue, start in starts.items() if start != "earliest"}
         if not later:
             return
+        later = run_sync(without_times(later, self._options.timestamp_strategy), lambda question: self.store.find_times(question.wanted))
         states = {queue: state for queue, state in self.store.states(dict.fromkeys(later, -1)).items() if state.last_id != UNKNOWN_ID}
         ends = {queue: Position(state.born, starts_after(queue, later[queue], state)) for queue, state in states.items()}
         self.check_backlog(ends)
@@ -255,8 +258,8 @@ class ReaderQueues:
             last = ends[queue].last
             count = would_delete(states[queue], last, names.get(self._options.subscription), others)
             if count and not self._options.discard:
-                start = self._options.start_of(*split(queue))
-                raise UnreadBacklog(queue=shown(queue), count=count, last=last, start=f"startingOffsets={start}")
+                start = self._options.shown_start(*split(queue))
+                raise UnreadBacklog(queue=shown(queue), count=count, last=last, start=start)
             if count:
                 log.warning("queue %r: %d unread messages up to id %d will be deleted, as discardBacklog=true says", shown(queue), count, last)
 

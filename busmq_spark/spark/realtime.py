@@ -9,7 +9,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, overload
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import WriteOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import WriteOptions
 from busmq_spark.spark.installed import says
 from busmq_spark.spark.jar import add_jar, starts_java, the_jar
 from busmq_spark.spark.tune import tune

@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
 from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion
-from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
@@ -65,7 +66,11 @@ class BusmqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
-            return StreamReader(self._read_options(schema), schema)
+            options = self._read_options(schema)
+            if options.ending or options.ending_timestamp:
+                reason = "endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or trigger(availableNow=True)"
+                raise ConfigError(reason=reason)
+            return StreamReader(options, schema)
         except BusError as error:
             return FailingReader(error)
 

@@ -43,6 +43,8 @@ class PerQueueOperations(ABC):
     attach = _each(ReadStore.attach)
     states = _each(ReadStore.states)
     marks = _each(ReadStore.marks)
+    note_times = _each(ReadStore.note_times)
+    find_times = _each(ReadStore.find_times)
     ack = _each(ReadStore.ack)
     subscribe = _each(ReadStore.subscribe)
     subscriptions = _each(ReadStore.subscriptions)

@@ -198,7 +198,7 @@ def _append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
 
 def _push(keys: QueueKeys, values: Sequence[bytes]) -> Call:
     # Not truly idempotent: at least once allows to send the chunk again after a broken connection.
-    return script("push", keys.shared, (keys.available, *values))
+    return script("push", keys.appending, (keys.available, *values))
 
 
 def _stored(keys: QueueKeys, reply: Sequence[int]) -> int:

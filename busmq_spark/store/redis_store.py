@@ -8,11 +8,13 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Any, TypeVar
 
+from busmq_spark.core import clock
 from busmq_spark.core import queue as queues_
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
+from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import Flow, command, together
 from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.position import Position, Range
@@ -100,6 +102,12 @@ class RedisStore:
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         found = self._grouped(queues, lambda part: states_.counters([self.keys(queue) for queue in part]))
         return [found[queue] for queue in queues]
+
+    def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return self._grouped(queues, lambda part: clock.note([self.keys(queue) for queue in part]))
+
+    def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]:
+        return self._grouped(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         def flow(part: Sequence[str]) -> Flow[list[AckResult]]:

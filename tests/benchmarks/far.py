@@ -19,7 +19,8 @@ from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import CREDIT
 from busmq_spark.federation.bulk.store import DEPTH, PIECE_BYTES, FederatedStore, open_federated
-from busmq_spark.options import RedisOptions, WriteOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import SinkCommitter, TaskWriter

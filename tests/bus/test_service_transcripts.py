@@ -117,6 +117,7 @@ def holds(link: SyncLink, name: str) -> dict[str, Any]:
     metadata = link.run(flows.metadata(keys))
     metadata.pop("born", None)
     metadata.pop("sizes", None)
+    metadata.pop("clock", None)
     values = {kind: link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
     lives = [link.execute(command("TTL", key)) for key in keys.shared]
     return {

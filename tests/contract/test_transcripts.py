@@ -61,6 +61,7 @@ class Side:
             metadata = self.link.run(queue.metadata(keys))
             metadata.pop("born", None)
             metadata.pop("sizes", None)
+            metadata.pop("clock", None)
             lists = {kind: self.link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
             lives = [self.link.execute(command("TTL", key)) for key in keys.shared]
             held[name] = {"metadata": metadata, **lists, "msgid": self.link.execute(command("GET", keys.msgid)), "lives": lives}

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark.core.caps import LastIdWithinBytes
+from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import FetchRows, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
+from busmq_spark.core.planner import FetchRows, FindTimes, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState
@@ -35,6 +36,7 @@ class World:
         self.asked: list[str] = []
         self._queues = {name_of(queue): found for queue, found in table["queues"].items()}
         self._sizes = {name_of(queue): size for queue, size in table.get("sizes", {}).items()}
+        self._times = table.get("times", {})
         self._after_loss = {name_of(queue): found for queue, found in table.get("after_loss", {}).items()}
         self._fetched = [name_of(queue) for queue in table.get("fetched", ())]
 
@@ -47,6 +49,8 @@ class World:
                 return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
             case ReadFingerprints(ids):
                 return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
+            case FindTimes(wanted):
+                return {queue: FoundTime(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
             case LastIdWithinBytes(queue, first, last, budget):
                 fitting = min(last - first + 1, budget // self._sizes[queue])
                 return first - 1 + fitting, fitting * self._sizes[queue]
@@ -87,6 +91,8 @@ def _text(question: Question) -> str:
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
         case ReadFingerprints(ids):
             return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
+        case FindTimes(wanted):
+            return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
         case LastIdWithinBytes(queue, first, last, budget):
             return f"bytes {queue} {first}..{last} {budget}"
         case FetchRows(ranges):

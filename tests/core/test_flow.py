@@ -165,7 +165,7 @@ def test_a_commit_goes_on_where_another_has_brought_it() -> None:
     canned = Canned([b"at", 0, 3], [b"moved", 3, 0], [b"moved", 1, 0])
     assert run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned) is None
     # slot, moved, how many
-    assert [step.words[10:13] for step in canned.steps] == [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
+    assert [step.words[11:14] for step in canned.steps] == [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
 
 
 def test_a_commit_that_another_has_finished_is_done() -> None:

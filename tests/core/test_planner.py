@@ -14,7 +14,8 @@ from busmq_spark.core.flow import run_sync
 from busmq_spark.core.planner import HeldQueues, Planner, Planning
 from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError
-from busmq_spark.options import ReadOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import ReadOptions
 from tests.core.plan_world import LostInTest, World, name_of, positions
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read_text("utf-8"))["cases"]

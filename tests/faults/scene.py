@@ -13,7 +13,8 @@ from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.scripts import load
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.embedded import RedisServer
-from busmq_spark.options import RedisOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.links import sync_links
@@ -61,7 +62,7 @@ class Bus:
         keys = self.keys(queue)
         for at in range(0, len(values), AT_ONCE):
             part = values[at : at + AT_ONCE]
-            assert self.link.execute(script("push", keys.shared, (keys.available, *part)))[1] == len(part)
+            assert self.link.execute(script("push", keys.appending, (keys.available, *part)))[1] == len(part)
 
     def values(self, queue: str) -> list[bytes]:
         flat = self.link.execute(command("LRANGE", self.keys(queue).messages, 0, -1))

@@ -172,6 +172,8 @@ def bulk_calls(queue: str) -> list[bytes]:
         "attach": [[queue], [True, 60, 0]],
         "states": [{queue: -1}],
         "marks": [{queue: 1}],
+        "note_times": [[queue]],
+        "find_times": [{queue: -1000}],
         "counters": [[queue]],
         "ack": [{queue: ["5f", 1, "", None, 0]}, ""],
         "subscribe": [{queue: "earliest"}, "s"],

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark import errors
+from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
@@ -56,6 +57,8 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "attach": (NAMES, st.builds(QueueCreation, st.booleans(), WHOLE, WHOLE)),
     "states": (by_queue(WHOLE),),
     "marks": (by_queue(WHOLE),),
+    "note_times": (NAMES,),
+    "find_times": (by_queue(WHOLE),),
     "counters": (NAMES,),
     "ack": (by_queue(st.builds(Position, TEXT, WHOLE, TEXT, st.none() | WHOLE, WHOLE)), TEXT),
     "subscribe": (by_queue(st.sampled_from(["earliest", "latest"]) | WHOLE), TEXT),
@@ -87,6 +90,8 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "attach": by_queue(st.builds(AttachResult, st.booleans(), WHOLE, WHOLE, TEXT)),
     "states": by_queue(STATE),
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
+    "note_times": by_queue(WHOLE),
+    "find_times": by_queue(st.builds(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
     "traces": st.builds(LossEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),

@@ -27,7 +27,8 @@ from tests.federation.bulk_site import Site, site
 
 pytestmark = pytest.mark.redis
 NEEDS = {
-    "read": "ack bytes_until counters holders keep_alive lease listen marks read read_many states subscribe subscriptions traces",
+    "read": "ack bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
+    "traces",
     "write": "begin commit discard forget push record stage",
     "admin": "ends trim",
     "any": "attach",
@@ -99,6 +100,8 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "attach": lambda: store.attach([queue], HOUR),
         "states": lambda: store.states({queue: -1}),
         "marks": lambda: store.marks({queue: 1}),
+        "note_times": lambda: store.note_times([queue]),
+        "find_times": lambda: store.find_times({queue: -1000}),
         "counters": lambda: store.counters([queue]),
         "ack": lambda: store.ack({queue: Position("born", 1, "")}, ""),
         "subscribe": lambda: store.subscribe({queue: "earliest"}, "s"),

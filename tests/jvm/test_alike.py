@@ -11,7 +11,8 @@ import pytest
 
 from busmq_spark.core import scripts
 from busmq_spark.errors import ConfigError, UnreadBacklog
-from busmq_spark.options import ReadOptions, RedisOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import ReadOptions, RedisOptions
 from busmq_spark.redis_io.address import address
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
@@ -32,13 +33,15 @@ NAMES = {
     "max_per_partition": "maxPerPartition",
     "fail_on_data_loss": "failOnDataLoss",
     "ttl_s": "ttlS",
+    "starting_timestamp": "startingTimestamp",
+    "timestamp_strategy": "timestampStrategy",
+    "ending_timestamp": "endingTimestamp",
     "idle_poll_ms": "idlePollMs",
     "batch": "batch",
     "on_changed_batch": "onChangedBatch",
     "on_full": "onFull",
     "full_timeout_ms": "fullTimeoutMs",
 }
-STARTS = {"earliest": -1, "latest": -2}
 SPECIAL = [
     {"subscribe": "q", "maxMessagePerTrigger": "5"},
     {"subscribe": "q", "redis.passwd": "x"},
@@ -50,6 +53,9 @@ SPECIAL = [
     {"subscribe": "a", "ack": "none", "subscription": "s"},
     {"subscribe": "a", "ack": "none", "discardBacklog": "true"},
     {"subscribe": "a", "startingOffsets": '{"b": 1}'},
+    {"subscribe": "a", "endingOffsets": '{"b": 1}'},
+    {"subscribe": "a", "startingOffsets": "-1h", "startingTimestamp": "1"},
+    {"subscribe": "a", "endingOffsets": "-1h", "endingTimestamp": "1"},
     {"subscribe": "a", "startingOffsets": '{"local": {"it\'s": 1}}'},
     {"subscribe": "a", "startingOffsets": '{"eu": {"a": 1}}'},
     {"subscribe": "a", "ttl": "1234567890123"},
@@ -75,9 +81,10 @@ def both(probe: Probe, cls: type[Any], given: dict[str, str]) -> tuple[str, str]
 @pytest.mark.parametrize(("cls", "name", "text", "field", "value"), GOOD)
 def test_an_option_means_the_same(probe: Probe, cls: type[Any], name: str, text: str, field: str, value: Any) -> None:
     found = probe(way(cls), "", options={"redis.url": "redis://h", **required(cls), name: text})[NAMES.get(field, field)]
-    if field == "starting":
+    if field in ("starting", "ending"):
         value = value["q"] if isinstance(value, dict) else value
-        value = STARTS.get(value, value)
+    if field.startswith(("starting", "ending")):
+        value = str(value)
     assert found == (list(value) if isinstance(value, tuple) else value)
 
 

@@ -19,7 +19,8 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.npm import queue_object
 from busmq_spark.federation.npm.store import PlainStore
-from busmq_spark.options import WriteOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import lease, polling
 from busmq_spark.spark.sink_schema import SinkColumns

@@ -249,7 +249,9 @@ def test_our_own_keys_neither_show_in_node_nor_stop_it(peer: Peer, link: SyncLin
     link.execute(command("RPUSH", keys.stage("other"), "not committed"))
     peer.attach(keys.name)
     assert peer.count(keys.name) == 1
-    assert peer.metadata(keys.name) == {"ttl": "60", "source": "local", "discover": "false", "maxsize": "0", "born": there.born, "sizes": "1:1:6:0:0"}
+    noted = link.run(queue.metadata(keys))["clock"]
+    ours = {"born": there.born, "sizes": "1:1:6:0:0", "clock": noted}
+    assert peer.metadata(keys.name) == {"ttl": "60", "source": "local", "discover": "false", "maxsize": "0", **ours}
     peer.consume(keys.name, reliable=True)
     assert peer.received(keys.name, 1) == [(1, "staged")]
     peer.ack(keys.name, 1)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.options import BusOptions, from_keywords
+from busmq_spark.option_table import from_keywords
+from busmq_spark.options import BusOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.dial import dial_async
 from tests.bus.conftest import where

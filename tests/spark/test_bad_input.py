@@ -41,7 +41,7 @@ def one_row(spark: SparkSession) -> DataFrame:
         ({"subscribe": "q", "maxMessagePerTrigger": "5"}, "unknown option 'maxmessagepertrigger'; did you mean 'maxMessagesPerTrigger'?"),
         ({}, "exactly one of 'subscribe' and 'subscribePattern' names the queues to read; neither is given"),
         ({"subscribePattern": "("}, "option 'subscribePattern' is '('; expected a Python regular expression"),
-        ({"subscribe": "q", "startingOffsets": "{"}, "option 'startingOffsets' is '{'; expected earliest, latest, or JSON"),
+        ({"subscribe": "q", "startingOffsets": "{"}, "option 'startingOffsets' is '{'; expected earliest, latest, -10m"),
         ({"subscribe": "q", "redis.url": f"http://me:{SECRET}@h"}, "redis.url: it does not begin with a known scheme; expected redis://"),
         ({"subscribe": "q", "redis.url": f"redis://:{SECRET}@h:port"}, "redis.url: its port is not a number from 1 to 65535; expected redis://"),
         ({"subscribe": "q", "path": "/data"}, "unknown option 'path'; name queues with option 'subscribe'"),

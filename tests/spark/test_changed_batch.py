@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import WriteOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import WriteOptions
 from busmq_spark.spark.realtime import SESSION
 from busmq_spark.spark.writer import SinkCommitter
 from busmq_spark.store.redis_store import open_store

@@ -9,7 +9,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from busmq_spark.options import ReadOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import ReadOptions
 from tests.conftest import Fresh
 from tests.spark.centres import READER, SECRET, DataCentre
 from tests.spark.conftest import Bus, MakeBus, Query, Sink, Stream

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.types import StringType, StructType
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions
 from busmq_spark.spark.schema import LINKED_SCHEMA
 from busmq_spark.spark.source import BusmqDataSource
 
@@ -95,8 +96,8 @@ def test_a_bad_address_says_what_was_expected_and_shows_none_of_it(text: str, ex
         ({**ONE, "federation.<name>.secret": SECRET}, "unknown option 'federation.<name>.secret'"),
         ({**TWO, "startingOffsets": '{"asia": {"q": 1}}'}, "startingOffsets names 'asia', which is none of the sources eu, us-2"),
         ({**TWO, "startingOffsets": '{"eu": {"r": 1}}'}, "startingOffsets names 'r', which is not in subscribe"),
-        ({**TWO, "startingOffsets": '{"eu": {"q": -1}}'}, "expected earliest, latest, or JSON"),
-        ({**TWO, "startingOffsets": '{"eu": {"q": {"q": 1}}}'}, "expected earliest, latest, or JSON"),
+        ({**TWO, "startingOffsets": '{"eu": {"q": -1}}'}, "expected earliest, latest, -10m"),
+        ({**TWO, "startingOffsets": '{"eu": {"q": {"q": 1}}}'}, "expected earliest, latest, -10m"),
     ],
 )
 def test_a_conflict_is_an_error(given: dict[str, str], reason: str) -> None:

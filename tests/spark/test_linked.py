@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sources import spell, split
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
-from busmq_spark.options import ReadOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io.holder import my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader

@@ -17,7 +17,8 @@ import pytest
 from busmq_spark.core.sources import spell
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
-from busmq_spark.options import ReadOptions, WriteOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.spark import lease, stores
 from busmq_spark.store import multi_source_store, source_caller
 from busmq_spark.store.source_caller import DirectCaller

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from busmq_spark.core import queue as core
 from busmq_spark.embedded import RedisServer
 from busmq_spark.embedded.binary import find_redis_server
-from busmq_spark.options import RedisOptions, parse
+from busmq_spark.option_table import parse
+from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh

@@ -1,4 +1,4 @@
--- KEYS metadata messages msgid toack acks sinks
+-- KEYS metadata messages msgid toack acks sinks clock
 -- ARGV ttl_s maxsize discover born create long_ttl_s
 -- Result {existed 0|1, ttl, maxsize, born}; {-1} when the queue is missing and create is not 1.
 -- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl and is created over; so is a ttl that no
@@ -22,4 +22,5 @@ for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 local long = math.max(ttl, tonumber(ARGV[6]))
 redis.call('EXPIRE', KEYS[5], long)
 redis.call('EXPIRE', KEYS[6], long)
+redis.call('EXPIRE', KEYS[7], long)
 return {existed, ttl, tonumber(redis.call('HGET', KEYS[1], 'maxsize') or 0) or 0, born}

@@ -1,5 +1,5 @@
 -- Move one chunk of one staged list to the end of its queue, and record the progress, in one step.
--- KEYS metadata messages msgid toack sinks stage stages
+-- KEYS metadata messages msgid toack sinks stage stages clock
 -- ARGV available sink batch nth moved count total last long_ttl_s prefix made void whole
 --      nth: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows,
 --      prefix: of the keys of staged lists of the queue, made: epoch of the run that has recorded the batch (0: not known), void: progress of an
@@ -9,6 +9,7 @@
 --        one, by another record, which the run of epoch `made` wrote: Redis has lost that record since, or the run was declared void)
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
 -- from a connection that was closed: they are never read, and are deleted with the list.
+-- @include clock
 -- @include sizes
 -- The sink has recorded this batch, so what is left of earlier ones is never committed; another run may be staging this batch, which must not fail.
 local function tidy(stages, prefix, batch)
@@ -38,7 +39,7 @@ if progress then
   end
 end
 if at_nth ~= nth or at_moved ~= moved then return {'at', at_nth, at_moved} end
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
 local left = redis.call('LLEN', KEYS[6])
@@ -64,7 +65,9 @@ if count > 0 then
     pairs[2 * i] = values[i]
   end
   redis.call('RPUSH', KEYS[2], unpack(pairs))
-  sizes(KEYS[1], stored[3], last - count + 1, last, values, 1)
+  local first = last - count + 1
+  local times = clock(KEYS[2], KEYS[8], stored[4], first, last, ttl)
+  redis.call('HSET', KEYS[1], 'sizes', sizes(stored[3], first, last, values, 1), 'clock', times)
   redis.call('LTRIM', KEYS[6], count, -1)
   redis.call('EXPIRE', KEYS[6], ARGV[9])
   redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))

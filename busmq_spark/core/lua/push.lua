@@ -1,9 +1,10 @@
 -- Append messages in order. One or many: the effects are those of busmq's push (protocol 1.4), the notification comes once per call.
--- KEYS metadata messages msgid toack
+-- KEYS metadata messages msgid toack [clock]
 -- ARGV available message...
 -- Result {first id, how many were stored}; fewer than offered when maxsize is reached; {0, -1} when the queue does not exist.
+-- @include clock
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
 local count = #ARGV - 1
@@ -17,7 +18,9 @@ for i = 1, count do
   pairs[2 * i] = argv[i + 1]
 end
 redis.call('RPUSH', KEYS[2], unpack(pairs))
-sizes(KEYS[1], stored[3], first, last, argv, 2)
+local fields = {'sizes', sizes(stored[3], first, last, argv, 2)}
+if KEYS[5] then fields[3], fields[4] = 'clock', clock(KEYS[2], KEYS[5], stored[4], first, last, ttl) end
+redis.call('HSET', KEYS[1], unpack(fields))
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
 return {first, count}

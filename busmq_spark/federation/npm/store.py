@@ -97,6 +97,12 @@ class PlainStore:
         found = self._each(queues, lambda queue: queue.newest())
         return [found[queue] for queue in queues]
 
+    def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
+        return dict.fromkeys(queues, 0)
+
+    def find_times(self, wanted: Mapping[str, int]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        raise self.impossible("its queues have no clock; begin at earliest, latest, an id or with the newest messages")
+
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         self._check(subscription)
         return self._each(list(positions), lambda queue: queue.ack(positions[queue.name]))

@@ -1,8 +1,8 @@
--- sizes(metadata, noted, first, last, values, from): notes in the metadata how long the values of the ids first..last are, which are appended now and
+-- sizes(noted, first, last, values, from): what the field `sizes` of the metadata must hold, now that the ids first..last are appended, whose values
 -- begin at values[from]. From it a reader computes how many messages fit one reply before it has read any of them. noted: what the field holds.
 -- sizes = since:upto:longest:giant:giants. All of since..upto was noted; messages of peers, which note nothing, never count as known: after them
 -- since starts again. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
-local function sizes(metadata, noted, first, last, values, from)
+local function sizes(noted, first, last, values, from)
   local since, upto, longest, giant, giants = string.match(noted or '', '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
   if tonumber(upto) == first - 1 then
     longest, giant, giants = tonumber(longest), tonumber(giant), tonumber(giants)
@@ -17,5 +17,5 @@ local function sizes(metadata, noted, first, last, values, from)
       longest = size
     end
   end
-  redis.call('HSET', metadata, 'sizes', string.format('%.0f:%.0f:%d:%.0f:%d', since, last, longest, giant, giants))
+  return string.format('%.0f:%.0f:%d:%.0f:%d', since, last, longest, giant, giants)
 end

@@ -3,7 +3,7 @@ package busmq.spark.core;
 import busmq.spark.BusException;
 import busmq.spark.PyText;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.options.Starting;
+import busmq.spark.options.Start;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.Function;
 
 /**
  * Where the next batch of the source ends: decided from the positions before it, the options, and what the queues hold now, as
@@ -124,7 +125,8 @@ public final class Planner {
         }
         Position decided = held.entering().get(queue);
         boolean counts = decided != null && decided.born().equals(state.born());
-        long last = startsAfter(queue, counts ? decided.last() : firstStart(options, queue, held.fresh()), state);
+        Start first = counts ? Start.id(decided.last()) : firstStart(options, queue, held.fresh());
+        long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::findTimes).get(queue), state);
         long skipped = state.floor() - last;
         if (skipped > 0 && options.failOnDataLoss()) {
             io.handleLoss(queue, null, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
@@ -134,13 +136,35 @@ public final class Planner {
     }
 
     /** Where a queue begins that is not in the checkpoint: at its oldest message, or as startingOffsets says where that counts. */
-    public static long firstStart(ReadOptions options, String queue, boolean fresh) {
-        return fresh ? options.startOf(queue) : Starting.EARLIEST;
+    public static Start firstStart(ReadOptions options, String queue, boolean fresh) {
+        return fresh ? options.startOf(queue) : Start.EARLIEST;
+    }
+
+    /**
+     * The same, where a start is a time the last id before it. {@code unknown}: {@code earliest} or {@code latest} where a clock does not reach back to
+     * the time, {@code error} to throw BUSMQ_TIME_UNKNOWN. Throws BUSMQ_CONFIG for a time that is still to come.
+     */
+    public static Map<String, Start> withoutTimes(Map<String, Start> starts, String unknown, Function<Map<String, Long>, Map<String, FoundTime>> find) {
+        Map<String, Long> times = new HashMap<>();
+        starts.forEach((queue, start) -> {
+            if (start.kind() == Start.Kind.TIME) {
+                times.put(queue, start.value());
+            }
+        });
+        Map<String, Start> found = new HashMap<>(starts);
+        (times.isEmpty() ? Map.<String, FoundTime>of() : find.apply(times)).forEach((queue, at) -> found.put(queue,
+                at.id() >= 0 || unknown.equals("error") ? Start.id(at.lastId(queue)) : unknown.equals("latest") ? Start.LATEST : Start.EARLIEST));
+        return found;
     }
 
     /** The last id that counts as read where a queue enters the query. Throws for one that was not given out yet. */
-    public static long startsAfter(String queue, long start, QueueState state) {
-        long last = start == Starting.EARLIEST ? state.floor() : start == Starting.LATEST ? state.lastId() : start;
+    public static long startsAfter(String queue, Start start, QueueState state) {
+        long last = switch (start.kind()) {
+            case EARLIEST -> state.floor();
+            case LATEST -> state.lastId();
+            case NEWEST -> Math.max(state.floor(), state.lastId() - start.value());
+            default -> start.value();
+        };
         if (last > state.lastId()) {
             throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
                     + ". Name that id or a smaller one, or startingOffsets=latest to begin with the next message");

@@ -14,6 +14,9 @@ public interface PlannerIO {
     /** The state of each queue; {@code ids} names the message whose fingerprint is compared, -1 for none. */
     Map<String, QueueState> readStates(Map<String, Long> ids);
 
+    /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
+    Map<String, FoundTime> findTimes(Map<String, Long> wanted);
+
     /** The fingerprints of messages, by queue. */
     Map<String, String> readFingerprints(Map<String, Long> ids);
 

@@ -52,14 +52,19 @@ public record QueueKeys(String name, boolean cluster) {
         return base() + ":sinks";
     }
 
+    /** List of time, id, time, id …: at that time, in milliseconds since 1970, the newest id was that one. */
+    public String clock() {
+        return base() + ":clock";
+    }
+
     /** The four keys every peer touches and deletes, in the order of the protocol. */
     public List<String> shared() {
         return List.of(metadata(), messages(), msgid(), toack());
     }
 
-    /** The four shared keys, then {@code acks} and {@code sinks}. */
+    /** The four shared keys, then {@code acks}, {@code sinks} and {@code clock}. */
     public List<String> all() {
-        return List.of(metadata(), messages(), msgid(), toack(), acks(), sinks());
+        return List.of(metadata(), messages(), msgid(), toack(), acks(), sinks(), clock());
     }
 
     /** String with a ttl: which query reads this queue, or this subscription of it. */

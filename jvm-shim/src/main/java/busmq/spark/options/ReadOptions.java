@@ -16,12 +16,16 @@ import java.util.stream.Stream;
  *
  * @param ack {@code commit} or {@code none}
  */
-public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Long maxMessages, Long maxBytes,
-        boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS,
+public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Start startingTimestamp,
+        String timestampStrategy, Starting ending, Start endingTimestamp, Long maxMessages, Long maxBytes, boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS,
         long idlePollMs, boolean requireNoEviction) implements Serializable {
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
     private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern);
-    private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.FIRST);
+    private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.UNSAID);
+    private static final Row<Start> STARTING_TIMESTAMP = Row.of("startingTimestamp", Start::timestamp);
+    private static final Row<String> TIMESTAMP_STRATEGY = Row.of("startingOffsetsByTimestampStrategy", Parsers.oneOf("error", "earliest", "latest"));
+    private static final Row<Starting> ENDING = Row.of("endingOffsets", Starting::ending, Starting.UNSAID);
+    private static final Row<Start> ENDING_TIMESTAMP = Row.of("endingTimestamp", Start::timestamp);
     private static final Row<Long> MAX_MESSAGES = Row.of("maxMessagesPerTrigger", Parsers.whole(1));
     private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers::size);
     private static final Row<Boolean> DISCARD = Row.of("discardBacklog", Parsers::flag);
@@ -34,7 +38,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Long> TTL = Row.of("ttl", Parsers::duration);
     private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1));
     private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, STARTING,
-            MAX_MESSAGES, MAX_BYTES, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
+            STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
             IDLE_POLL_MS)).toList());
 
     /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
@@ -43,6 +47,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         String pattern = values.get(PATTERN);
         ReadOptions options = new ReadOptions(RedisOptions.from(values), values.get(SUBSCRIBE),
                 pattern == null || pattern.isEmpty() ? null : pattern, values.get(STARTING),
+                values.get(STARTING_TIMESTAMP), values.get(TIMESTAMP_STRATEGY), values.get(ENDING), values.get(ENDING_TIMESTAMP),
                 values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
                 values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
                 values.get(IDLE_POLL_MS), values.get(RedisOptions.REQUIRE_NO_EVICTION));
@@ -62,21 +67,59 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         if (ack.equals("none") && discard) {
             throw BusException.config("ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out");
         }
-        Set<String> sources = new TreeSet<>(starting.sources().keySet());
+        if (starting.said() && startingTimestamp != null) {
+            throw BusException.config("startingOffsets and startingTimestamp both say where to begin; leave one of them out");
+        }
+        if (ending.said() && endingTimestamp != null) {
+            throw BusException.config("endingOffsets and endingTimestamp both say where to end; leave one of them out");
+        }
+        checkQueues("startingOffsets", starting);
+        checkQueues("endingOffsets", ending);
+    }
+
+    private void checkQueues(String name, Starting starts) {
+        Set<String> sources = new TreeSet<>(starts.sources().keySet());
         sources.remove("local");
         if (!sources.isEmpty()) {
-            throw BusException.config("startingOffsets names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources local");
+            throw BusException.config(name + " names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources local");
         }
-        List<String> strange = new ArrayList<>(new TreeSet<>(starting.named()));
+        List<String> strange = new ArrayList<>(new TreeSet<>(starts.named()));
         strange.removeAll(subscribe);
         if (!subscribe.isEmpty() && !strange.isEmpty()) {
-            throw BusException.config("startingOffsets names " + PyText.repr(strange.get(0)) + ", which is not in subscribe");
+            throw BusException.config(name + " names " + PyText.repr(strange.get(0)) + ", which is not in subscribe");
         }
     }
 
-    /** Where reading begins in a queue: {@link Starting#EARLIEST}, {@link Starting#LATEST}, or the last id that counts as read. */
-    public long startOf(String queue) {
-        return starting.of(queue);
+    /** Where reading begins in a queue. */
+    public Start startOf(String queue) {
+        Start found = askedStart(queue);
+        return found == null ? Start.EARLIEST : found;
+    }
+
+    /** The same as far as a user has said it; null when nothing is said about the queue. */
+    public Start askedStart(String queue) {
+        return startingTimestamp != null ? startingTimestamp : starting.of(queue);
+    }
+
+    /** The option that says where reading begins in a queue, for people. */
+    public String shownStart(String queue) {
+        return (startingTimestamp != null ? "startingTimestamp=" : "startingOffsets=") + startOf(queue).text();
+    }
+
+    /** Where a batch read ends in a queue; an id is the last one that is read. */
+    public Start endOf(String queue) {
+        Start found = endingTimestamp != null ? endingTimestamp : ending.of(queue);
+        return found == null ? Start.LATEST : found;
+    }
+
+    /** Whether reading begins elsewhere when it is asked for again later. */
+    public boolean movesWithTime() {
+        return Stream.of(Start.Kind.LATEST, Start.Kind.TIME, Start.Kind.NEWEST).anyMatch(starting::has) || startingTimestamp != null;
+    }
+
+    /** Whether an option says where to end, which only a batch read can. */
+    public boolean ends() {
+        return ending.said() || endingTimestamp != null;
     }
 
     /** What is read, for people. */

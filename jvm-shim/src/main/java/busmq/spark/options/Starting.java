@@ -8,30 +8,28 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.Serializable;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Stream;
 
 /**
- * Option {@code startingOffsets}: where a fresh checkpoint begins, for all queues or one by one; ask {@link #of}.
+ * Option {@code startingOffsets} or {@code endingOffsets}: where reading begins or ends, for all queues or one by one; ask {@link #of}.
  *
- * @param given whether {@code all} is what a user said, and not the default
+ * @param all null where the option says nothing about a queue
  */
-public record Starting(long all, boolean given, Map<String, Long> queues, Map<String, Map<String, Long>> sources) implements Serializable {
-    /** In place of an id: from the oldest stored message, or after the newest. */
-    public static final long EARLIEST = -1;
-    /** See {@link #EARLIEST}. */
-    public static final long LATEST = -2;
-    static final Starting FIRST = new Starting(EARLIEST, false, Map.of(), Map.of());
+public record Starting(Start all, Map<String, Start> queues, Map<String, Map<String, Start>> sources) implements Serializable {
+    static final Starting UNSAID = new Starting(null, Map.of(), Map.of());
     private static final long IDS = Contract.number("maxId") + 1;
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
-    private static final String WANTED =
-            "earliest, latest, or JSON such as {\"orders\": 41, \"audit\": \"latest\"} (an id is the last one that counts as read)";
+    private static final String WANTED = "earliest, latest, -10m, -2h, \"-1000 messages\", or JSON such as {\"orders\": 41, \"audit\": \"latest\", "
+            + "\"clicks\": \"-10m\"} (an id is the last one that counts as read)";
+    private static final String WANTED_END =
+            "latest, -10m, \"-1000 messages\", or JSON such as {\"orders\": 41, \"clicks\": \"-10m\"} (an id is the last one that is read)";
 
     static Starting parse(String text) {
-        Long word = word(text.strip().toLowerCase(Locale.ROOT));
+        Start word = Start.word(text);
         if (word != null) {
-            return new Starting(word, true, Map.of(), Map.of());
+            return new Starting(word, Map.of(), Map.of());
         }
         JsonNode found;
         try {
@@ -42,55 +40,59 @@ public record Starting(long all, boolean given, Map<String, Long> queues, Map<St
         if (!found.isObject()) {
             throw new IllegalArgumentException(WANTED);
         }
-        Map<String, Long> queues = new HashMap<>();
-        Map<String, Map<String, Long>> sources = new HashMap<>();
+        Map<String, Start> queues = new HashMap<>();
+        Map<String, Map<String, Start>> sources = new HashMap<>();
         found.properties().forEach(entry -> {
             if (entry.getValue().isObject()) {
-                Map<String, Long> nested = new HashMap<>();
+                Map<String, Start> nested = new HashMap<>();
                 entry.getValue().properties().forEach(inner -> nested.put(inner.getKey(), start(inner.getValue())));
                 sources.put(entry.getKey(), nested);
             } else {
                 queues.put(entry.getKey(), start(entry.getValue()));
             }
         });
-        return new Starting(EARLIEST, false, queues, sources);
+        return new Starting(null, queues, sources);
     }
 
-    private static Long word(String text) {
-        return text.equals("earliest") ? Long.valueOf(EARLIEST) : text.equals("latest") ? Long.valueOf(LATEST) : null;
+    /** Parser of {@code endingOffsets}. */
+    static Starting ending(String text) {
+        Starting found;
+        try {
+            found = parse(text);
+        } catch (IllegalArgumentException error) {
+            throw new IllegalArgumentException(WANTED_END);
+        }
+        if (found.has(Start.Kind.EARLIEST)) {
+            throw new IllegalArgumentException(WANTED_END);
+        }
+        return found;
     }
 
-    private static long start(JsonNode value) {
-        Long word = value.isTextual() ? word(value.textValue()) : null;
+    private static Start start(JsonNode value) {
+        Start word = value.isTextual() ? Start.word(value.textValue()) : null;
         if (word != null) {
             return word;
         }
         if (!value.isIntegralNumber() || !value.canConvertToLong() || value.longValue() < 0 || value.longValue() >= IDS) {
             throw new IllegalArgumentException(WANTED);
         }
-        return value.longValue();
+        return Start.id(value.longValue());
     }
 
-    /** A start as the option has it. */
-    public static String shown(long start) {
-        return start == EARLIEST ? "earliest" : start == LATEST ? "latest" : String.valueOf(start);
-    }
-
-    /** An id that counts as read, {@link #EARLIEST} or {@link #LATEST}. */
-    public long of(String queue) {
-        Long found = sources.getOrDefault("local", Map.of()).get(queue);
+    /** What a user has said of a queue; null for nothing. */
+    public Start of(String queue) {
+        Start found = sources.getOrDefault("local", Map.of()).get(queue);
         return found != null ? found : queues.getOrDefault(queue, all);
     }
 
-    /** Whether a user has said that the queue is to be read from its first message. */
-    public boolean asksForAll(String queue) {
-        boolean named = queues.containsKey(queue) || sources.getOrDefault("local", Map.of()).containsKey(queue);
-        return of(queue) == EARLIEST && (given || named);
+    /** Whether any queue has a start of this kind. */
+    public boolean has(Start.Kind kind) {
+        return Stream.of(Stream.ofNullable(all), queues.values().stream(), sources.values().stream().flatMap(nested -> nested.values().stream()))
+                .flatMap(each -> each).anyMatch(start -> start.kind() == kind);
     }
 
-    /** Whether any queue has this start. */
-    public boolean has(long start) {
-        return all == start || queues.containsValue(start) || sources.values().stream().anyMatch(nested -> nested.containsValue(start));
+    boolean said() {
+        return all != null || !queues.isEmpty() || !sources.isEmpty();
     }
 
     Set<String> named() {

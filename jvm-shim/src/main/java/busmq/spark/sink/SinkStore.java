@@ -82,7 +82,7 @@ final class SinkStore implements AutoCloseable {
     /** The calls that push a chunk; sent again after a broken link, which is what at-least-once allows. */
     Call push(String queue, List<byte[]> values) {
         QueueKeys keys = keys(queue);
-        return Call.script("push", keys.shared(), words(values, keys.available()));
+        return Call.script("push", Stream.concat(keys.shared().stream(), Stream.of(keys.clock())).toList(), words(values, keys.available()));
     }
 
     /** The call that pushes what of a chunk is not there yet; safe to repeat. */
@@ -99,7 +99,7 @@ final class SinkStore implements AutoCloseable {
                 words.addAll(List.of(origins.get(i).id(), origins.get(i).index(), values.get(i)));
             }
         }
-        List<String> names = Stream.concat(keys.shared().stream(), Stream.of(keys.sinks())).toList();
+        List<String> names = Stream.concat(keys.shared().stream(), Stream.of(keys.sinks(), keys.clock())).toList();
         return Call.script("push_once", names, words.toArray());
     }
 

@@ -1,5 +1,6 @@
 package busmq.spark.source;
 
+import busmq.spark.BusException;
 import busmq.spark.options.ReadOptions;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
@@ -35,6 +36,10 @@ public final class BusmqScan implements Scan {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
+        if (options.ends()) {
+            throw BusException.config("endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or "
+                    + "trigger(availableNow=True)");
+        }
         return new BusmqStream(options, schema, checkpointLocation);
     }
 }

@@ -65,6 +65,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final StructType schema;
     private final Pattern pattern;
     private final SiblingReaders siblings;
+    private final TimeNotes times = new TimeNotes();
     private final boolean temporary;
     private ReaderQueues readerQueues;
     private Planner planner;
@@ -133,6 +134,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Position> begin = decode(at);
         boolean fresh = at.equals(OffsetJson.INITIAL);
         attach(begin, Map.of(), fresh);
+        times.look(planner.lastIds(), readerQueues.store);
         acks.raise();
         if (realTime) {
             return start; // the end is where the readers are when the time is over

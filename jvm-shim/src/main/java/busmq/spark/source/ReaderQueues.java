@@ -4,6 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
+import busmq.spark.core.FoundTime;
 import busmq.spark.core.Loss;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.PlannerIO;
@@ -11,7 +12,7 @@ import busmq.spark.core.Planner;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.options.Starting;
+import busmq.spark.options.Start;
 import busmq.spark.store.AckResult;
 import busmq.spark.store.AttachResult;
 import busmq.spark.store.Eviction;
@@ -85,12 +86,12 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
                 shared.addAll(Leases.acquire(store, ttls.keySet(), options.subscription(), token, siblings));
             }
             if (!options.subscription().isEmpty()) {
-                Map<String, Long> starts = new HashMap<>();
+                Map<String, Start> starts = new HashMap<>();
                 ttls.keySet().forEach(queue -> {
                     boolean sound = known.containsKey(queue) && !losses.get(queue);
-                    starts.put(queue, sound ? done.getOrDefault(queue, known.get(queue).last()) : Long.valueOf(subscribeAt(queue)));
+                    starts.put(queue, sound ? Start.id(done.getOrDefault(queue, known.get(queue).last())) : subscribeAt(queue));
                 });
-                mentionGone(ttls.keySet().stream().filter(queue -> starts.get(queue) == Starting.EARLIEST && !known.containsKey(queue)).toList(), fresh);
+                mentionGone(ttls.keySet().stream().filter(queue -> starts.get(queue).equals(Start.EARLIEST) && !known.containsKey(queue)).toList(), fresh);
                 store.subscribe(starts, options.subscription());
             }
         } catch (RuntimeException error) {
@@ -145,6 +146,11 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     @Override
     public Map<String, QueueState> readStates(Map<String, Long> ids) {
         return store.states(ids);
+    }
+
+    @Override
+    public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
+        return store.findTimes(wanted);
     }
 
     @Override
@@ -253,7 +259,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             }
             String text = "queue " + PyText.repr(queue) + ": " + state.floor() + " messages (ids 1.." + state.floor() + ") had left it before subscription "
                     + PyText.repr(own) + " came, acknowledged by " + String.join(", ", others.get(queue).keySet());
-            if (fresh && options.failOnDataLoss() && options.starting().asksForAll(queue)) {
+            if (fresh && options.failOnDataLoss() && Start.EARLIEST.equals(options.askedStart(queue))) {
                 throw BusException.config(text + ", and startingOffsets=earliest asks for them. "
                         + "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored");
             }
@@ -267,19 +273,23 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
 
     /** Decide where queues begin that do not begin at their oldest message. */
     private void enterAt(Collection<String> names, boolean fresh) {
-        Map<String, Long> later = new HashMap<>();
-        names.stream().filter(queue -> Planner.firstStart(options, queue, fresh) != Starting.EARLIEST).forEach(queue -> later.put(queue, -1L));
-        if (later.isEmpty()) {
+        Map<String, Start> starts = new HashMap<>();
+        names.forEach(queue -> starts.put(queue, Planner.firstStart(options, queue, fresh)));
+        starts.values().removeIf(Start.EARLIEST::equals);
+        if (starts.isEmpty()) {
             return;
         }
+        Map<String, Start> later = Planner.withoutTimes(starts, options.timestampStrategy(), store::findTimes);
         Map<String, Map<String, Long>> subscriptions = store.subscriptions(later.keySet());
-        store.states(later).forEach((queue, state) -> {
-            Position end = new Position(state.born(), Planner.startsAfter(queue, Planner.firstStart(options, queue, fresh), state), "");
+        Map<String, Long> wanted = new HashMap<>();
+        later.keySet().forEach(queue -> wanted.put(queue, -1L));
+        store.states(wanted).forEach((queue, state) -> {
+            Position end = new Position(state.born(), Planner.startsAfter(queue, later.get(queue), state), "");
             Map<String, Long> others = new HashMap<>(subscriptions.get(queue));
             long count = Loss.wouldDelete(state, end.last(), others.remove(options.subscription()), others.values());
             if (count > 0 && !options.discard()) {
                 throw BusException.of(ErrorKind.UNREAD_BACKLOG, "queue", queue, "count", count, "last", end.last(),
-                        "start", "startingOffsets=" + Starting.shown(Planner.firstStart(options, queue, fresh)));
+                        "start", options.shownStart(queue));
             }
             if (count > 0) {
                 LOG.warn("queue {}: {} unread messages up to id {} will be deleted, as discardBacklog=true says", PyText.repr(queue), count, end.last());
@@ -289,8 +299,8 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** Where a new subscription begins: no later than its query, or messages would go that it has still to read. */
-    private long subscribeAt(String queue) {
-        return entering.containsKey(queue) ? entering.get(queue).last() : Starting.EARLIEST;
+    private Start subscribeAt(String queue) {
+        return entering.containsKey(queue) ? Start.id(entering.get(queue).last()) : Start.EARLIEST;
     }
 
     /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */
@@ -302,7 +312,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         }
         watch(ttls);
         if (!options.subscription().isEmpty()) {
-            store.subscribe(Map.of(queue, Starting.EARLIEST), options.subscription()); // positions of an ended life went with it
+            store.subscribe(Map.of(queue, Start.EARLIEST), options.subscription()); // positions of an ended life went with it
         }
         QueueState state = store.states(Map.of(queue, -1L)).get(queue);
         return state.exists() ? new Position(state.born(), state.floor(), "", state.floor(), at.lost() + Math.max(1, loss.ids())) : null;

@@ -4,7 +4,6 @@ import busmq.spark.BusException;
 import busmq.spark.core.Plan;
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.options.Starting;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -55,7 +54,7 @@ final class RealTimePlan {
         List<List<String>> groups = entries.isEmpty() ? List.of(List.of()) : Plan.readers(entries.keySet(), readers());
         long commands = options.redis().cluster() ? entries.size() : groups.size();
         long pollMs = pollMs(options.idlePollMs(), commands);
-        boolean pin = fresh && !entries.isEmpty() && options.starting().has(Starting.LATEST);
+        boolean pin = fresh && !entries.isEmpty() && options.movesWithTime();
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
             found.add(new RealTimePartition(group.stream().map(queue -> new RealTimePartition.Follow(

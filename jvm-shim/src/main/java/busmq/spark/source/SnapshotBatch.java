@@ -3,16 +3,19 @@ package busmq.spark.source;
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.Plan;
+import busmq.spark.core.Planner;
 import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.options.Starting;
+import busmq.spark.options.Start;
 import busmq.spark.store.ReadStore;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -21,7 +24,7 @@ import org.apache.spark.sql.types.StructType;
 /** What the queues hold now, as id ranges. Removes nothing, leases nothing, creates nothing. */
 record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     SnapshotBatch {
-        if (options.starting().has(Starting.LATEST)) {
+        if (options.starting().has(Start.Kind.LATEST)) {
             throw BusException.config("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
         }
     }
@@ -37,16 +40,19 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             Map<String, Long> wanted = new HashMap<>();
             names.forEach(queue -> wanted.put(queue, -1L));
             Map<String, QueueState> states = store.states(wanted);
+            Map<String, Start> starts = Planner.withoutTimes(each(names, options::startOf), options.timestampStrategy(), store::findTimes);
+            Map<String, Start> ends = Planner.withoutTimes(each(names, options::endOf), "error", store::findTimes);
             List<Range> ranges = new ArrayList<>();
             for (String queue : names) {
                 QueueState state = states.get(queue);
                 if (!state.exists()) {
                     throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
                 }
-                long first = Math.max(state.oldest(), after(queue, state.lastId()) + 1);
-                if (state.count() > 0 && first <= state.newest()) {
+                long first = Math.max(state.oldest(), lastId(starts.get(queue), state) + 1);
+                long last = Math.min(state.newest(), lastId(ends.get(queue), state));
+                if (state.count() > 0 && first <= last) {
                     String born = state.born().isEmpty() ? store.attach(List.of(queue), false, options.ttlS()).get(queue).born() : state.born();
-                    ranges.add(new Range(queue, born, first, state.newest(), store.locate(List.of(queue)).get(queue)));
+                    ranges.add(new Range(queue, born, first, last, store.locate(List.of(queue)).get(queue)));
                 }
             }
             return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> new RangePartition(part, Map.of()))
@@ -59,9 +65,16 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         return new ReaderFactory(options, schema);
     }
 
-    /** The id that startingOffsets says is read already. */
-    private long after(String queue, long lastId) {
-        long start = options.startOf(queue);
-        return start == Starting.EARLIEST ? 0 : Math.min(start, lastId);
+    private static Map<String, Start> each(List<String> queues, Function<String, Start> option) {
+        return queues.stream().distinct().collect(Collectors.toMap(queue -> queue, option));
+    }
+
+    private static long lastId(Start start, QueueState state) {
+        return switch (start.kind()) {
+            case EARLIEST -> 0;
+            case LATEST -> state.newest();
+            case NEWEST -> state.lastId() - start.value();
+            default -> start.value();
+        };
     }
 }

@@ -5,18 +5,20 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.core.FoundTime;
 import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
 import busmq.spark.options.RedisOptions;
-import busmq.spark.options.Starting;
+import busmq.spark.options.Start;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.PushNotifiers;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -189,13 +191,35 @@ public final class ReadStore implements AutoCloseable {
                 "ack_to", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.acks())), args.toArray());
     }
 
-    /** Register the subscription on every queue; a start is an acked id, or one of {@link Starting}'s words. The one it has stays. */
-    public void subscribe(Map<String, Long> starts, String subscription) {
+    /** Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). */
+    public void noteTimes(Collection<String> queues) {
+        each(queues, 1, part -> Call.script("note_time", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.clock()))),
+                (reply, at, queue) -> reply);
+    }
+
+    /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
+    public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
+        try {
+            noteTimes(wanted.keySet());
+        } catch (BusException error) {
+            if (!EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_READ_ONLY).contains(error.kind())) { // one who may only read finds what others have noted
+                throw error;
+            }
+        }
+        return each(wanted.keySet(), 1,
+                part -> Call.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
+                (reply, at, queue) -> {
+                    long[] found = list(reply).stream().mapToLong(item -> Long.parseLong(text(item))).toArray();
+                    return new FoundTime(found[0], found[1], found[2], found[3], found[4]);
+                });
+    }
+
+    /** Register the subscription on every queue, at the oldest message, the newest, or an acked id. The one it has stays. */
+    public void subscribe(Map<String, Start> starts, String subscription) {
         each(starts.keySet(), 1, part -> {
             QueueKeys keys = keys(part.get(0));
-            long start = starts.get(part.get(0));
-            Object word = start == Starting.EARLIEST ? "earliest" : start == Starting.LATEST ? "latest" : start;
-            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, word, LONG_TTL_S);
+            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, starts.get(part.get(0)).text(),
+                    LONG_TTL_S);
         }, (reply, at, queue) -> reply);
     }
 

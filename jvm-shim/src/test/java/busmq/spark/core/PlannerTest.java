@@ -103,6 +103,14 @@ class PlannerTest {
         }
 
         @Override
+        public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
+            asked.add("times " + text(wanted));
+            Map<String, FoundTime> found = new HashMap<>();
+            wanted.keySet().forEach(queue -> found.put(queue, new FoundTime(table.get("times").get(queue).asLong(), 0, 0, 0, 0)));
+            return found;
+        }
+
+        @Override
         public Map<String, String> readFingerprints(Map<String, Long> ids) {
             asked.add("marks " + text(ids));
             Map<String, String> found = new HashMap<>();

@@ -5,6 +5,7 @@ import busmq.spark.ErrorKind;
 import busmq.spark.core.Script;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.RedisOptions;
+import busmq.spark.options.Start;
 import busmq.spark.options.Starting;
 import busmq.spark.options.WriteOptions;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -96,7 +97,8 @@ public final class Probe {
                 if (value instanceof RedisOptions redis) {
                     all.putAll(fields(redis));
                 } else {
-                    all.put(each.getName(), value instanceof Starting starting ? starting.of("q") : value);
+                    all.put(each.getName(), value instanceof Starting starting && starting.of("q") != null ? starting.of("q").text()
+                            : value instanceof Start start ? start.text() : value);
                 }
             } catch (ReflectiveOperationException error) {
                 throw new IllegalStateException(error);

@@ -1,0 +1,117 @@
+"""The clock of a queue: which ids existed at a time, and when a message came.
+
+Our pushes note the time of the newest id, once a second at most (lua/include/clock.lua); :func:`note` does so for messages of peers, which note
+nothing. Times are those of the queue's Redis server, in whole milliseconds since 1970, and right to the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from busmq_spark.core.flow import Call, Flow, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
+
+PAIRS_PER_CALL = 2000
+EVERY_S = 1.0
+"""How often a reader notes what it sees, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTime:
+    """At the time ``ms`` the newest id was ``id``."""
+
+    ms: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTime:
+    """What the clock of a queue says of a time, ``asked``. Times are milliseconds since 1970; 0 where they are not known."""
+
+    id: int
+    """The last id that existed before the second of that time; -1 where that is not known."""
+    first: int
+    """The first time that is known."""
+    last: int
+    """The last one."""
+    now: int
+    asked: int
+
+    def last_id(self, queue: str) -> int:
+        """``id``, where it is known. Raises as :func:`id_at` does."""
+        if self.now and self.asked > self.now:
+            what = f"the time {shown(self.asked)} is still to come"
+            raise ConfigError(reason=f"{what}: the clock of the server of queue {queue!r} says {shown(self.now)}")
+        if self.id < 0:
+            known = f"are known {shown(self.first)} to {shown(self.last)}" if self.first else "none is known"
+            raise TimeUnknown(queue=queue, asked=shown(self.asked), known=known)
+        return self.id
+
+
+def note(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
+    """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
+    replies = yield [_noting(keys) for keys in queues]
+    return [reply[0] for reply in replies]
+
+
+def look(queues: Sequence[QueueKeys]) -> Flow[None]:
+    """The same, as far as Redis lets: one who may only read finds what others have noted."""
+    with suppress(Unauthorized, ServerRefused):
+        yield from note(queues)
+
+
+def find_times(wanted: Sequence[tuple[QueueKeys, int]]) -> Flow[list[FoundTime]]:
+    """What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now."""
+    yield from look([keys for keys, _ in wanted])
+    replies = yield [script("id_at", (keys.metadata, keys.messages, keys.clock), (ms,)) for keys, ms in wanted]
+    return [FoundTime(*map(int, reply)) for reply in replies]
+
+
+def id_at(keys: QueueKeys, ms: int) -> Flow[int]:
+    """The last id that existed before the second of a time: what came then or later is behind it.
+
+    ``ms`` as for :func:`find_times`. Raises TimeUnknown where no time so early is known and messages of before may be stored, ConfigError for a time
+    that is still to come.
+    """
+    [found] = yield from find_times([(keys, ms)])
+    return found.last_id(keys.name)
+
+
+def times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
+    """The known times around the ids ``first..last`` (inclusive): from the last before ``first``, where there is one, to the first that has ``last``.
+
+    An id came after the last known time before it, and at the latest at the next.
+    """
+    found: list[KnownTime] = []
+    while True:
+        reply = yield script("times", (keys.metadata, keys.clock), (first, last, PAIRS_PER_CALL))
+        some = [KnownTime(int(ms), int(id)) for ms, id in zip(reply[0::2], reply[1::2], strict=True)]
+        found += [each for each in some if not found or each.id > found[-1].id]
+        if len(some) < PAIRS_PER_CALL or some[-1].id >= last:
+            return found
+        first = some[-1].id + 1
+
+
+def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:
+    """When the message with this id was there at the latest; None where that is not known."""
+    found = yield from times(keys, id, id)
+    return came_at(found, id)
+
+
+def came_at(known: Sequence[KnownTime], id: int) -> int | None:
+    """When the message was there at the latest, by what :func:`times` found."""
+    later = next((i for i, each in enumerate(known) if each.id >= id), 0)
+    return known[later].ms if later > 0 else None
+
+
+def shown(ms: int) -> str:
+    """A time for people, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _noting(keys: QueueKeys) -> Call:
+    return script("note_time", (keys.metadata, keys.messages, keys.msgid, keys.clock), ())

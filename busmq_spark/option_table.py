@@ -1,0 +1,99 @@
+"""How a table of options is made and read: one frozen dataclass each, parsed once at the border. Look-up is case-blind, as everywhere in Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, field, fields
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from busmq_spark.errors import ConfigError
+
+O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
+LINK_SECRETS = "federation.<name>.secret"
+_SECRET_OF = re.compile(r"federation\.([a-z][a-z0-9_-]*)\.secret")
+ENGINE_OPTIONS = frozenset(
+    {
+        "checkpointlocation",
+        "queryname",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+        "_asyncprogresstrackingoverridesinksupportcheck",
+    }
+)
+"""What Spark itself takes from the same option map; not ours, so not an error."""
+
+
+def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "", unsaid: str = "") -> Any:
+    """One row of an option table. Without a default the option must be given. What may hold a secret is left out of the object's repr.
+
+    ``unsaid`` is what a default of None stands for, where it matters whether a user has said it.
+    """
+    info = {"name": name, "parse": parse, "doc": doc, "alias": alias, "unsaid": unsaid}
+    shown = not _secret(name)
+    return field(metadata=info, repr=shown) if default is MISSING else field(default=default, metadata=info, repr=shown)
+
+
+def _secret(name: str) -> bool:
+    """Whether the value must not be printed; Spark redacts options with these names too."""
+    return any(word in name.lower() for word in ("password", "url", "secret"))
+
+
+def parse(cls: type[O], given: Mapping[str, str]) -> O:
+    """The options object for what the user gave. Raises ConfigError for an unknown name, a bad or missing value, or a conflict."""
+    table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if (of := _SECRET_OF.fullmatch(name.lower())) and (row := table.get(LINK_SECRETS)):
+            values[row.name] = (*values.get(row.name, ()), (of[1], text))
+            continue
+        row = table.get(name.lower())
+        if row is None or row.metadata["name"] == LINK_SECRETS:
+            if name.lower() in ENGINE_OPTIONS:
+                continue
+            raise ConfigError(reason=_unknown(name, [r.metadata["name"] for r in table.values()]))
+        if row.name in values:
+            raise ConfigError(reason=f"option {row.metadata['name']!r} is given twice, also as {row.metadata['alias']!r}; give it once")
+        values[row.name] = _parsed(row.metadata["name"], row.metadata["parse"], text)
+    for row in table.values():
+        if row.name not in values and row.default is MISSING:
+            raise ConfigError(reason=f"option {row.metadata['name']!r} is missing: {row.metadata['doc']}")
+    return cls(**values)
+
+
+def _parsed(name: str, parser: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parser(str(text))
+    except ValueError as error:
+        shown = "***" if _secret(name) else repr(text)
+        raise ConfigError(reason=f"option {name!r} is {shown}; expected {error}") from None
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
+    hint = f"did you mean {next(k for k in known if k.lower() == near[0])!r}?" if near else f"known are: {', '.join(sorted(set(known)))}"
+    if name.lower() == "path":
+        hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path"
+    return f"unknown option {name!r}; {hint}"
+
+
+def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
+    """The options object for keyword arguments. Raises ConfigError for an unknown one, with the nearest known."""
+    known = [row.name for row in fields(cls)]  # type: ignore[arg-type]  # a dataclass
+    for name_ in given:
+        if name_ not in known:
+            near = get_close_matches(name_, known, n=1, cutoff=0.6)
+            raise ConfigError(reason=f"unknown setting {name_!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"))
+    whole_numbers = {row.name: row for row in fields(cls) if type(row.default) is int}  # type: ignore[arg-type]  # a dataclass
+    numbers = {name_: _parsed(name_, row.metadata["parse"], given[name_]) for name_, row in whole_numbers.items() if name_ in given}
+    return cls(**{**given, **numbers})
+
+
+def rows(cls: type[Any]) -> list[tuple[str, str, str]]:
+    """Name, default and sentence of each option, for the documentation and help texts."""
+    out = []
+    for row in fields(cls):
+        default = str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
+        out.append((row.metadata["name"], row.metadata["unsaid"] if row.default in (None, "", ()) else default, row.metadata["doc"]))
+    return out

@@ -1,0 +1,32 @@
+"""Notes when messages were seen: pushes of peers note nothing in the clock of a queue (core/clock.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from busmq_spark.core import clock
+from busmq_spark.core.state import QueueState
+from busmq_spark.errors import ProtocolError, RemoteError, ServerRefused, Unauthorized
+from busmq_spark.store.protocol import ReadStore
+
+
+class TimeNotes:
+    """Of one reader: one call a second at most, and none while no id has moved."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, int] = {}
+        self._next = 0.0
+
+    def look(self, states: Mapping[str, QueueState], store: ReadStore) -> None:
+        """Note the last ids of queues, as far as they are news. What Redis refuses to note is left out: the clock is less exact then."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        moved = {queue: state.last_id for queue, state in states.items() if 0 < state.last_id != self._noted.get(queue)}
+        if moved:
+            self._next = now + clock.EVERY_S
+            self._noted.update(moved)
+            with suppress(ProtocolError, RemoteError, ServerRefused, Unauthorized):  # the first two: an older federation server
+                store.note_times(list(moved))

@@ -1,0 +1,39 @@
+package busmq.spark.source;
+
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
+import busmq.spark.store.ReadStore;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+
+/** Notes when messages were seen, since pushes of peers note nothing: one call a second at most, and none while no id has moved. */
+final class TimeNotes {
+    private static final EnumSet<ErrorKind> LEFT_OUT = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL,
+            ErrorKind.SERVER_READ_ONLY);
+    private final Map<String, Long> noted = new HashMap<>();
+    private Long next;
+
+    /** Note the last ids of queues, as far as they are news. What Redis refuses to note is left out: the clock is less exact then. */
+    void look(Map<String, Long> lastIds, ReadStore store) {
+        long now = System.nanoTime();
+        if (next != null && now - next < 0) {
+            return;
+        }
+        Map<String, Long> moved = new HashMap<>(lastIds);
+        moved.entrySet().removeIf(at -> at.getValue() <= 0 || at.getValue().equals(noted.get(at.getKey())));
+        if (moved.isEmpty()) {
+            return;
+        }
+        next = now + TimeUnit.SECONDS.toNanos(1);
+        noted.putAll(moved);
+        try {
+            store.noteTimes(moved.keySet());
+        } catch (BusException error) {
+            if (!LEFT_OUT.contains(error.kind())) {
+                throw error;
+            }
+        }
+    }
+}

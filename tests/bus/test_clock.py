@@ -1,0 +1,93 @@
+"""The clock of a queue, as programs of the bus use it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.queue import Queue
+from busmq_spark.core.flow import command
+from busmq_spark.errors import ConfigError, TimeUnknown
+from busmq_spark.redis_io.link import SyncLink
+from tests.clocks import DAY, HOUR, SECOND, noted, npm_push
+from tests.conftest import Fresh
+from tests.support import PATIENCE_S, wait_until
+
+
+async def pass_by(queue: Queue, ms: int) -> None:
+    """As if so much time had gone by since all that was noted."""
+    link = queue.bus.servers.commands[queue.server]
+    found = [int(item) for item in await link.execute(command("LRANGE", queue.keys.clock, 0, -1))]
+    for at in range(0, len(found), 2):
+        await link.execute(command("LSET", queue.keys.clock, at, found[at] - ms))
+    newest = (await link.execute(command("HGET", queue.keys.metadata, "clock"))).decode().split(":")
+    await link.execute(command("HSET", queue.keys.metadata, "clock", f"{int(newest[0]) - ms}:{newest[1]}"))
+
+
+async def test_ids_are_found_by_time_and_times_by_id(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        for _ in range(2):
+            await queue.push_many(["a", "b", "c"])
+            await pass_by(queue, HOUR)
+        came = await queue.ms_of(4)
+        assert came is not None
+        at = datetime.fromtimestamp(came / 1000, UTC)
+        for time in (came, "-90m", at, at.isoformat(), at + timedelta(minutes=-1), -90 * 60 * SECOND):
+            assert await queue.id_at(time) == 3, time
+        assert await queue.id_at("-1m") == 6
+        assert await queue.id_at(-DAY) == 0
+        assert await queue.ms_of(7) is None
+        for bad in ("soon", datetime(2026, 5, 1), "-10 messages", -0.5):  # noqa: DTZ001  # that is what is bad
+            with pytest.raises(ConfigError, match=r"the time is .*; expected -10m, or a time such as"):
+                await queue.id_at(bad)  # type: ignore[arg-type]
+
+
+async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_message_waits(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        await queue.subscribe("all")
+        for _ in range(2):
+            await queue.push_many(["a", "b", "c"])
+            await pass_by(queue, HOUR)
+        assert await queue.subscribe("late", "-90m") == 3
+        assert await queue.subscribe("newest", "-2 messages") == 4
+        assert await queue.subscribe("none", "latest") == 6
+        found = {each.name: each for each in await queue.subscriptions()}
+        assert {name: each.behind_s is not None and each.behind_s // 3600 for name, each in found.items()} == {
+            "all": 2,
+            "late": 1,
+            "newest": 1,
+            "none": 0,
+        }
+        with pytest.raises(TimeUnknown, match="none is known"):
+            await bus.queue(fresh()).id_at("-1m")
+
+
+async def test_a_consumer_notes_when_messages_of_peers_were_there(redis_url: str, link: SyncLink, fresh: Fresh) -> None:
+    def redis(*words: str | int) -> Any:
+        return link.execute(command(*words))
+
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        for id in (1, 2):
+            npm_push(redis, queue.keys)
+            [message] = [each async for each in queue.consume(max=1)]
+            assert message.id == id
+            await asyncio.to_thread(wait_until, lambda id=id: [each.id for each in noted(redis, queue.keys)][-1:] == [id], PATIENCE_S)
+
+
+async def test_over_federation_it_is_refused_with_what_to_do() -> None:
+    async with Bus(federate="ws://127.0.0.1:9", federate_secret="x" * 20) as bus:
+        far = bus.federate(bus.queue("orders"))
+        for call in (far.id_at("-1m"), far.ms_of(1)):
+            with pytest.raises(ConfigError, match="cannot be said over federation; call it on a bus at the Redis of queue 'orders'"):
+                await call
+
+
+def test_the_same_without_a_loop(redis_url: str, fresh: Fresh) -> None:
+    with Bus.sync(redis_url) as bus, bus.queue(fresh()) as queue:
+        queue.push("a")
+        assert queue.id_at(-DAY) == 0
+        assert queue.ms_of(1) is not None

@@ -1,0 +1,31 @@
+"""A server of a version before an operation was added."""
+
+from __future__ import annotations
+
+import pytest
+
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import WireError
+from busmq_spark.federation.bulk import server
+from busmq_spark.federation.bulk.operations import OPERATIONS
+from busmq_spark.federation.bulk.store import open_federated
+from busmq_spark.spark.time_notes import TimeNotes
+from tests.conftest import Fresh
+from tests.federation.bulk_queues import filled, read
+from tests.federation.bulk_site import site
+
+pytestmark = pytest.mark.redis
+
+
+def test_a_query_goes_on_at_a_server_that_knows_no_clock(redis_server: RedisServer, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = fresh()
+    older = {name: operation for name, operation in OPERATIONS.items() if name not in {"note_times", "find_times"}}
+    monkeypatch.setattr(server, "OPERATIONS", older)
+    with site(redis_server.url) as here:
+        store = open_federated(here.address())
+        part = filled(store, queue, [b"1"])
+        TimeNotes().look(store.states({queue: -1}), store)
+        assert read(store, part) == [(1, b"1")]
+        with pytest.raises(WireError, match="an unknown operation"):
+            store.find_times({queue: -1000})
+        store.close()

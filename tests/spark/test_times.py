@@ -1,0 +1,170 @@
+"""Where reading begins and ends by time, and by how many messages: both engines, streams and batch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import SparkSession
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.errors import ConfigError, TimeUnknown, UnreadBacklog
+from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by
+from tests.spark.conftest import PATIENCE_S, Bus
+from tests.spark.engine import Engine
+from tests.support import wait_until
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def hours(bus: Bus, queue: str) -> QueueKeys:
+    """A queue with the messages 1..3 of three hours ago, 4..6 of two and 7..9 of one."""
+    keys = QueueKeys(queue)
+    for first in (1, 4, 7):
+        bus.fill(queue, 3, first=first)
+        pass_by(bus, keys, HOUR)
+    return keys
+
+
+def read(engine: MakeEngine, bus: Bus, keys: QueueKeys, **options: str) -> list[int]:
+    query = engine({"redis.url": bus.url, "subscribe": keys.name, "ack": "none", **options})
+    return [id for rows in query.drain() for _, id, _ in rows]
+
+
+def iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [("-30m", 10), ("-90m", 7), ("-150m", 4), ("-9000s", 4), ("-200m", 1), ("-30d", 1), ("-4 messages", 6), ("-1 message", 9), ("-99 messages", 1)],
+)
+def test_a_stream_begins_so_long_before_now_or_with_so_many_messages(bus: Bus, engine: MakeEngine, hours: QueueKeys, start: str, first: int) -> None:
+    assert read(engine, bus, hours, startingOffsets=start) == [*range(first, 10)]
+
+
+def test_each_queue_may_begin_elsewhere(bus: Bus, engine: MakeEngine, hours: QueueKeys) -> None:
+    assert read(engine, bus, hours, startingOffsets=f'{{"{hours.name}": "-90m"}}') == [7, 8, 9]
+    assert read(engine, bus, hours, startingOffsets=f'{{"{hours.name}": "-2 messages"}}') == [8, 9]
+
+
+@pytest.mark.parametrize("shape", [iso, str, lambda ms: iso(ms).replace("+00:00", "Z")])
+def test_a_stream_begins_with_the_second_of_a_time(bus: Bus, engine: MakeEngine, hours: QueueKeys, shape: Callable[[int], str]) -> None:
+    at = next(each.ms for each in noted(bus, hours) if each.id == 6)
+    assert read(engine, bus, hours, startingTimestamp=shape(at)) == [4, 5, 6, 7, 8, 9]
+    assert read(engine, bus, hours, startingTimestamp=shape(at + SECOND)) == [7, 8, 9]
+
+
+def test_with_acks_it_begins_there_too(bus: Bus, engine: MakeEngine, hours: QueueKeys) -> None:
+    bus("HSET", hours.acks, "other", 0, ":born", bus("HGET", hours.metadata, "born"))
+    assert read(engine, bus, hours, startingOffsets="-90m", ack="commit", subscription="s") == [7, 8, 9]
+    assert bus.ids(hours.name) == [*range(1, 10)]
+
+
+def test_messages_of_peers_are_found_by_when_the_query_saw_them(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    keys = QueueKeys(queue)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "ack": "none"})
+
+    def seen(newest: int) -> bool:
+        query.step()
+        return newest in [each.id for each in noted(bus, keys)]
+
+    for newest in (2, 4):
+        query.step()
+        npm_push(bus, keys, 2)
+        wait_until(lambda newest=newest: seen(newest), PATIENCE_S)  # type: ignore[misc]
+        pass_by(bus, keys, HOUR)
+    assert read(engine, bus, keys, startingOffsets="-90m") == [3, 4]
+
+
+def test_messages_of_another_life_of_a_queue_are_seen_too(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    keys = QueueKeys(queue)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "ack": "none", "failOnDataLoss": "false"})
+
+    def seen(newest: int) -> bool:
+        query.step()
+        return newest in [each.id for each in noted(bus, keys)]
+
+    for pushed in (5, 2):
+        query.step()
+        npm_push(bus, keys, pushed)
+        wait_until(lambda pushed=pushed: seen(pushed), PATIENCE_S)  # type: ignore[misc]
+        bus("DEL", *keys.shared)
+
+
+def test_where_the_clock_does_not_reach_back_it_says_so_or_begins_as_told(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    keys = QueueKeys(queue)
+    engine({"redis.url": bus.url, "subscribe": queue}).step()
+    npm_push(bus, keys, 3)
+    with pytest.raises(TimeUnknown, match=f"what queue '{queue}' held at 20.* is not known; of its times are known 20.* to 20"):
+        read(engine, bus, keys, startingOffsets="-1d")
+    for strategy, expected in (("earliest", [1, 2, 3]), ("latest", [])):
+        more = {"startingOffsetsByTimestampStrategy": strategy}
+        assert read(engine, bus, keys, startingOffsets="-1d", **more) == expected
+
+
+def test_what_would_be_deleted_unread_is_still_refused(bus: Bus, engine: MakeEngine, hours: QueueKeys) -> None:
+    with pytest.raises(UnreadBacklog, match="startingOffsets=-90m"):
+        read(engine, bus, hours, startingOffsets="-90m", ack="commit")
+    with pytest.raises(UnreadBacklog, match="startingTimestamp=20"):
+        read(engine, bus, hours, startingTimestamp=iso(noted(bus, hours)[-1].ms), ack="commit")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"startingTimestamp": "2026-05-01T12:00:00"}, "without Z or an offset from UTC a time is none"),
+        ({"startingTimestamp": "yesterday"}, "expected a time such as"),
+        ({"startingTimestamp": str(4_000_000_000_000)}, "is still to come"),
+        ({"startingOffsets": "-10x"}, "expected earliest, latest, -10m"),
+        ({"startingOffsets": "-0m"}, "expected earliest, latest, -10m"),
+        ({"startingOffsets": "-10m", "startingTimestamp": "1"}, "both say where to begin"),
+        ({"startingOffsetsByTimestampStrategy": "none"}, "one of error, earliest, latest"),
+        ({"endingOffsets": "latest"}, "a stream has no end"),
+        ({"endingTimestamp": "1"}, "a stream has no end"),
+    ],
+)
+def test_a_bad_start_is_told(bus: Bus, engine: MakeEngine, hours: QueueKeys, options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        read(engine, bus, hours, **options)
+
+
+# Batch reads
+
+
+@pytest.fixture
+def snapshot(spark: SparkSession, java_spark: SparkSession | None, bus: Bus, hours: QueueKeys) -> Callable[..., list[int]]:
+    """The ids of a batch read, by the source in the language of the test."""
+
+    def load(**options: str) -> list[int]:
+        given = {"redis.url": bus.url, "subscribe": hours.name, **options}
+        frame = spark.read.format("busmq-realtime" if java_spark else "busmq").options(**given).load()
+        return sorted(row["id"] for row in frame.select("id").collect())
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": "-90m"}, [7, 8, 9]),
+        ({"endingOffsets": "-90m"}, [1, 2, 3, 4, 5, 6]),
+        ({"startingOffsets": "-150m", "endingOffsets": "-90m"}, [4, 5, 6]),
+        ({"startingOffsets": "-30m"}, []),
+        ({"startingOffsets": "-4 messages", "endingOffsets": "-1 message"}, [6, 7, 8]),
+        ({"endingOffsets": "-99 messages"}, []),
+    ],
+)
+def test_a_batch_read_is_from_one_time_to_another(snapshot: Callable[..., list[int]], options: dict[str, str], expected: list[int]) -> None:
+    assert snapshot(**options) == expected
+
+
+def test_batch_reads_of_times_one_behind_the_other_have_each_message_once(snapshot: Callable[..., list[int]], bus: Bus, hours: QueueKeys) -> None:
+    at = next(each.ms for each in noted(bus, hours) if each.id == 6)
+    before = snapshot(endingTimestamp=iso(at))
+    after = snapshot(startingTimestamp=iso(at))
+    assert (before, after) == ([1, 2, 3], [4, 5, 6, 7, 8, 9])
+    ids = {"startingOffsets": f'{{"{hours.name}": 2}}', "endingOffsets": f'{{"{hours.name}": 5}}'}
+    assert snapshot(**ids) == [3, 4, 5]
