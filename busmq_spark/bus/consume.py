@@ -234,9 +234,9 @@ class Consumption(MessageIterator):
         if batch:
             self._buffer.extend(batch)
             self._received = batch[-1].id
-            queue.note_time()
             if self._left is not None:
                 self._left -= len(batch)
+            queue.note_time()
 
     def _flow(self, most: int) -> Flow[list[Message] | None]:
         keys = self._queue.keys

@@ -254,14 +254,15 @@ class Queue(BaseQueue):
         """Messages were taken: their time is noted, once a second at most, since pushes of peers note nothing."""
         self._taken = True
         if self._noting is None and self.keys.has_clock:
-            self._noting = self.bus.spawn(self._note_times(), f"noting times of {self.name}")
+            with suppress(StateError):  # the bus is about to end
+                self._noting = self.bus.spawn(self._note_times(), f"noting times of {self.name}")
 
     async def _note_times(self) -> None:
         try:
             while self._taken:
                 self._taken = False
                 with suppress(BusError):
-                    await self.run(clock.look([self.keys]))
+                    await self.run(clock.note_if_allowed([self.keys]))
                 await asyncio.sleep(clock.EVERY_S)
         finally:
             self._noting = None

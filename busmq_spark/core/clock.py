@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from busmq_spark.core.flow import Call, Flow, script
+from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.state import parts
 from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
 
 PAIRS_PER_CALL = 2000
@@ -54,11 +55,14 @@ class FoundTime:
 
 def note(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
     """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
-    replies = yield [_noting(keys) for keys in queues]
-    return [reply[0] for reply in replies]
+    replies = yield [
+        script("note_time", [key for keys in part for key in (keys.metadata, keys.messages, keys.msgid, keys.clock)], ())
+        for part in parts(queues, queues)
+    ]
+    return [value for reply in replies for value in reply]
 
 
-def look(queues: Sequence[QueueKeys]) -> Flow[None]:
+def note_if_allowed(queues: Sequence[QueueKeys]) -> Flow[None]:
     """The same, as far as Redis lets: one who may only read finds what others have noted."""
     with suppress(Unauthorized, ServerRefused):
         yield from note(queues)
@@ -66,7 +70,7 @@ def look(queues: Sequence[QueueKeys]) -> Flow[None]:
 
 def find_times(wanted: Sequence[tuple[QueueKeys, int]]) -> Flow[list[FoundTime]]:
     """What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now."""
-    yield from look([keys for keys, _ in wanted])
+    yield from note_if_allowed([keys for keys, _ in wanted])
     replies = yield [script("id_at", (keys.metadata, keys.messages, keys.clock), (ms,)) for keys, ms in wanted]
     return [FoundTime(*map(int, reply)) for reply in replies]
 
@@ -111,7 +115,3 @@ def came_at(known: Sequence[KnownTime], id: int) -> int | None:
 def shown(ms: int) -> str:
     """A time for people, in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def _noting(keys: QueueKeys) -> Call:
-    return script("note_time", (keys.metadata, keys.messages, keys.msgid, keys.clock), ())

@@ -65,7 +65,7 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
     """The state of each queue; the int is the id whose fingerprint is wanted, -1 for none."""
     replies = yield [
         script("state", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [wanted for _, wanted in part])
-        for part in _parts(queues, [keys for keys, _ in queues[:1]])
+        for part in parts(queues, [keys for keys, _ in queues[:1]])
     ]
     rows = [row for reply in replies for row in zip(*[iter(reply)] * _STATE_ITEMS, strict=True)]
     return [_state(keys.name, row) for (keys, _), row in zip(queues, rows, strict=True)]
@@ -91,7 +91,7 @@ def _text(found: bytes) -> str:
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:
     """The fingerprint of one message of each queue, by id; empty when it is not stored."""
     replies = yield [
-        script("marks", [keys.messages for keys, _ in part], [id for _, id in part]) for part in _parts(messages, [keys for keys, _ in messages[:1]])
+        script("marks", [keys.messages for keys, _ in part], [id for _, id in part]) for part in parts(messages, [keys for keys, _ in messages[:1]])
     ]
     return [mark.decode() for reply in replies for mark in reply]
 
@@ -134,7 +134,7 @@ def ack_to(acks: Sequence[Ack], subscription: str = "") -> Flow[list[AckResult]]
     results: list[AckResult] = [AckResult("ok", "")] * len(acks)
     open_ = list(range(len(acks)))
     while open_:
-        replies = yield [_ack_call([acks[i] for i in part], subscription) for part in _parts(open_, [acks[0].keys])]
+        replies = yield [_ack_call([acks[i] for i in part], subscription) for part in parts(open_, [acks[0].keys])]
         left = []
         for i, (status, detail) in zip(open_, (row for reply in replies for row in reply), strict=True):
             if status == b"more":
@@ -180,7 +180,7 @@ def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -
     replies = yield [
         script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)
         for args in [(subscription, owner, most, OWNER_TTL_S)]
-        for part in _parts(queues, queues)
+        for part in parts(queues, queues)
     ]
     return [(status.decode(), found.decode()) for reply in replies for status, found in reply]
 
@@ -203,12 +203,12 @@ def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str =
     """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease."""
     replies = yield [
         script("touch", [key for keys in part for key in (*keys.all, keys.lease(subscription))], (token, lease_ms, LONG_TTL_S))
-        for part in _parts(queues, queues)
+        for part in parts(queues, queues)
     ]
     return [value for reply in replies for value in reply]
 
 
-def _parts(items: Sequence[T], queues: Sequence[QueueKeys]) -> list[Sequence[T]]:
+def parts(items: Sequence[T], queues: Sequence[QueueKeys]) -> list[Sequence[T]]:
     """What goes into one call each. In a cluster that is one queue: the next may be on another node."""
     most = 1 if queues and queues[0].cluster else QUEUES_PER_CALL
     return [items[i : i + most] for i in range(0, len(items), most)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from busmq_spark.core.clock import id_at, look, ms_of
+from busmq_spark.core.clock import id_at, ms_of, note_if_allowed
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import Ack, ack_to, states, subscribe, subscriptions
@@ -85,7 +85,7 @@ def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
 
 def listed(keys: QueueKeys) -> Flow[list[Subscription]]:
     """The subscriptions of a queue, by name."""
-    yield from look([keys])
+    yield from note_if_allowed([keys])
     [state] = yield from states([(keys, -1)])
     now, *items = yield script("subscriptions", (keys.acks,), ())
     fields = {name.decode(): value for name, value in zip(items[0::2], items[1::2], strict=True)}

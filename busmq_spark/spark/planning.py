@@ -55,7 +55,7 @@ class QueryPlanning:
         self._compared |= at == offsets.INITIAL and not self._blind
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
         reader_queues = self._acquire(begin, sources)
-        self._times.look(self.planner.states, reader_queues.store)
+        self._times.update(self.planner.states, reader_queues.store)
         self._put_off = not self._acks.from_start(start, begin, reader_queues)
         held = reader_queues.held(sources)
         if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, reader_queues):

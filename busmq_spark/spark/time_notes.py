@@ -16,14 +16,19 @@ class TimeNotes:
     """Of one reader: one call a second at most, and none while no id has moved."""
 
     def __init__(self) -> None:
+        self._states: Mapping[str, QueueState] = {}
         self._noted: dict[str, int] = {}
         self._next = 0.0
 
-    def look(self, states: Mapping[str, QueueState], store: ReadStore) -> None:
-        """Note the last ids of queues, as far as they are news. What Redis refuses to note is left out: the clock is less exact then."""
+    def update(self, states: Mapping[str, QueueState], store: ReadStore) -> None:
+        """Note the last ids of queues, as far as they are news; the same object as before has none.
+
+        What Redis refuses to note is left out: the clock is less exact then.
+        """
         now = time.monotonic()
-        if now < self._next:
+        if states is self._states or now < self._next:
             return
+        self._states = states
         moved = {queue: state.last_id for queue, state in states.items() if 0 < state.last_id != self._noted.get(queue)}
         if moved:
             self._next = now + clock.EVERY_S

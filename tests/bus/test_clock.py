@@ -78,6 +78,12 @@ async def test_a_consumer_notes_when_messages_of_peers_were_there(redis_url: str
             await asyncio.to_thread(wait_until, lambda id=id: [each.id for each in noted(redis, queue.keys)][-1:] == [id], PATIENCE_S)
 
 
+async def test_what_is_taken_while_the_bus_ends_is_no_error(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        pass
+    queue.note_time()
+
+
 async def test_over_federation_it_is_refused_with_what_to_do() -> None:
     async with Bus(federate="ws://127.0.0.1:9", federate_secret="x" * 20) as bus:
         far = bus.federate(bus.queue("orders"))

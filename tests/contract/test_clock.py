@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import clock, queue
+from busmq_spark.core import clock, queue, state
 from busmq_spark.core.clock import KnownTime
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError, TimeUnknown
 from tests.clocks import DAY, SECOND, noted, npm_push, pass_by, store
 from tests.contract.conftest import Redis, Run
+from tests.support import Life
 
 
 @pytest.fixture
@@ -157,9 +158,14 @@ def test_a_time_that_is_still_to_come_is_refused(run: Run, keys: QueueKeys) -> N
         run(clock.id_at(keys, run(queue.clock_ms(keys)) + 60 * SECOND))
 
 
-def test_the_clock_lives_as_long_as_our_other_records(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(queue.push(keys, b"v"))
-    assert redis("TTL", keys.clock) > 600_000
-    redis("EXPIRE", keys.clock, 60)
-    run(queue.attach(keys, "c" * 16, ttl_s=600))
-    assert redis("TTL", keys.clock) > 600_000
+@pytest.mark.parametrize(("ttl_s", "lives_s"), [(600, 3600), (7200, 7200)])
+def test_the_clock_lives_as_long_as_its_queue_and_an_hour_at_least(run: Run, redis: Redis, fresh_keys: Any, ttl_s: int, lives_s: int) -> None:
+    """So that queues of a moment leave nothing for days, and those that peers alone keep alive do not lose it at once."""
+    keys = fresh_keys("clock")
+    run(queue.attach(keys, "b" * 16, ttl_s=ttl_s))
+    for use in (lambda: queue.push(keys, b"v"), lambda: queue.attach(keys, "c" * 16, ttl_s=ttl_s), lambda: state.keep_alive([keys])):
+        redis("EXPIRE", keys.clock, 1)
+        life = Life(redis, lives_s)
+        pass_by(redis, keys, 2 * SECOND) if redis("EXISTS", keys.clock) else None
+        run(use())
+        assert life.given_to(keys.clock)

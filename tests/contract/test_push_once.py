@@ -14,6 +14,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import MessageRefused
 from busmq_spark.redis_io.link import SyncLink
+from tests.clocks import noted
 from tests.contract.conftest import Born, Redis
 from tests.contract.sinks import numbered, stored
 
@@ -49,6 +50,7 @@ def test_rows_are_appended_in_their_order_and_their_origins_noted(born: Born, li
     assert redis("HGET", keys.sinks, "query;a") == b"6:0"
     assert redis("HGET", keys.sinks, "query;b") == b"9007199254740990:0"
     assert 0 < redis("TTL", keys.metadata) <= redis("TTL", keys.sinks)
+    assert [each.id for each in noted(redis, keys)] == [0, len(ROWS)]
 
 
 def test_queries_and_lives_of_a_queue_do_not_know_of_each_other(born: Born, link: SyncLink) -> None:

@@ -24,7 +24,7 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(redis_server: RedisServ
     with site(redis_server.url) as here:
         store = open_federated(here.address())
         part = filled(store, queue, [b"1"])
-        TimeNotes().look(store.states({queue: -1}), store)
+        TimeNotes().update(store.states({queue: -1}), store)
         assert read(store, part) == [(1, b"1")]
         with pytest.raises(WireError, match="an unknown operation"):
             store.find_times({queue: -1000})

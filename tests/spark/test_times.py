@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +14,8 @@ from busmq_spark.errors import ConfigError, TimeUnknown, UnreadBacklog
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
+from tests.spark.live_engine import LiveEngine
+from tests.spark.sink_engines import SinkEngine
 from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
@@ -129,6 +132,33 @@ def test_what_would_be_deleted_unread_is_still_refused(bus: Bus, engine: MakeEng
 def test_a_bad_start_is_told(bus: Bus, engine: MakeEngine, hours: QueueKeys, options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         read(engine, bus, hours, **options)
+
+
+def test_a_query_in_real_time_begins_there_too(bus: Bus, hours: QueueKeys, spark: SparkSession, shim_jar: Path) -> None:
+    assert shim_jar.exists()
+    query = LiveEngine(spark, {"redis.url": bus.url, "subscribe": hours.name, "ack": "none", "startingOffsets": "-90m"})
+    query.begin().end()  # the first batch ends at once, so that what the time means is in the log
+    assert [id for _, id, _ in query.begin().rows(3)] == [7, 8, 9]
+    query.end()
+    query.stop()
+
+
+# The sink
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_what_a_sink_appends_has_a_time(sink_engine: Callable[..., SinkEngine], bus: Bus, queue: str, delivery: str) -> None:
+    write = sink_engine({"redis.url": bus.url, "queue": queue, "delivery": delivery})
+    write.stage([b"a", b"b", b"c"])
+    write.commit()
+    assert [each.id for each in noted(bus, QueueKeys(queue))] == [0, 3]
+
+
+def test_queues_of_services_get_none_from_a_sink_either(sink_engine: Callable[..., SinkEngine], bus: Bus, queue: str) -> None:
+    write = sink_engine({"redis.url": bus.url, "queue": f"service:{queue}", "delivery": "at-least-once"})
+    write.stage([b"a"])
+    write.commit()
+    assert (bus.ids(f"service:{queue}"), noted(bus, QueueKeys(f"service:{queue}"))) == ([1], [])
 
 
 # Batch reads

@@ -22,5 +22,5 @@ for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 local long = math.max(ttl, tonumber(ARGV[6]))
 redis.call('EXPIRE', KEYS[5], long)
 redis.call('EXPIRE', KEYS[6], long)
-redis.call('EXPIRE', KEYS[7], long)
+redis.call('EXPIRE', KEYS[7], math.max(ttl, 3600)) -- as include/clock.lua does
 return {existed, ttl, tonumber(redis.call('HGET', KEYS[1], 'maxsize') or 0) or 0, born}

@@ -10,7 +10,8 @@ for q = 1, #KEYS / 8 do
     result[q] = 0
   else
     for i = 1, 4 do redis.call('EXPIRE', KEYS[at + i], ttl) end
-    for i = 5, 7 do redis.call('EXPIRE', KEYS[at + i], math.max(ttl, lasting)) end
+    for i = 5, 6 do redis.call('EXPIRE', KEYS[at + i], math.max(ttl, lasting)) end
+    redis.call('EXPIRE', KEYS[at + 7], math.max(ttl, 3600)) -- as include/clock.lua does
     result[q] = 1
     if token ~= '' then
       local holder = redis.call('GET', KEYS[at + 8])

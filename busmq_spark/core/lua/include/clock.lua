@@ -20,7 +20,7 @@ local function clock(messages, times, noted, first, last, ttl_s)
     local head, gone = redis.call('LRANGE', times, 0, 63), 0
     while tonumber(head[2 * gone + 4] or nil) and tonumber(head[2 * gone + 4]) < oldest do gone = gone + 1 end
     if gone > 0 then redis.call('LTRIM', times, 2 * gone, -1) end
-    redis.call('EXPIRE', times, math.max(ttl_s, 604800)) -- as long as the other records of ours
+    redis.call('EXPIRE', times, math.max(ttl_s, 3600)) -- an hour at least: peers that keep a queue of 30 s alive do not touch this key
     at = ms
   end
   return at .. string.format(':%.0f', last)

@@ -47,6 +47,11 @@ public final class Planner {
         return ceiling != null;
     }
 
+    /** The queues at the last planning. */
+    public Map<String, QueueState> states() {
+        return states;
+    }
+
     /** The newest ids, from the last planning. */
     public Map<String, Long> lastIds() {
         Map<String, Long> found = new HashMap<>();

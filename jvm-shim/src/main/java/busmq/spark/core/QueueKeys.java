@@ -62,6 +62,12 @@ public record QueueKeys(String name, boolean cluster) {
         return List.of(metadata(), messages(), msgid(), toack());
     }
 
+    /** The shared keys and, where the queue has one, {@code clock}: what a push writes. Queues of channels and services have none. */
+    public List<String> appending() {
+        boolean momentary = name().startsWith("channel:") || name().startsWith("service:");
+        return momentary ? shared() : List.of(metadata(), messages(), msgid(), toack(), clock());
+    }
+
     /** The four shared keys, then {@code acks}, {@code sinks} and {@code clock}. */
     public List<String> all() {
         return List.of(metadata(), messages(), msgid(), toack(), acks(), sinks(), clock());

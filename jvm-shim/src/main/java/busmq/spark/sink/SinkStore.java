@@ -82,7 +82,7 @@ final class SinkStore implements AutoCloseable {
     /** The calls that push a chunk; sent again after a broken link, which is what at-least-once allows. */
     Call push(String queue, List<byte[]> values) {
         QueueKeys keys = keys(queue);
-        return Call.script("push", Stream.concat(keys.shared().stream(), Stream.of(keys.clock())).toList(), words(values, keys.available()));
+        return Call.script("push", keys.appending(), words(values, keys.available()));
     }
 
     /** The call that pushes what of a chunk is not there yet; safe to repeat. */

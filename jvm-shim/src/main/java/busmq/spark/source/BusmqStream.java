@@ -134,7 +134,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Position> begin = decode(at);
         boolean fresh = at.equals(OffsetJson.INITIAL);
         attach(begin, Map.of(), fresh);
-        times.look(planner.lastIds(), readerQueues.store);
+        times.update(planner, readerQueues.store);
         acks.raise();
         if (realTime) {
             return start; // the end is where the readers are when the time is over

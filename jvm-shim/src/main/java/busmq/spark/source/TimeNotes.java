@@ -2,6 +2,8 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.core.Planner;
+import busmq.spark.core.QueueState;
 import busmq.spark.store.ReadStore;
 import java.util.EnumSet;
 import java.util.HashMap;
@@ -12,16 +14,18 @@ import java.util.concurrent.TimeUnit;
 final class TimeNotes {
     private static final EnumSet<ErrorKind> LEFT_OUT = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL,
             ErrorKind.SERVER_READ_ONLY);
+    private Map<String, QueueState> states = Map.of();
     private final Map<String, Long> noted = new HashMap<>();
     private Long next;
 
-    /** Note the last ids of queues, as far as they are news. What Redis refuses to note is left out: the clock is less exact then. */
-    void look(Map<String, Long> lastIds, ReadStore store) {
+    /** Note the last ids of the last planning, as far as they are news. What Redis refuses to note is left out: the clock is less exact then. */
+    void update(Planner planner, ReadStore store) {
         long now = System.nanoTime();
-        if (next != null && now - next < 0) {
+        if (planner.states() == states || next != null && now - next < 0) {
             return;
         }
-        Map<String, Long> moved = new HashMap<>(lastIds);
+        states = planner.states();
+        Map<String, Long> moved = planner.lastIds();
         moved.entrySet().removeIf(at -> at.getValue() <= 0 || at.getValue().equals(noted.get(at.getKey())));
         if (moved.isEmpty()) {
             return;

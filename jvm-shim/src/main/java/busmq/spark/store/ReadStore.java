@@ -193,7 +193,7 @@ public final class ReadStore implements AutoCloseable {
 
     /** Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). */
     public void noteTimes(Collection<String> queues) {
-        each(queues, 1, part -> Call.script("note_time", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.clock()))),
+        each(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.clock()))),
                 (reply, at, queue) -> reply);
     }
 
