@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.buffered import MessageIterator
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
+    from busmq_spark.core.group import Group
     from busmq_spark.core.message import Message
     from busmq_spark.core.subscription import Subscription
 
@@ -82,6 +83,14 @@ class BaseQueue(Emitter):
     async def subscriptions(self) -> list[Subscription]:
         """Every subscription."""
         raise self._not_federated("subscriptions()")
+
+    def group(self, name: str, *, start: str | int = "earliest", shared: bool = False, **options: Any) -> Any:  # noqa: ARG002  as of a queue here
+        """A named reader of the queue."""
+        raise self._not_federated(f"group({name!r})")
+
+    async def groups(self) -> list[Group]:
+        """Every group and subscription."""
+        raise self._not_federated("groups()")
 
     async def id_at(self, time: int | str | datetime) -> int:
         """The last id that existed before a time."""

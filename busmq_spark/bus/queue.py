@@ -7,17 +7,20 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from busmq_spark.bus.base_queue import BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
+from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PushPipeline
+from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
 from busmq_spark.core import clock, subscription
+from busmq_spark.core import group as groups
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode
-from busmq_spark.errors import BusError, QueueMissing, StateError
+from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.redis_io.translate import translate
@@ -235,6 +238,30 @@ class Queue(BaseQueue):
     async def subscriptions(self) -> list[subscription.Subscription]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
         return await self.run(subscription.listed(self.keys))
+
+    # -- groups -----------------------------------------------------------------------------------------------------------------------------
+
+    @overload  # type: ignore[override]  # not with options that only the other kind has
+    def group(self, name: str, *, start: str | int = ..., shared: Literal[False] = False) -> OrderedGroup: ...
+    @overload
+    def group(self, name: str, *, start: str | int = ..., shared: Literal[True], **options: Unpack[SharedKeywords]) -> SharedGroup: ...
+    def group(self, name: str, *, start: str | int = "earliest", shared: bool = False, **options: Any) -> OrderedGroup | SharedGroup:
+        """A named reader of this queue; ``async with`` it, then ``batches()``. What it has not acked stays stored, also for days without a reader.
+
+        Ordered: one holder at a time reads in order and acks cumulatively, others stand by; it is the subscription that a Spark query names.
+        Shared: many holders divide the messages. Each is leased for ``lease_s``, at most ``tries`` times, and then becomes a dead letter in the queue
+        ``dead`` (default: ``<queue>.dead``); at most ``limit`` are in flight over all holders. ``start``, of a new group: as for ``subscribe``.
+        Raises ConfigError.
+        """
+        if shared:
+            return SharedGroup(self, name, start, SharedOptions(**options))
+        if options:
+            raise ConfigError(reason=f"{next(iter(options))} counts for a shared group only; add shared=True, or leave it out")
+        return OrderedGroup(self, name, start)
+
+    async def groups(self) -> list[groups.Group]:
+        """Every group and subscription, by name: its kind, how far it is, and what it has in flight."""
+        return await self.run(groups.groups(self.keys))
 
     # -- its clock --------------------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from busmq_spark.core.caching import cached_attribute
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners|clock)$|:(?:lease|hand|stages?):")
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners|clock|due|tries)$|:(?:lease|hand|stages?|group):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
@@ -59,7 +59,8 @@ class QueueKeys:
 
     @cached_attribute
     def acks(self) -> str:
-        """Ours. Hash: subscription → last acked id; ``:born`` → their incarnation, ``:at:<subscription>`` → when it acked or registered last."""
+        """Ours. Hash: subscription → last acked id; ``:born`` → their incarnation, ``:at:<subscription>`` → when it acked or registered last,
+        ``:shared:<subscription>`` → 1 for a shared group."""
         return f"{self.base}:acks"
 
     @cached_attribute
@@ -105,6 +106,15 @@ class QueueKeys:
     def lease(self, subscription: str) -> str:
         """Ours. String with a ttl: which query reads this queue, or this subscription of it."""
         return f"{self.base}:lease:{subscription}"
+
+    def group(self, name: str) -> tuple[str, str, str]:
+        """Ours, of a shared group (group_lease.lua).
+
+        A hash: its settings and the newest id it has leased. A sorted set, id → ms: when its lease ends or, below 0, when it may be leased again.
+        A hash, id → how often it was leased, by which token, and when first.
+        """
+        base = f"{self.base}:group:{name}"
+        return (base, f"{base}:due", f"{base}:tries")
 
     def in_flight(self, consumer: str) -> str:
         """Ours. Pair list: what one unreliable consumer took last; ``consumer`` must be unique for ever."""

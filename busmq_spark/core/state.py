@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.core.ranges import ValueSizes
-from busmq_spark.errors import QueueDamaged
+from busmq_spark.errors import QueueBusy, QueueDamaged
 
 T = TypeVar("T")
 
@@ -150,12 +150,26 @@ def _ack_call(acks: Sequence[Ack], subscription: str) -> Call:
     return script("ack_to", names, (subscription, ACK_MOST, LONG_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark))))
 
 
-def subscribe(queues: Sequence[QueueKeys], subscription: str, starts: Sequence[str | int]) -> Flow[list[int]]:
-    """Register the subscription on every queue; the result is its last acked id there. A start is ``earliest``, ``latest`` or an acked id."""
+def subscribe(
+    queues: Sequence[QueueKeys], subscription: str, starts: Sequence[str | int], shared: Mapping[str, str | int] | None = None
+) -> Flow[list[int]]:
+    """Register the subscription on every queue; the result is its last acked id there. A start is ``earliest``, ``latest`` or an acked id.
+
+    With ``shared``, settings, it is that of a shared group (core/group.py). Raises QueueBusy where the name is that of the other kind.
+    """
+    settings = () if shared is None else tuple(word for pair in shared.items() for word in pair)
     replies = yield [
-        script("subscribe", (keys.metadata, keys.msgid, keys.messages, keys.acks), (subscription, start, LONG_TTL_S))
+        script(
+            "subscribe",
+            (keys.metadata, keys.msgid, keys.messages, keys.acks, *(() if shared is None else keys.group(subscription))),
+            (subscription, start, LONG_TTL_S, *settings),
+        )
         for keys, start in zip(queues, starts, strict=True)
     ]
+    for keys, reply in zip(queues, replies, strict=True):
+        if not reply.isdigit():
+            remedy = "Choose another name, or drop that group first (busmq unsubscribe)"
+            raise QueueBusy(queue=keys.name, found=f"has a group {subscription!r}, which is {reply.decode()}", remedy=remedy)
     return [int(reply) for reply in replies]
 
 

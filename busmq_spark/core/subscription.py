@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from busmq_spark.core.clock import id_at, ms_of, note_if_allowed
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.core.state import Ack, ack_to, states, subscribe, subscriptions
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
@@ -50,12 +51,18 @@ def check_name(name: str) -> str:
         raise ConfigError(reason=f"the name of the subscription is {name!r}; expected {error}") from None
 
 
-def register(keys: QueueKeys, name: str, start: str | int = "earliest", is_dead: Callable[[str], bool] = lambda _: False) -> Flow[int]:
+def register(
+    keys: QueueKeys,
+    name: str,
+    start: str | int = "earliest",
+    is_dead: Callable[[str], bool] = lambda _: False,
+    shared: Mapping[str, str | int] | None = None,
+) -> Flow[int]:
     """Register a subscription, so that messages stay stored until it has acked them. The result is its last acked id; one it has already stays.
 
     ``start`` is ``earliest``, ``latest``, the last id that counts as read, a time (``-10m``, or ISO 8601 with its offset), or ``-1000 messages``.
     Raises QueueBusy while a query without a subscription reads the queue, ConfigError for a bad name or start, TimeUnknown; ``is_dead`` says whether
-    the holder of a lease is known to be gone.
+    the holder of a lease is known to be gone. With ``shared``, settings, it is that of a shared group (core/group.py).
     """
     check_name(name)
     if start not in ("earliest", "latest"):
@@ -64,8 +71,32 @@ def register(keys: QueueKeys, name: str, start: str | int = "earliest", is_dead:
     if holder and not is_dead(holder):
         remedy = "That query would lose messages to others: stop it, and give it an option 'subscription' of its own"
         raise QueueBusy(queue=keys.name, found="is read by a query without a subscription", remedy=remedy)
-    [last] = yield from subscribe([keys], name, [start])
+    [last] = yield from subscribe([keys], name, [start], shared)
     return last
+
+
+def seek(keys: QueueKeys, name: str, where: str | int, is_dead: Callable[[str], bool] = lambda _: False) -> Flow[int]:
+    """Move a subscription or group that nobody holds: ``where`` as for :func:`register`. The result is the last id that counts as read now.
+
+    Only what is stored can be read again. Raises QueueBusy while it is held, ConfigError where there is none or ``where`` is none, TimeUnknown.
+    """
+    check_name(name)
+    [state] = yield from states([(keys, -1)])
+    ends = {"earliest": state.floor, "latest": state.last_id}
+    last = ends[where] if isinstance(where, str) and where in ends else (yield from _last_id(keys, where))
+    shared = yield command("HEXISTS", keys.acks, f":shared:{name}")
+    names = (keys.acks, keys.lease(name), *(keys.group(name) if shared else ()))
+    dead = ""
+    while True:
+        found = (yield script("group_seek", names, (name, max(last, state.floor), state.born, LONG_TTL_S, dead))).decode()
+        if found == "ok":
+            return max(last, state.floor)
+        if found == "missing":
+            raise ConfigError(reason=f"queue {keys.name!r} has no group {name!r}; make it by reading with it, or with busmq subscribe")
+        if found == "busy" or dead or not is_dead(found):
+            remedy = "Stop its holders first" if found != "busy" else "Pause the group and wait until it is drained, or stop its holders"
+            raise QueueBusy(queue=keys.name, found=f"is read as group {name!r}", remedy=remedy)
+        dead = found
 
 
 def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
@@ -109,9 +140,10 @@ def unsubscribe(keys: QueueKeys, name: str, is_dead: Callable[[str], bool] = lam
 
     Raises QueueBusy while a query reads with it; ``is_dead`` says whether the holder of a lease is known to be gone.
     """
-    reply = yield script("unsubscribe", (keys.acks, keys.lease(name)), (name, ""))
+    names = (keys.acks, keys.lease(name), *keys.group(name))
+    reply = yield script("unsubscribe", names, (name, ""))
     if isinstance(reply, bytes) and is_dead(reply.decode()):
-        reply = yield script("unsubscribe", (keys.acks, keys.lease(name)), (name, reply))
+        reply = yield script("unsubscribe", names, (name, reply))
     if isinstance(reply, bytes):
         remedy = "Stop that query first; one that died elsewhere is forgotten within 15 s"
         raise QueueBusy(queue=keys.name, found=f"is read by a query as subscription {name!r}", remedy=remedy)

@@ -18,7 +18,23 @@ from typing import Self
 from busmq_spark.core.scripts import load
 from tests.support import PATIENCE_S
 
-SCRIPTS = ("ack_to", "attach", "begin", "commit", "lease", "probe", "push", "record", "renew", "stage", "state", "sweep", "touch")
+SCRIPTS = (
+    "ack_to",
+    "attach",
+    "begin",
+    "commit",
+    "group_lease",
+    "group_settle",
+    "lease",
+    "probe",
+    "push",
+    "record",
+    "renew",
+    "stage",
+    "state",
+    "sweep",
+    "touch",
+)
 
 
 @dataclass(frozen=True)

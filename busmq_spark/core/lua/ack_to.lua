@@ -6,17 +6,10 @@
 -- Redis that lost its tail in a failover and gave the same ids to other messages is caught before one of them is dropped.
 -- @include even_if_full
 -- @include find
+-- @include lowest
 -- @include mark
 -- @include seen
 local sub, most, long_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-
-local function lowest(acks, low)
-  local all = redis.call('HGETALL', acks)
-  for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) ~= ':' then low = math.min(low, tonumber(all[i + 1])) end
-  end
-  return low
-end
 
 local function ack(metadata, messages, msgid, acks, id_text, born, expected)
   local id = tonumber(id_text)

@@ -1,15 +1,17 @@
--- Register a subscription, so that nothing it has still to read is dropped.
--- KEYS metadata msgid messages acks
--- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s
--- Result the last acked id of the subscription, as text; it keeps the one it has.
+-- Register a subscription, so that nothing it has still to read is dropped. With the keys of a group it is that of a shared group.
+-- KEYS metadata msgid messages acks [group due tries]
+-- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s [field value ...]: settings of the shared group, which replace its own
+-- Result the last acked id of the subscription, as text; it keeps the one it has. `shared` or `ordered` where the name is that of a group of this
+-- other kind: nothing is done then.
 -- @include even_if_full
 -- @include seen
-local sub, start = ARGV[1], ARGV[2]
+local sub, start, kind = ARGV[1], ARGV[2], ':shared:' .. ARGV[1]
 local born = redis.call('HGET', KEYS[1], 'born') or ''
 local lasting = math.max(tonumber(redis.call('HGET', KEYS[1], 'ttl') or 0) or 0, tonumber(ARGV[3]))
-local of = redis.call('HGET', KEYS[4], ':born')
-if of and of ~= born then redis.call('DEL', KEYS[4]) end -- positions in a life that ended
-local known = redis.call('HGET', KEYS[4], sub)
+local stored = redis.call('HMGET', KEYS[4], ':born', sub, kind)
+local ended = stored[1] and stored[1] ~= born -- positions in a life that ended
+local known = not ended and stored[2]
+if known and not KEYS[5] ~= not stored[3] then return stored[3] and 'shared' or 'ordered' end
 if not known then
   local given = redis.call('GET', KEYS[2]) or '0'
   if start == 'latest' then
@@ -22,7 +24,17 @@ if not known then
   end
 end
 even_if_full(KEYS[4], lasting)
+if ended then redis.call('DEL', KEYS[4]) end
 redis.call('HSET', KEYS[4], sub, known, ':born', born)
 seen(KEYS[4], sub)
+if KEYS[5] then
+  redis.call('HSET', KEYS[4], kind, 1)
+  if redis.call('HGET', KEYS[5], 'born') ~= born then
+    redis.call('DEL', KEYS[6], KEYS[7])
+    redis.call('HSET', KEYS[5], 'born', born, 'next', known)
+  end
+  redis.call('HSET', KEYS[5], unpack(ARGV, 4))
+  redis.call('EXPIRE', KEYS[5], lasting)
+end
 redis.call('EXPIRE', KEYS[4], lasting)
 return known

@@ -1,0 +1,143 @@
+"""What the two kinds of groups of a queue have in common: being registered, waiting for messages, being listed, moved and dropped.
+
+async with bus.queue("orders") as orders, orders.group("billing") as group:
+    async for batch in group.batches(most=1000):
+        ...
+        await group.ack(batch)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from busmq_spark.core import group as flows
+from busmq_spark.core import subscription
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.retry import Pauses, Retry
+from busmq_spark.errors import ConfigError, LinkLost, StateError
+from busmq_spark.redis_io.endpoint import patience
+from busmq_spark.redis_io.holder import is_dead
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.queue import Queue
+    from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+
+POLL_S = 1.0
+"""Longest wait without looking: what another holder gives back publishes nothing."""
+
+
+class Group(ABC):
+    """One holder of a group. ``async with`` registers the group, which stays when it is left."""
+
+    def __init__(self, queue: Queue, name: str, start: str | int) -> None:
+        self.queue, self.name = queue, subscription.check_name(name)
+        self._start, self._wake = start, asyncio.Event()
+        self._running = False
+        self._born = ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.queue.name!r}, {self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        """Register the group, at its start; one that exists keeps its place. Raises QueueBusy where the name is of the other kind of group."""
+        self.queue._need_attached(f"read as group {self.name!r} from")
+        if self._running:
+            raise StateError(event="enter", what=f"group {self.name!r}", state="entered already", remedy="Make another with queue.group(…)")
+        self._running = True
+        await self._register()
+        await self._pubsub.add(self.queue.keys.available, self._notified)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End ``batches()`` and give back what was handed out and is not settled. No error when it has ended."""
+        if self._running:
+            self._running = False
+            self._wake.set()
+            self._pubsub.remove(self.queue.keys.available, self._notified)
+            with suppress(LinkLost):  # the leases end by themselves
+                await self._give_up()
+
+    async def state(self) -> flows.Group:
+        """How far the group is. Raises ConfigError where there is none."""
+        for each in await self.queue.groups():
+            if each.subscription.name == self.name:
+                return each
+        raise ConfigError(reason=f"queue {self.queue.name!r} has no group {self.name!r}; it is registered when it is entered")
+
+    async def seek(self, where: str | int) -> int:
+        """Go to another place, while nobody holds the group: ``where`` as ``start``. The result is the last id that counts as read now.
+
+        Only what is stored can be read again. Raises QueueBusy, ConfigError, TimeUnknown.
+        """
+        return await self.queue.run(subscription.seek(self.queue.keys, self.name, where, is_dead))
+
+    async def drop(self) -> bool:
+        """Forget the group, so that no message stays stored for it. Whether there was one. Raises QueueBusy while an ordered one is held."""
+        return await self.queue.unsubscribe(self.name)
+
+    async def idle(self) -> None:
+        """Returns once nothing is left: every message is settled."""
+        await self._until(lambda found: found.idle)
+
+    # -- for the two kinds ------------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def _register(self) -> None:
+        """Make the group, in the life that the queue has now."""
+
+    @abstractmethod
+    async def _give_up(self) -> None:
+        """Give back what is held."""
+
+    async def _until(self, reached: Callable[[flows.Group], bool]) -> None:
+        while not reached(await self.state()):  # noqa: ASYNC110  the state is in Redis, which publishes no change of it
+            await asyncio.sleep(POLL_S / 10)
+
+    async def _insist(self, flow: Callable[[bool], Flow[T]]) -> T:
+        """Run a flow; again as long as a server may be expected back. The flow is told whether it was sent before."""
+        link = self.queue.bus.servers.takes[self.queue.server]
+        retry, again = Retry(asyncio.get_running_loop().time), False
+        while True:
+            try:
+                return await link.run(flow(again))
+            except LinkLost as error:
+                await asyncio.sleep(retry.pause_s(error, patience(link.endpoint, error)))
+                again = True
+
+    async def _attempt(self, work: Callable[[], Awaitable[T]], pauses: Pauses) -> T | None:
+        """The result; None, after a pause, when the server is away."""
+        try:
+            found = await work()
+        except LinkLost as error:
+            self.queue.not_touched(error)
+            await self._nap(pauses.next_s())
+            return None
+        pauses.failures = 0
+        return found
+
+    async def _nap(self, seconds: float) -> None:
+        """Sleep, or until there may be something to read."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        if self._running:
+            self._wake.clear()
+
+    def _notified(self, _: bytes | None) -> None:
+        self._wake.set()
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.queue.name, self.name
+
+    @property
+    def _pubsub(self) -> PubSubConnection:
+        return self.queue.bus.servers.pubsub[self.queue.server]

@@ -1,0 +1,79 @@
+-- Settle messages of a shared group, and drop from the queue what every subscription and group has acked.
+-- KEYS metadata messages acks group due tries
+-- ARGV name born most long_ttl_s, then for each message: id token action ms
+--      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again now; this try does not count)
+-- Result {status, for each message: 1 done, 0 its lease is another's now, -1 it was settled before}. status: ok | other (the group is of another life
+--      of the queue, or there is none).
+-- At most `most` messages are dropped a call; the rest with the next.
+-- @include even_if_full
+-- @include find
+-- @include lowest
+-- @include seen
+local name, most = ARGV[1], tonumber(ARGV[3])
+local metadata, messages, acks, group, due, tries = unpack(KEYS)
+local known, set = redis.call('HMGET', metadata, 'ttl', 'born'), redis.call('HMGET', group, 'born', 'next')
+if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'other'} end
+local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
+even_if_full(group, lasting)
+for i = 3, 6 do redis.call('EXPIRE', KEYS[i], lasting) end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local ids, results, settled, removed, times, records = {}, {'ok'}, {}, {}, {}, {}
+for i = 5, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
+local found = #ids > 0 and redis.call('HMGET', tries, unpack(ids)) or {}
+
+local function back(id, score, try, token, first)
+  times[#times + 1], times[#times + 2] = string.format('%.0f', score), id
+  if try then records[#records + 1], records[#records + 2] = id, try .. ':' .. token .. ':' .. first end
+end
+
+for i, id in ipairs(ids) do
+  local at = 4 * i + 2
+  local token, action, ms = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
+  local try, holder, first = string.match(found[i] or '', '^(%d+):([^:]*):(%d+)$')
+  if not try or settled[id] then
+    results[i + 1] = -1
+  elseif holder ~= token then
+    results[i + 1] = 0
+  else
+    results[i + 1] = 1
+    if action == 'ack' then
+      settled[id], removed[#removed + 1] = true, id
+    elseif action == 'retry' then
+      back(id, -(now + ms))
+    elseif tonumber(redis.call('ZSCORE', due, id) or -1) < 0 then
+      results[i + 1] = action == 'release' and 1 or 0 -- it was given back before
+    elseif action == 'extend' then
+      back(id, now + ms)
+    else
+      back(id, -now, try - 1, token, first)
+    end
+  end
+end
+
+-- The low-water mark: everything up to it is settled.
+local low, next = tonumber(redis.call('HGET', acks, name) or 0), tonumber(set[2])
+if redis.call('ZCARD', due) == #removed then
+  low = math.max(low, next)
+else
+  local oldest = tonumber(redis.call('LINDEX', messages, 0) or nil)
+  if oldest then low = math.max(low, math.min(next, oldest - 1)) end
+  for _ = 1, 2 * most do
+    local id = string.format('%.0f', low + 1)
+    if low >= next or not settled[id] and redis.call('ZSCORE', due, id) then break end
+    low = low + 1
+  end
+end
+if #times > 0 then redis.call('ZADD', due, unpack(times)) end
+if #records > 0 then redis.call('HSET', tries, unpack(records)) end
+redis.call('HSET', acks, name, string.format('%.0f', low), ':born', ARGV[2], ':shared:' .. name, 1)
+seen(acks, name)
+redis.call('EXPIRE', acks, lasting)
+local dropped = math.min(find(messages, lowest(acks, low)) + 1, most)
+if dropped > 0 then redis.call('LTRIM', messages, 2 * dropped, -1) end
+-- While a slot moves, a script that uses a key again that it has emptied fails half way: so what may empty a key comes last.
+if #removed > 0 then
+  redis.call('ZREM', due, unpack(removed))
+  redis.call('HDEL', tries, unpack(removed))
+end
+return results

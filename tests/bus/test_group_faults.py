@@ -1,0 +1,160 @@
+"""Groups while something breaks: replies that are lost, packets that come late, workers and servers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.queue import Queue
+from busmq_spark.core import dead_letter
+from busmq_spark.core.group import Delivery
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import LinkLost
+from tests.bus.test_groups import dead_letters, end_leases, ids, some
+from tests.bus.tools import UNTIL_S, stored, until
+from tests.conftest import Fresh
+from tests.faults.proxy import Command, Proxy
+
+pytestmark = pytest.mark.fault
+ROOT = Path(__file__).parents[2]
+LONG_S = 3600
+LEASED = "group_lease"
+
+
+def is_script(name: str, queue: str) -> Callable[[Command], bool]:
+    def matches(command: Command) -> bool:
+        return command.name == name and any(queue in key for key in command.keys)
+
+    return matches
+
+
+async def first(batches: AsyncIterator[list[Delivery]]) -> list[Delivery]:
+    return await asyncio.wait_for(anext(batches), UNTIL_S)
+
+
+async def test_a_reply_that_was_lost_costs_no_try_and_no_lease(redis_server: RedisServer, fresh: Fresh) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, lease_s=LONG_S) as group:
+            await queue.push_many("abc")
+            gate = proxy.hold(is_script(LEASED, queue.name), reply=True)
+            reading = asyncio.ensure_future(first(group.batches()))
+            (await asyncio.to_thread(gate.wait)).drop()
+            gate.open()
+            batch = await reading
+            assert [(each.id, each.tries) for each in batch] == [(1, 1), (2, 1), (3, 1)]
+            gate = proxy.hold(is_script("group_settle", queue.name), reply=True)
+            settling = asyncio.ensure_future(group.ack(batch))
+            (await asyncio.to_thread(gate.wait)).drop()
+            gate.open()
+            assert await settling == []  # executed twice: what was settled before was settled by this call
+            assert await stored(queue) == []
+
+
+async def test_a_lease_call_that_arrives_late_holds_messages_until_its_lease_ends_and_loses_none(redis_server: RedisServer, fresh: Fresh) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, lease_s=LONG_S) as group:
+            await queue.push_many("abcd")
+            gate = proxy.hold(is_script(LEASED, queue.name))
+            batches = group.batches(2)
+            reading = asyncio.ensure_future(first(batches))
+            late = await asyncio.to_thread(gate.wait)
+            gate.open()
+            late.cut()
+            assert ids(await reading) == [1, 2]
+            await asyncio.to_thread(late.arrive)
+            assert (await group.state()).in_flight == 4
+            await end_leases(queue, "g")
+            assert [(each.id, each.tries) for each in await some(batches, 4)] == [(1, 2), (2, 2), (3, 2), (4, 2)]
+
+
+@pytest.mark.parametrize("how", ["ack", "retry", "release"])
+async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_another(redis_server: RedisServer, fresh: Fresh, how: str) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+            await queue.push_many("ab")
+            async with queue.group("g", shared=True) as slow, same.group("g", shared=True) as quick:
+                held = await some(slow.batches(), 2)
+                gate = proxy.hold(is_script("group_settle", queue.name))
+                settling = asyncio.ensure_future(getattr(slow, how)(held))
+                late = await asyncio.to_thread(gate.wait)
+                late.cut()
+                await end_leases(queue, "g")
+                again = await some(quick.batches(), 2)
+                await asyncio.to_thread(late.arrive)
+                assert (await quick.state()).in_flight == 2
+                gate.open()
+                assert await settling == held  # sent again, and refused
+                assert await quick.ack(again) == []
+            assert await stored(same) == []
+
+
+class Worker:
+    """A process that reads a shared group, and what it has printed."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.seen = process, list[tuple[int, int]]()
+        self.reading = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def start(cls, *words: object) -> Worker:
+        command = (sys.executable, "-m", "tests.bus.group_worker", *map(str, words))
+        return cls(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE))
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.seen += [(id, tries) for id, tries in json.loads(line)]
+
+    async def kill(self) -> list[tuple[int, int]]:
+        self.process.kill()
+        await self.process.wait()
+        await self.reading
+        return self.seen
+
+
+async def produce(queue: Queue, enough: asyncio.Event) -> None:
+    """Messages, until it is enough; Redis is away meanwhile."""
+    while not enough.is_set():
+        with suppress(LinkLost):
+            await queue.push_many([b"v"] * 20)
+        await asyncio.sleep(0.001)
+
+
+async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: Fresh) -> None:
+    """Each at least once, never twice in one try, and dead letters are exactly those that fail each time."""
+    tries, poison = 25, [b"poison", b"v", b"v", b"poison"]
+    with RedisServer(aof=True) as server:
+        async with Bus(server.url) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
+            seen: list[tuple[int, int]] = []
+            async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:
+                await queue.push_many(poison)
+                enough = asyncio.Event()
+                producing = asyncio.ensure_future(produce(queue, enough))
+                workers = [await Worker.start(server.url, queue.name, "g", tries) for _ in range(3)]
+                for turn in range(6):
+                    begun = len(workers[turn % 3].seen)
+                    await until(lambda turn=turn, begun=begun: len(workers[turn % 3].seen) > begun)
+                    seen += await workers[turn % 3].kill()
+                    if turn == 2:
+                        await asyncio.to_thread(server.kill)
+                        await asyncio.to_thread(server.restart)
+                    workers[turn % 3] = await Worker.start(server.url, queue.name, "g", tries)
+                enough.set()
+                await producing
+                await asyncio.wait_for(group.idle(), UNTIL_S)
+                for worker in workers:
+                    seen += await worker.kill()
+                [state] = await queue.groups()
+            letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
+    assert {id for id, _ in seen} == set(range(1, state.subscription.last + 1))
+    assert [pair for pair, times in Counter(seen).items() if times > 1] == []
+    assert set(letters) == {1, 4}
