@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from busmq_spark import __version__
-from busmq_spark.cli import embedded, info, jar, peek, push, queues, serve, subscriptions, tail, token
+from busmq_spark.cli import dead, embedded, groups, info, jar, peek, push, queues, serve, subscriptions, tail, token
 from busmq_spark.cli.output import Output, WarningPrinter
 from busmq_spark.cli.redis_options import reaching
 from busmq_spark.demo.command import demo
@@ -70,12 +70,17 @@ for title, commands in (
     ("Start here", (demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek)),
     ("State", (queues.queues, info.info)),
-    ("Subscriptions", (subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
+    ("Readers", (groups.groups, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):
     for command in commands:
         app.command(rich_help_panel=title)(_piped(reaching(command)))
+dead_letters = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Look at what shared groups gave up, put it back, delete it.")
+of_dead_letters: dict[str, Callable[..., None]] = {"list": dead.list_, "show": dead.show, "replay": dead.replay, "purge": dead.purge}
+for name, its_command in of_dead_letters.items():
+    dead_letters.command(name)(_piped(reaching(its_command)))
+app.add_typer(dead_letters, name="dead", rich_help_panel="Readers")
 
 
 def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from busmq_spark.core.clock import shown
+from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.group import Delivery
-from busmq_spark.errors import MessageRefused
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.errors import MessageRefused, QueueMissing
 
 TYPE = "busmq.dead"
 ERROR_CHARACTERS = 2000
@@ -70,3 +74,16 @@ def opened(value: bytes) -> DeadLetter:
         return DeadLetter(id=int(event["originalid"]), value=body, tries=int(event["tries"]), **texts)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} is no dead letter; expected a CloudEvent of type {TYPE}") from None
+
+
+def put_back(keys: QueueKeys, origin: str, letters: Sequence[tuple[int, bytes]]) -> Flow[int]:
+    """Append originals to their queue, each once, however often it is said: ids of dead letters, rising, of the life ``origin`` of their queue.
+
+    The result is how many of the first ones are there now: fewer than given when the queue is full. Raises QueueMissing.
+    """
+    words = [word for id, value in letters for word in (id, 0, value)]
+    args = (keys.available, "busmq.dead", LONG_TTL_S, origin, len(letters), *words)
+    _, done = yield script("push_once", (*keys.shared, keys.sinks, keys.clock), args)
+    if done < 0:
+        raise QueueMissing(queue=keys.name)
+    return int(done)

@@ -28,6 +28,7 @@ LONGER = 1.25
 """Where the longest value is at most so many times as long as the mean, every value counts as the longest: that never exceeds a budget of bytes, and
 uses at least four fifths of it."""
 _STATE_ITEMS = 9
+_OTHER_KIND = "Choose another name, or drop that group first (busmq unsubscribe)"
 OWNER_TTL_S = 90 * 24 * 3600
 """How long the owner of an unused subscription is stored: longer than its position."""
 
@@ -168,8 +169,7 @@ def subscribe(
     ]
     for keys, reply in zip(queues, replies, strict=True):
         if not reply.isdigit():
-            remedy = "Choose another name, or drop that group first (busmq unsubscribe)"
-            raise QueueBusy(queue=keys.name, found=f"has a group {subscription!r}, which is {reply.decode()}", remedy=remedy)
+            raise QueueBusy(queue=keys.name, found=f"has a group {subscription!r}, which is {reply.decode()}", remedy=_OTHER_KIND)
     return [int(reply) for reply in replies]
 
 

@@ -141,6 +141,7 @@ def _texts() -> dict[str, str]:
         "giveUp": sink._GIVE_UP,
         "recordGone": sink._LOST,
         "older": sink._OLDER,
+        "otherKind": state._OTHER_KIND,
         "varies": sink._VARIES,
         "jarVersionOption": jar.VERSION_OPTION,
         "policyUnknown": eviction.UNKNOWN,

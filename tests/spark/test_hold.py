@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.subscription import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, ServerFull
 from busmq_spark.options import WEEK_S
@@ -215,6 +216,14 @@ def test_the_same_subscription_twice_is_refused(bus: Bus, engine: MakeEngine, qu
     engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a"}).step()
     with pytest.raises(QueueBusy, match="is read by another query as subscription 'a'"):
         engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a"}).step()
+
+
+def test_the_name_of_a_shared_group_is_refused(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 2)
+    bus.link.run(register(QueueKeys(queue), "mail", shared={"lease_ms": 1000}))
+    with pytest.raises(QueueBusy, match=r"has a group 'mail', which is shared\. Choose another name, or drop that group first"):
+        engine({"redis.url": bus.url, "subscribe": queue, "subscription": "mail"}).step()
+    assert bus.ids(queue) == [1, 2]
 
 
 def test_a_reader_without_subscription_is_refused_where_others_have_one(bus: Bus, engine: MakeEngine, queue: str) -> None:

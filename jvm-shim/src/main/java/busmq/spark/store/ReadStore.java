@@ -5,6 +5,7 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
 import busmq.spark.core.FoundTime;
 import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
@@ -43,6 +44,7 @@ public final class ReadStore implements AutoCloseable {
     private static final int ACK_MOST = Contract.whole("ackMost");
     /** How long our own records outlive a queue whose ttl is shorter. */
     private static final long LONG_TTL_S = Contract.number("longTtlS");
+    private static final String OTHER_KIND = Contract.text("otherKind");
 
     private final Links links;
     private final RedisOptions options;
@@ -214,13 +216,22 @@ public final class ReadStore implements AutoCloseable {
                 });
     }
 
-    /** Register the subscription on every queue, at the oldest message, the newest, or an acked id. The one it has stays. */
+    /**
+     * Register the subscription on every queue, at the oldest message, the newest, or an acked id. The one it has stays. Throws BUSMQ_QUEUE_BUSY where
+     * it is the name of a shared group.
+     */
     public void subscribe(Map<String, Start> starts, String subscription) {
         each(starts.keySet(), 1, part -> {
             QueueKeys keys = keys(part.get(0));
             return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, starts.get(part.get(0)).text(),
                     LONG_TTL_S);
-        }, (reply, at, queue) -> reply);
+        }, (reply, at, queue) -> {
+            if ("shared".equals(text(reply))) {
+                throw BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", "has a group " + PyText.repr(subscription) + ", which is shared",
+                        "remedy", OTHER_KIND);
+            }
+            return reply;
+        });
     }
 
     /** The subscriptions of each queue with their last acked ids, sorted. */

@@ -1,0 +1,209 @@
+"""``busmq dead``: what groups gave up, to look at, to put back and to delete."""
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.faults import NoSuchMessage
+from busmq_spark.cli.options import JsonOption, QueueArgument
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.progress import TerminalProgressBar
+from busmq_spark.cli.reading import read
+from busmq_spark.cli.target import QueueLocation, existing, opened, place_of
+from busmq_spark.cli.terminal_text import count, shown, value_json, value_text
+from busmq_spark.core.dead_letter import DeadLetter, put_back
+from busmq_spark.core.dead_letter import opened as opened_letter
+from busmq_spark.core.message import Message, chunks
+from busmq_spark.core.queue import LONG_TTL_S, attach, trim
+from busmq_spark.errors import ConfigError, MessageRefused, QueueFull
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.place import new_token
+
+SHOWN_CHARS = 60
+PART = 1000
+"""Messages put back before the next are read."""
+IdArgument = Annotated[int, typer.Argument(metavar="ID", help="Id of the dead letter, as 'busmq dead list' shows it.", show_default=False)]
+
+
+def list_(
+    queue: QueueArgument,
+    *,
+    first: Annotated[int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest.")] = 10,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """List the dead letters in a dead-letter queue, oldest first.
+
+    ```
+    busmq dead list mail.dead
+    busmq dead list mail.dead --json | jq .error
+    ```
+    """
+    out = Output(as_json)
+    with opened(redis) as links:
+        place, state = existing(queue, links)
+        found = [(message.id, _opened(queue, message)) for message in _messages(place, state.oldest, state.newest, first)]
+    if as_json:
+        for id, letter in found:
+            out.record(**_record(queue, id, letter))
+        return
+    if not found:
+        out.note(f"queue {queue} holds no dead letters")
+        return
+    columns = [
+        ("id", "right"),
+        ("of queue", "left"),
+        ("its id", "right"),
+        ("group", "left"),
+        ("tries", "right"),
+        ("given up", "left"),
+        ("error", "left"),
+        ("value", "left"),
+    ]
+    out.show(table(columns, [_row(id, letter) for id, letter in found]))
+    if state.count > len(found):
+        out.note(f"{count(state.count - len(found), 'more dead letter')}; --first N shows more")
+
+
+def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
+    """Write the original value of a dead letter to stdout, byte by byte.
+
+    ```
+    busmq dead show mail.dead 7 > message.json
+    ```
+    """
+    with opened(redis) as links:
+        place, state = existing(queue, links)
+        found = list(_messages(place, id, id, 1))
+    if not found:
+        holds = f"ids {state.oldest}..{state.newest}" if state.count else "no messages now"
+        raise NoSuchMessage(queue=queue, wanted=f"id {id}", found=holds)
+    letter = _opened(queue, found[0])
+    sys.stdout.buffer.write(letter.value)
+    sys.stdout.buffer.flush()
+
+
+def replay(
+    queue: QueueArgument,
+    *,
+    most: Annotated[
+        int | None, typer.Option("--most", min=1, metavar="N", help="The N oldest; all of them when not given.", show_default=False)
+    ] = None,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Put originals back at the end of their queues, each once, oldest first, and remove their dead letters.
+
+    A command that was killed or cut off can be given again: what was put back is not put back twice.
+
+    ```
+    busmq dead replay mail.dead
+    ```
+    """
+    out = Output(as_json)
+    put: dict[str, int] = {}
+    with opened(redis) as links:
+        place, state = existing(queue, links)
+        wanted = min(state.count, most or state.count)
+        with TerminalProgressBar(out, f"putting back from {queue}", wanted, "messages") as meter:
+            # Read anew each time, since what was put back has left the queue.
+            while messages := list(_messages(place, state.oldest, state.newest, min(PART, wanted - meter.items))):
+                letters = [(message.id, _opened(queue, message)) for message in messages]
+                for target, some in groupby(letters, key=lambda each: each[1].queue):
+                    part = list(some)
+                    _put_back(links, place, state.born, target, part)
+                    put[target] = put.get(target, 0) + len(part)
+                    meter.add(len(part))
+    if as_json:
+        out.record(queue=queue, replayed=put)
+    else:
+        out.say(
+            *[f"{count(number, 'message')} put back into queue {target}." for target, number in put.items()]
+            or [f"Queue {queue} holds no dead letters."]
+        )
+
+
+def purge(
+    queue: QueueArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete them: they cannot be had back.")] = False,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the dead letters that are in a dead-letter queue now.
+
+    ```
+    busmq dead purge mail.dead --yes
+    ```
+    """
+    out = Output(as_json)
+    with opened(redis) as links:
+        place, state = existing(queue, links)
+        for message in _messages(place, state.oldest, state.newest, 1):
+            _opened(queue, message)  # a queue of other messages is not meant
+        if state.count and not yes:
+            raise ConfigError(
+                reason=f"this would delete {count(state.count, 'dead letter')} of queue {queue!r}, which cannot be had back. Add --yes to do so"
+            )
+        place.link.run(trim(place.keys, state.last_id))
+    if as_json:
+        out.record(queue=queue, purged=state.count)
+    else:
+        out.say(f"{count(state.count, 'dead letter')} deleted from queue {queue}.")
+
+
+def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
+    place = place_of(target, links)
+    found = place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+    rows = [(id, letter.value) for id, letter in letters]
+    at = 0
+    for chunk in chunks([value for _, value in rows]):
+        part = rows[at : at + len(chunk)]
+        done = place.link.run(put_back(place.keys, born, part))
+        if done:
+            dead.link.run(trim(dead.keys, part[done - 1][0]))
+        if done < len(part):
+            raise QueueFull(queue=target, maxsize=found.maxsize, waited="", left=len(rows) - at - done)
+        at += len(chunk)
+
+
+def _messages(place: QueueLocation, first: int, last: int, most: int) -> Iterator[Message]:
+    if not first or not most:
+        return
+    for part in read(place, first, last):
+        yield from part[:most]
+        most -= len(part)
+        if most <= 0:
+            return
+
+
+def _opened(queue: str, message: Message) -> DeadLetter:
+    try:
+        return opened_letter(message.value)
+    except MessageRefused as error:
+        raise MessageRefused(reason=f"message {message.id} of queue {queue!r}: {error.details['reason']}") from None
+
+
+def _record(queue: str, id: int, letter: DeadLetter) -> dict[str, object]:
+    return {
+        "dead": queue,
+        "id": id,
+        "queue": letter.queue,
+        "originalid": letter.id,
+        "group": letter.group,
+        "tries": letter.tries,
+        "error": letter.error,
+        "first": letter.first,
+        "last": letter.last,
+        **value_json(letter.value),
+    }
+
+
+def _row(id: int, letter: DeadLetter) -> list[str | Text]:
+    value = value_text(letter.value, SHOWN_CHARS)
+    return [str(id), Text(shown(letter.queue), "cyan"), str(letter.id), letter.group, str(letter.tries), letter.last, letter.error, value]

@@ -1,0 +1,50 @@
+"""``busmq groups``: who reads a queue under a name, and what is left to do."""
+
+from rich.text import Text
+
+from busmq_spark.cli.options import JsonOption, QueueArgument
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.subscriptions import record, warn_if_abandoned
+from busmq_spark.cli.target import existing, opened
+from busmq_spark.cli.terminal_text import duration, number, shown
+from busmq_spark.core.group import Group
+from busmq_spark.core.group import groups as found_groups
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.holder import is_dead
+
+
+def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
+    """List the groups of a queue: how far each is, in messages and in time, and what it has in flight.
+
+    ```
+    busmq groups orders
+    busmq groups orders --json | jq .behind_s
+    ```
+    """
+    out = Output(as_json)
+    with opened(redis) as links:
+        place, _ = existing(queue, links)
+        found = place.link.run(found_groups(place.keys))
+    if as_json:
+        for each in found:
+            of_shared = {"in_flight": each.in_flight, "waiting": each.waiting, "paused": each.paused} if each.shared else {}
+            out.record(**record(queue, each.subscription), kind=_kind(each), unread=each.unread, **of_shared)
+    elif found:
+        heads = [("group", "left"), ("kind", "left"), ("acked", "right"), ("unread", "right"), ("in flight", "right"), ("to retry", "right")]
+        out.show(table([*heads, ("waits for", "right"), ("state", "left")], [_row(each) for each in found]))
+    else:
+        out.note(f"queue {queue} has no groups. Register one with: busmq subscribe {queue} NAME")
+    for each in found:
+        warn_if_abandoned(out, queue, each.subscription)
+
+
+def _kind(group: Group) -> str:
+    return "shared" if group.shared else "ordered"
+
+
+def _row(group: Group) -> list[str | Text]:
+    of = group.subscription
+    shared = [number(group.in_flight), number(group.waiting)] if group.shared else ["", ""]
+    waits = "" if of.behind_s is None else duration(of.behind_s)
+    read = "read" if of.reader and not is_dead(of.reader) else "idle" if group.idle else ""
+    return [Text(shown(of.name), "cyan"), _kind(group), str(of.last), number(group.unread), *shared, waits, "paused" if group.paused else read]
