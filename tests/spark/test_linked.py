@@ -19,7 +19,6 @@ from busmq_spark.redis_io.holder import my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.store import source_caller
-from tests.clocks import HOUR, pass_by
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, rows_of
@@ -91,14 +90,6 @@ def test_starting_offsets_count_for_each_source(linked: Callable[..., Engine], b
     query = linked(queue, startingOffsets=json.dumps({queue: 3, "eu": {queue: "latest"}, "local": {queue: 1}}), discardBacklog="true")
     [rows] = query.drain()
     assert {source: ids(rows, source) for source in SOURCES} == {"": [2, 3, 4, 5], "eu": [], "us": [4, 5]}
-
-
-def test_a_time_is_that_of_each_source(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str) -> None:
-    for bus in (buses["eu"], buses["eu"], buses["us"]):
-        bus.fill(queue, 2, first=3 if bus.stored(queue) else 1)
-        pass_by(bus, QueueKeys(queue), HOUR)
-    [rows] = linked(queue, startingOffsets="-90m", ack="none").drain()
-    assert {source: ids(rows, source) for source in SOURCES} == {"": [], "eu": [3, 4], "us": [1, 2]}
 
 
 def test_a_link_that_is_added_to_a_query_begins_where_starting_offsets_say_and_one_that_is_left_out_is_dropped(

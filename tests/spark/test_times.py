@@ -14,6 +14,7 @@ from busmq_spark.errors import ConfigError, TimeUnknown, UnreadBacklog
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
+from tests.spark.links import SOURCES, ids
 from tests.spark.live_engine import LiveEngine
 from tests.spark.sink_engines import SinkEngine
 from tests.support import wait_until
@@ -132,6 +133,15 @@ def test_what_would_be_deleted_unread_is_still_refused(bus: Bus, engine: MakeEng
 def test_a_bad_start_is_told(bus: Bus, engine: MakeEngine, hours: QueueKeys, options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         read(engine, bus, hours, **options)
+
+
+@pytest.mark.only("python", reason="only the Python source reads over links of federation")
+def test_a_time_is_that_of_each_source(linked: MakeEngine, buses: dict[str, Bus], queue: str) -> None:
+    for bus in (buses["eu"], buses["eu"], buses["us"]):
+        bus.fill(queue, 2, first=3 if bus.stored(queue) else 1)
+        pass_by(bus, QueueKeys(queue), HOUR)
+    [rows] = linked(queue, startingOffsets="-90m", ack="none").drain()
+    assert {source: ids(rows, source) for source in SOURCES} == {"": [], "eu": [3, 4], "us": [1, 2]}
 
 
 def test_a_query_in_real_time_begins_there_too(bus: Bus, hours: QueueKeys, spark: SparkSession, shim_jar: Path) -> None:

@@ -1,0 +1,147 @@
+"""A shared group against a dictionary: whatever its holders do, in any order, with any late answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from busmq_spark.core import group as flows
+from busmq_spark.core import queue, state
+from busmq_spark.core.flow import command
+from busmq_spark.core.group import Delivery, Settlement
+from busmq_spark.core.subscription import register
+from busmq_spark.redis_io.link import SyncLink
+from tests.conftest import FreshKeys
+
+UNIT_MS = 1_000_000_000
+"""Eleven days: the time a test takes is nothing beside it."""
+LEASE, LIMIT = 4, 5
+_tokens = count(1)
+
+
+@dataclass
+class Known:
+    """What a message of the group must be. Times in units."""
+
+    tries: int
+    token: str
+    leased_until: int | None = None
+    due_at: int | None = None
+
+    def in_flight(self, now: int) -> bool:
+        return self.leased_until is not None and self.leased_until > now
+
+
+class SharedGroup(RuleBasedStateMachine):
+    """Redis and the dictionary, side by side."""
+
+    link: SyncLink
+    fresh: FreshKeys
+
+    @initialize(limited=st.booleans())
+    def begin(self, limited: bool) -> None:
+        self.keys, self.limit = self.fresh("model"), LIMIT if limited else 0
+        self.born = self.link.run(queue.attach(self.keys, "born", ttl_s=600)).born
+        self.link.run(register(self.keys, "g", shared={"lease_ms": LEASE * UNIT_MS, "limit": self.limit}))
+        self.link.run(state.subscribe([self.keys], "other", ["earliest"]))
+        self.now = self.given = self.next = self.other = self.low = 0
+        self.open: dict[int, Known] = {}
+        self.done: set[int] = set()
+        self.deliveries: list[Delivery] = []
+
+    @rule(many=st.integers(1, 6))
+    def push(self, many: int) -> None:
+        self.given += self.link.run(queue.push_many(self.keys, [b"v"] * many))
+
+    @rule(most=st.integers(1, 7))
+    def lease(self, most: int) -> None:
+        found = self.link.run(flows.lease(self.keys, "g", token := f"t{next(_tokens)}", most))
+        again = {id for id, known in self.open.items() if not known.in_flight(self.now) and (known.due_at is None or known.due_at <= self.now)}
+        room = min(most, self.limit - self._in_flight()) if self.limit else most
+        got = [each.id for each in found.deliveries]
+        assert len(got) == max(0, min(room, len(again) + self.given - self.next))
+        old = [id for id in got if id in again]
+        assert len(old) == min(len(got), len(again))
+        assert got[len(old) :] == list(range(self.next + 1, self.next + 1 + len(got) - len(old)))
+        for each in found.deliveries:
+            assert each.tries == (self.open[each.id].tries if each.id in self.open else 0) + 1
+            self.open[each.id] = Known(each.tries, token, leased_until=self.now + LEASE)
+        self.next = max([self.next, *got])
+        assert self.link.run(flows.lease(self.keys, "g", token, 1, again=True)).deliveries == sorted(found.deliveries, key=lambda each: each.id)
+        self.deliveries += found.deliveries
+
+    @precondition(lambda self: self.deliveries)
+    @rule(data=st.data(), action=st.sampled_from(["ack", "ack", "ack", "retry", "extend", "release"]), units=st.integers(0, 6), twice=st.booleans())
+    def settle(self, data: st.DataObject, action: flows.Action, units: int, twice: bool) -> None:
+        """Some that were handed out, whenever that was: most answers are late."""
+        some = data.draw(st.lists(st.sampled_from(self.deliveries[-12:]), min_size=1, max_size=6, unique_by=lambda each: each.id))
+        settlements = [Settlement(each.id, each.token, action, units * UNIT_MS) for each in some]
+        results = self.link.run(flows.settle(self.keys, "g", self.born, settlements))
+        assert results == [self._settled(each, action, units) for each in some]
+        if twice:
+            self.link.run(flows.settle(self.keys, "g", self.born, settlements))
+
+    def _settled(self, each: Delivery, action: str, units: int) -> int:
+        known = self.open.get(each.id)
+        if known is None:
+            return -1
+        if known.token != each.token:
+            return 0
+        if action == "ack":
+            del self.open[each.id]
+            self.done.add(each.id)
+        elif action == "retry":
+            known.leased_until, known.due_at = None, self.now + units
+        elif known.due_at is not None:
+            return int(action == "release")
+        elif action == "extend":
+            known.leased_until = self.now + units
+        else:
+            known.leased_until, known.due_at, known.tries = None, self.now, known.tries - 1
+        return 1
+
+    @rule(units=st.integers(1, 5))
+    def pass_by(self, units: int) -> None:
+        """Moves what is stored back instead of the clock forward."""
+        _, due, _ = self.keys.group("g")
+        items = self.link.execute(command("ZRANGE", due, 0, -1, "WITHSCORES"))
+        for id, score in zip(items[0::2], map(float, items[1::2]), strict=True):
+            self.link.execute(command("ZADD", due, str(int(score) + (-units if score > 0 else units) * UNIT_MS), id))
+        self.now += units
+
+    @rule(id=st.integers(1, 40))
+    def other_acks(self, id: int) -> None:
+        if id <= self.given:
+            self.link.run(state.ack_to([state.Ack(self.keys, id, self.born, "")], "other"))
+            self.other = max(self.other, id)
+            self._settle_none()
+
+    def _settle_none(self) -> None:
+        self.link.run(flows.settle(self.keys, "g", self.born, []))
+
+    @invariant()
+    def as_the_dictionary_says(self) -> None:
+        if not hasattr(self, "keys"):
+            return
+        self._settle_none()
+        low = next((id for id in range(self.next) if id + 1 in self.open), self.next)
+        assert int(self.link.execute(command("HGET", self.keys.acks, "g"))) == low
+        stored = [int(id) for id in self.link.execute(command("LRANGE", self.keys.messages, 0, -1))[0::2]]
+        assert stored == list(range(min(low, self.other) + 1, self.given + 1))
+        [found] = [each for each in self.link.run(flows.groups(self.keys)) if each.shared]
+        assert (found.in_flight, found.waiting, found.unread) == (self._in_flight(), len(self.open) - self._in_flight(), self.given - self.next)
+
+    def _in_flight(self) -> int:
+        return sum(known.in_flight(self.now) for known in self.open.values())
+
+
+def test_a_shared_group_does_what_a_dictionary_does(link: SyncLink, fresh_keys: FreshKeys) -> None:
+    class Here(SharedGroup):
+        pass
+
+    Here.link, Here.fresh = link, staticmethod(fresh_keys)  # type: ignore[assignment]
+    run_state_machine_as_test(Here, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))

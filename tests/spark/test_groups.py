@@ -1,0 +1,55 @@
+"""A query and a program in one group of a queue, in both engines: each goes on where the other stopped, and neither reads while the other does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from busmq_spark.bus.bus import Bus as MessageBus
+from busmq_spark.errors import CheckpointOlder, QueueBusy
+from tests.spark.conftest import Bus
+from tests.spark.engine import Engine
+
+MakeEngine = Callable[..., Engine]
+
+
+def program(bus: Bus, queue: str, *, most: int) -> list[int]:
+    """What a program reads and acks in the group ``billing``."""
+    with MessageBus.sync(bus.url) as message_bus, message_bus.queue(queue) as there, there.group("billing") as group:
+        batch = next(group.batches(most))
+        group.ack(batch)
+        return [each.id for each in batch]
+
+
+def test_a_query_goes_on_where_a_program_stopped_and_the_other_way_round(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 9)
+    assert program(bus, queue, most=3) == [1, 2, 3]
+    query = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "billing", "maxMessagesPerTrigger": "2"})
+    assert [id for _, id, *_ in query.step()] == [4, 5]
+    assert [id for _, id, *_ in query.step()] == [6, 7]  # planning it has acked the batch before
+    query.kill()
+    assert program(bus, queue, most=9) == [6, 7, 8, 9]
+    query.restart()
+    with pytest.raises(CheckpointOlder):
+        query.drain()
+
+
+def test_a_program_reads_nothing_while_a_query_does(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 3)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "billing"})
+    query.step()
+    with MessageBus.sync(bus.url) as message_bus, message_bus.queue(queue) as there, there.group("billing") as group:
+        assert not group.holds
+        [found] = there.groups()
+        assert (found.subscription.name, found.shared, bool(found.subscription.reader)) == ("billing", False, True)
+        with pytest.raises(QueueBusy, match="is read as group 'billing'"):
+            group.seek("earliest")
+
+
+def test_a_query_waits_for_no_program(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 3)
+    with MessageBus.sync(bus.url) as message_bus, message_bus.queue(queue) as there, there.group("billing") as group:
+        next(group.batches())
+        with pytest.raises(QueueBusy, match="is read by another query as subscription 'billing'"):
+            engine({"redis.url": bus.url, "subscribe": queue, "subscription": "billing"}).step()
