@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -15,6 +17,7 @@ from busmq_spark.bus.shared_group import SharedGroup
 from busmq_spark.core import dead_letter, state
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.message import Message
+from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused, QueueBusy, QueueRecreated, StateError, TimeUnknown
 from busmq_spark.redis_io.holder import LEASE_MS, my_token
 from tests.bus.conftest import OpenBus
@@ -323,6 +326,28 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
                 assert isinstance(shared, SharedGroup)
                 with pytest.raises(ConfigError, match="-1 seconds"):
                     await shared.retry(await some(shared.batches(), 1), delay_s=-1)
+
+
+async def test_the_rights_of_the_page_are_enough_for_groups(fresh: Fresh) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
+    rules, more = re.search(r"ACL SETUSER spark on >secret (.*?)\n", page), re.search(r"Shared\s+groups need `(.*?)`", page)
+    assert rules
+    assert more
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "spark", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists", *more[1].split())
+        async with Bus(server.url, user="spark", password="secret") as bus, bus.queue(fresh()) as queue:
+            await queue.push_many("abcd")
+            async with queue.group("g", shared=True, tries=1) as group, queue.group("o") as ordered:
+                acked, retried, extended, released = await some(group.batches(), 4)
+                assert await group.ack(acked) + await group.retry(retried) + await group.extend(extended) + await group.release(released) == []
+                await group.pause()
+                await group.resume()
+                await ordered.ack(await some(ordered.batches(), 4))
+                await ordered.stop()
+                await ordered.seek("latest")
+            assert len(await queue.groups()) == 2
+            await queue.group("g", shared=True).drop()
+        assert server.command("ACL", "LOG") == []
 
 
 async def test_over_federation_it_is_refused_with_what_to_do() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue, state, subscription
+from busmq_spark.core import group, queue, state, subscription
 from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.group import Settlement
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import Ack, AckResult
 from busmq_spark.errors import ServerFull
@@ -72,6 +73,19 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
     assert run(state.subscriptions([stored])) == [{"s": 15}]
     assert run(state.release(stored, "s", ME))
     assert run(subscription.unsubscribe(stored, "s"))
+
+
+def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:
+    life = run(queue.attach(stored, "new", ttl_s=60)).born
+    assert run(subscription.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0})) == 0
+    held = run(group.lease(stored, "g", "t", 5)).deliveries
+    actions: list[group.Action] = ["ack", "retry", "extend", "release", "ack"]
+    settlements = [Settlement(each.id, "t", action, 1000) for each, action in zip(held, actions, strict=True)]
+    assert run(group.settle(stored, "g", life, settlements)) == [1] * 5
+    assert ids(run(group.lease(stored, "g", "u", 2)).deliveries) == [4, 6]
+    assert run(subscription.unsubscribe(stored, "g"))
+    run(state.subscribe([stored], "o", ["latest"]))
+    assert run(subscription.seek(stored, "o", 7)) == 7
 
 
 def test_a_source_starts_also_when_one_of_its_queues_does_not_exist_yet(run: Run, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from busmq_spark.core import queue, ranges, sink, state
+from busmq_spark.core import group, queue, ranges, sink, state, subscription
 from busmq_spark.core.flow import Call, Flow
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
@@ -199,6 +199,22 @@ def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> N
     keys = filled(20_000)
     bounded(own, state.subscribe([keys], "s", ["earliest"]), state.states([(keys, 10_000)]), state.marks([(keys, 10_000)]))
     bounded(own, state.ack_to([Ack(keys, 10_000, "b", "")], "s"), state.ack_to([Ack(keys, 20_000, "b", "")], "s"))
+
+
+@pytest.mark.parametrize("action", ["ack", "retry", "extend", "release"])
+def test_leasing_and_settling(own: Watched, filled: Callable[[int], QueueKeys], action: group.Action) -> None:
+    keys, held = filled(60_000), list[group.Delivery]()
+    own.link.run(subscription.register(keys, "g", shared={"lease_ms": 600_000, "limit": 0}))
+    while len(held) < 50_000:
+        held += own.link.run(group.lease(keys, "g", f"t{len(held)}", CHUNK_MESSAGES)).deliveries
+    for start in range(1, 50_000, CHUNK_MESSAGES):
+        part = [group.Settlement(each.id, each.token, "ack") for each in held[start : start + CHUNK_MESSAGES]]
+        own.link.run(group.settle(keys, "g", "b", part))
+    bounded(own, group.lease(keys, "g", "t", CHUNK_MESSAGES))
+    one, two = held[0], own.link.run(group.lease(keys, "g", "u", CHUNK_MESSAGES)).deliveries
+    for some in ([one], two, []):
+        bounded(own, group.settle(keys, "g", "b", [group.Settlement(each.id, each.token, action, 0) for each in some]))
+    bounded(own, group.lease(keys, "g", "v", CHUNK_MESSAGES), group.lease(keys, "g", "v", CHUNK_MESSAGES, again=True))
 
 
 def test_measuring_how_many_bytes_messages_have(own: Watched, filled: Callable[[int], QueueKeys]) -> None:

@@ -58,7 +58,7 @@ if redis.call('ZCARD', due) == #removed then
 else
   local oldest = tonumber(redis.call('LINDEX', messages, 0) or nil)
   if oldest then low = math.max(low, math.min(next, oldest - 1)) end
-  for _ = 1, 2 * most do
+  for _ = 1, 1000 do -- as many as one call settles at most
     local id = string.format('%.0f', low + 1)
     if low >= next or not settled[id] and redis.call('ZSCORE', due, id) then break end
     low = low + 1
