@@ -26,6 +26,7 @@ BENCHMARKS = {
     "flat": "flat.run",
     "idle": "idle.run",
     "bus": "bus.run",
+    "groups": "groups.run",
     "federation": "federation.run",
     "bulk": "bulk.run",
     "slow": "slow.run",
