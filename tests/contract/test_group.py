@@ -223,6 +223,7 @@ def test_in_another_life_of_the_queue_nothing_of_the_old_one_counts(shared: Make
     assert group.leased().status == "other"
     assert group.settle("ack", held) is None
     new = Shared(run, group.redis, group.keys, "another-life")
+    assert [group.redis("EXISTS", key) for key in group.keys.group("g")] == [1, 0, 0]
     assert [(each.id, each.value, each.tries) for each in new.lease()] == [(1, b"new", 1), (2, b"new", 1), (3, b"new", 1)]
 
 
@@ -257,7 +258,10 @@ def test_a_group_goes_to_another_place_while_nothing_is_in_flight(shared: Make, 
     assert run(seek(group.keys, "g", 1)) == 1
     assert (group.position, ids(group.lease(2))) == (1, [2, 3])
     group.pass_by(LEASE_MS + 1)
+    late = group.lease(1)
+    group.settle("retry", late, 1000)
     assert run(seek(group.keys, "g", "-2 messages")) == 4
+    assert group.settle("ack", late) == [-1]
     assert [(each.id, each.tries) for each in group.lease()] == [(5, 1), (6, 1)]
     with pytest.raises(ConfigError, match="has no group 'no-such'"):
         run(seek(group.keys, "no-such", 0))
