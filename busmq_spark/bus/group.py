@@ -39,6 +39,8 @@ class Group(ABC):
         self._start, self._wake = start, asyncio.Event()
         self._running = False
         self._born = ""
+        self._busy = asyncio.Lock()
+        """While messages are asked for, or given back."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue.name!r}, {self.name!r})"

@@ -12,6 +12,7 @@ Rule 3. Stopping gives back what was handed out and is not settled, at once and 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ class SharedGroup(Group):
             raise ConfigError(reason=f"the dead-letter queue of {queue.name!r} is that queue itself; name another with dead=…")
         self._held: dict[int, Delivery] = {}
         self._sent = ""  # the token of a lease call whose reply was not had
-        self._dead_queue: Queue | None = None
+        self._dead_queue = queue.bus.queue(self.dead)
+        self._attaching = asyncio.Lock()
         self._warned = False
 
     async def batches(self, most: int = 100) -> AsyncIterator[list[Delivery]]:
@@ -97,7 +99,7 @@ class SharedGroup(Group):
         pauses = Pauses()
         while self._running:
             leased = await self._attempt(lambda: self._lease(most), pauses)
-            if leased is None:
+            if leased is None or not self._running:
                 continue
             if leased.status == "other":
                 await self._register_anew()
@@ -129,10 +131,9 @@ class SharedGroup(Group):
     async def reject(self, deliveries: Delivery | Sequence[Delivery], error: str = "rejected") -> list[Delivery]:
         """Move these to the dead-letter queue."""
         some = _listed(deliveries)
-        if self._dead_queue is None:
-            dead = self.queue.bus.queue(self.dead)
-            await dead.attach()
-            self._dead_queue = dead
+        async with self._attaching:
+            if not self._dead_queue.attached:
+                await self._dead_queue.attach()
         now = await self._insist(lambda _: clock_ms(self.queue.keys))
         await self._dead_queue.push_many([dead_letter.envelope(self.queue.name, self.name, each, error, now) for each in some])
         return await self._settle(some, "ack")
@@ -178,12 +179,16 @@ class SharedGroup(Group):
         self._start = "earliest"
         await self._register()
 
-    async def _lease(self, most: int) -> Leased:
-        link = self.queue.bus.servers.takes[self.queue.server]
-        again, self._sent = bool(self._sent), self._sent or new_token()
-        leased = await link.run(flows.lease(self.queue.keys, self.name, self._sent, most, again=again))
-        self._sent = ""
-        self._held.update({each.id: each for each in leased.deliveries})
+    async def _lease(self, most: int) -> Leased | None:
+        """None once it is stopped."""
+        async with self._busy:
+            if not self._running:
+                return None
+            link = self.queue.bus.servers.takes[self.queue.server]
+            again, self._sent = bool(self._sent), self._sent or new_token()
+            leased = await link.run(flows.lease(self.queue.keys, self.name, self._sent, most, again=again))
+            self._sent = ""
+            self._held.update({each.id: each for each in leased.deliveries})
         if leased.status == "missing":
             await self._nap(POLL_S)  # it is made anew by what keeps it alive
         return leased
@@ -221,16 +226,15 @@ class SharedGroup(Group):
             raise ConfigError(reason=f"queue {self.queue.name!r} has no shared group {self.name!r}; it is made when it is entered")
 
     async def _give_up(self) -> None:
-        try:
-            if self._sent:
-                await self._insist(lambda _: self._recovered())
-            if self._held:
-                await self._settle(list(self._held.values()), "release")
-        finally:
-            self._held.clear()
-            if self._dead_queue is not None:
+        async with self._busy:
+            try:
+                if self._sent:
+                    await self._insist(lambda _: self._recovered())
+                if self._held:
+                    await self._settle(list(self._held.values()), "release")
+            finally:
+                self._held.clear()
                 await self._dead_queue.detach()
-                self._dead_queue = None
 
     def _recovered(self) -> Flow[None]:
         """What a lease call has leased whose reply was not had."""

@@ -23,6 +23,7 @@ from busmq_spark.redis_io.holder import LEASE_MS, my_token
 from tests.bus.conftest import OpenBus
 from tests.bus.tools import UNTIL_S, redis, renewed, stored, until
 from tests.conftest import Fresh
+from tests.faults.proxy import Proxy
 
 T = TypeVar("T", Message, Delivery)
 
@@ -91,32 +92,71 @@ async def group_ack(group: object, id: int) -> None:
     await group.ack(id)  # type: ignore[attr-defined]
 
 
-async def test_who_was_too_late_to_renew_reads_again_what_it_has_not_acked(redis_url: str, fresh: Fresh) -> None:
+async def test_a_holder_whose_lease_ended_unnoticed_goes_on_where_it_was(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g") as group:
         await queue.push_many(["a", "b", "c"])
         batches = group.batches(most=2)
         assert ids(await anext(batches)) == [1, 2]
-        await group.ack(1)
-        group._renewed = float("-inf")  # as after a pause of the process
-        with pytest.raises(QueueBusy, match="may be read by another as group 'g'"):
-            await group.ack(2)
-        assert ids(await some(batches, 2)) == [2, 3]
-        await group.ack(3)
+        for step in ("ack", "read"):
+            await redis(queue, "DEL", queue.keys.lease("g"))
+            group._renewed = float("-inf")  # as after a pause of the process
+            assert not group.holds
+            if step == "ack":
+                await group.ack(2)
+            else:
+                assert ids(await anext(batches)) == [3]
+            assert await redis(queue, "GET", queue.keys.lease("g")) == group._token.encode()
 
 
-async def test_a_lease_that_another_has_taken_is_waited_for(redis_url: str, fresh: Fresh) -> None:
+async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was_sought_does(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g") as group:
-        await queue.push_many(["a", "b"])
-        batches = group.batches(most=1)
-        await anext(batches)
-        key, another = queue.keys.lease("g"), my_token()
+        await queue.push_many("abcde")
+        batches, key, another = group.batches(most=1), queue.keys.lease("g"), my_token()
+        assert ids(await anext(batches)) == [1]
         await redis(queue, "SET", key, another, "PX", 600_000)
         await until(lambda: not group.holds)  # the next renewal finds it
+        with pytest.raises(QueueBusy, match="is read by another as group 'g'"):
+            await group.ack(1)
         waiting = asyncio.ensure_future(anext(batches))
+        await queue.subscribe("keeps")
+        await queue.run(state.ack_to([state.Ack(queue.keys, 3, queue._born, "")], "g"))
+        assert not waiting.done()
         await queue.run(state.release(queue.keys, "g", another))
-        assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [1]
+        assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [4]
+        await group.ack(4)
+        await redis(queue, "DEL", key)
+        await queue.group("g").seek(1)
+        group._renewed = float("-inf")
+        assert ids(await anext(batches)) == [2]
         await renewed(queue, key)
         assert 0 < await redis(queue, "PTTL", key) <= LEASE_MS
+
+
+async def test_several_tasks_share_one_holder(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("o") as ordered, queue.group("s", shared=True) as shared:
+        await queue.push_many([str(n) for n in range(60)])
+        for group in (ordered, shared):
+            found = await asyncio.gather(*(some(group.batches(most=5), 20) for _ in range(3)))
+            assert sorted(id for part in found for id in ids(part)) == list(range(1, 61))
+
+
+async def test_stopping_while_a_call_is_under_way_gives_back_what_it_leases(redis_server: RedisServer, fresh: Fresh) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
+            await queue.push_many("abc")
+            gate = proxy.hold(lambda command: command.name == "group_lease" and queue.keys.messages in command.keys, reply=True)
+            reading = asyncio.ensure_future(anext(group.batches(), None))
+            held = await asyncio.to_thread(gate.wait)
+            stopping = asyncio.ensure_future(group.stop())
+            gate.open()
+            held.release()
+            await stopping
+            assert await reading is None
+            found = await group.state()
+            assert (found.in_flight, found.waiting) == (0, 3)
+        async with Bus(proxy.url) as bus, bus.queue(queue.name) as queue, queue.group("g", shared=True) as group:
+            reading = asyncio.ensure_future(anext(group.batches()))
+            assert [each.tries for each in await reading] == [1, 1, 1]
 
 
 async def test_a_query_and_a_program_in_one_group_exclude_each_other(redis_url: str, fresh: Fresh) -> None:
@@ -307,7 +347,7 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
         async with queue:
             with pytest.raises(ConfigError, match="start is 'soon'"):
                 await queue.group("g", start="soon").__aenter__()
-            await queue.push("a")
+            await redis(queue, "RPUSH", queue.keys.messages, await redis(queue, "INCR", queue.keys.msgid), "a")  # as a peer, which notes no time
             with pytest.raises(TimeUnknown):
                 await queue.group("g", start="-10d").__aenter__()
             async with queue.group("g") as group:
