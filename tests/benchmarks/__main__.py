@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 
-from tests.benchmarks.harness import RUNS, Row
+from tests.benchmarks.harness import RUNS, Row, write
 
 BENCHMARKS = {
     "latency": "latency.run",  # these two first: they start sessions of their own
@@ -34,7 +33,6 @@ BENCHMARKS = {
     "comeback": "comeback.run",
 }
 """Module and function, imported when they are run: not every environment has what all of them need."""
-START, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -66,10 +64,8 @@ def main(names: Sequence[str]) -> int:
             print(f"  {row.what}: {row.measured} {row.target}", file=sys.stderr, flush=True)
     text = table(rows)
     print(text)
-    page = Path(__file__).parents[2] / "docs" / "performance.md"
-    before, start, rest = page.read_text("utf-8").partition(START)
-    if not names and start:
-        page.write_text(f"{before}{START}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+    if not names:
+        write("benchmarks", text)
     return 0
 
 

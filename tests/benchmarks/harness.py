@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
@@ -46,6 +47,14 @@ class Spread:
 
     def text(self, digits: int = 2, unit: str = "") -> str:
         return f"{self.median:.{digits}f}{unit} ({self.least:.{digits}f}–{self.most:.{digits}f})"
+
+
+def write(name: str, text: str) -> None:
+    """Put what was measured between its marks in docs/performance.md."""
+    page = Path(__file__).parents[2] / "docs" / "performance.md"
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, _, rest = page.read_text("utf-8").partition(start)
+    page.write_text(f"{before}{start}\n{text}\n{end}{rest.partition(end)[2]}", "utf-8")
 
 
 def alternating(runs: int, **measures: Callable[[], float]) -> dict[str, list[float]]:

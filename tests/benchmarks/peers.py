@@ -1,6 +1,6 @@
 """``python -m tests.benchmarks peers``: both engines beside Kafka and Spark's connector for it, the same work in turn on the same machine.
 
-Needs a JDK, Maven, and Maven Central the first time; prints a table in Markdown, and all values in JSON.
+Needs a JDK, Maven, and Maven Central the first time; prints a table in Markdown, and all values in JSON. A full one is put into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from busmq_spark.core import queue as q
 from busmq_spark.demo.stopwatch import Workload, order, points
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.redis_io.link import SyncLink
-from tests.benchmarks.harness import RUNS, Spread, fill, ratios, redis
+from tests.benchmarks.harness import RUNS, Spread, fill, ratios, redis, write
 from tests.benchmarks.peers_kafka import BROKER, Kafka, connector_jars, kafka
 from tests.benchmarks.peers_spark import ENGINES
 from tests.benchmarks.realtime import timed
@@ -296,6 +296,9 @@ def main(words: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     sides = f"Kafka {BROKER} (one node, topics of 2 partitions, 1 for latencies), Spark {version('pyspark')}, local[2]"
-    print(f"{table(lines)}\n\n{sides}; medians of {options.runs} runs in turn; ratios run by run, below 1 is faster than Kafka.\n")
+    text = f"{table(lines)}\n\n{sides}; medians of {options.runs} runs in turn; ratios run by run, below 1 is faster than Kafka."
+    print(f"{text}\n")
+    if not options.only and (options.messages, options.seconds) == (MESSAGES, SECONDS):
+        write("peers", text)
     print(json.dumps([asdict(line) for line in lines]))
     return 0
