@@ -37,10 +37,12 @@ class Group(ABC):
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:
         self.queue, self.name = queue, subscription.check_name(name)
         self._start, self._wake = start, asyncio.Event()
-        self._running = False
+        self._running = self._entered = False
         self._born = ""
+        """The life of the queue that the group was registered in last."""
         self._busy = asyncio.Lock()
         """While messages are asked for, or given back."""
+        self._leaving = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue.name!r}, {self.name!r})"
@@ -48,29 +50,30 @@ class Group(ABC):
     async def __aenter__(self) -> Self:
         """Register the group, at its start; one that exists keeps its place. Raises QueueBusy where the name is of the other kind of group."""
         self.queue._need_attached(f"read as group {self.name!r} from")
-        if self._running:
+        if self._entered:
             raise StateError(event="enter", what=f"group {self.name!r}", state="entered already", remedy="Make another with queue.group(…)")
-        self._running = True
-        await self._register()
-        await self._pubsub.add(self.queue.keys.available, self._notified)
+        self._running = self._entered = True
+        try:
+            await self._pubsub.add(self.queue.keys.available, self._notified)
+            async with self._busy:
+                await self._register()
+        except BaseException:
+            self._running = self._entered = False
+            self._pubsub.remove(self.queue.keys.available, self._notified)
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
+        await self._leave(error if isinstance(error, Exception) else None)
 
     async def stop(self) -> None:
         """End ``batches()`` and give back what was handed out and is not settled. No error when it has ended."""
-        if self._running:
-            self._running = False
-            self._wake.set()
-            self._pubsub.remove(self.queue.keys.available, self._notified)
-            with suppress(LinkLost):  # the leases end by themselves
-                await self._give_up()
+        await self._leave(None)
 
     async def state(self) -> flows.Group:
         """How far the group is. Raises ConfigError where there is none."""
         for each in await self.queue.groups():
-            if each.subscription.name == self.name:
+            if each.name == self.name:
                 return each
         raise ConfigError(reason=f"queue {self.queue.name!r} has no group {self.name!r}; it is registered when it is entered")
 
@@ -93,26 +96,50 @@ class Group(ABC):
 
     @abstractmethod
     async def _register(self) -> None:
-        """Make the group, in the life that the queue has now."""
+        """Make the group, in the life that the queue has now, or join it."""
 
     @abstractmethod
-    async def _give_up(self) -> None:
-        """Give back what is held."""
+    async def _give_up(self, error: Exception | None) -> None:
+        """Give back what is held; ``error``: what the reader of the messages has raised."""
+
+    async def _leave(self, error: Exception | None) -> None:
+        self._running = False
+        self._wake.set()
+        async with self._leaving:  # who comes second waits for the first
+            if self._entered:
+                try:
+                    async with self._busy:
+                        await self._give_up(error)
+                except LinkLost:
+                    pass  # leases end by themselves
+                finally:
+                    self._entered = False
+                    self._pubsub.remove(self.queue.keys.available, self._notified)
+
+    def _need_entered(self, event: str) -> None:
+        self.queue._need_attached(f"read as group {self.name!r} from")
+        if not self._running:
+            remedy = "Use it inside 'async with queue.group(…) as group:'"
+            raise StateError(event=event, what=f"group {self.name!r} of queue {self.queue.name!r}", state="not entered, or stopped", remedy=remedy)
 
     async def _until(self, reached: Callable[[flows.Group], bool]) -> None:
         while not reached(await self.state()):  # noqa: ASYNC110  the state is in Redis, which publishes no change of it
             await asyncio.sleep(POLL_S / 10)
 
-    async def _insist(self, flow: Callable[[bool], Flow[T]]) -> T:
-        """Run a flow; again as long as a server may be expected back. The flow is told whether it was sent before."""
+    async def _insist(self, work: Callable[[bool], Awaitable[T]]) -> T:
+        """Do it; again as long as a server may be expected back. ``work`` is told whether it was begun before."""
         link = self.queue.bus.servers.takes[self.queue.server]
         retry, again = Retry(asyncio.get_running_loop().time), False
         while True:
             try:
-                return await link.run(flow(again))
+                return await work(again)
             except LinkLost as error:
                 await asyncio.sleep(retry.pause_s(error, patience(link.endpoint, error)))
                 again = True
+
+    async def _run(self, flow: Flow[T]) -> T:
+        """Run a flow once, on the link that no push waits for."""
+        return await self.queue.bus.servers.takes[self.queue.server].run(flow)
 
     async def _attempt(self, work: Callable[[], Awaitable[T]], pauses: Pauses) -> T | None:
         """The result; None, after a pause, when the server is away."""
@@ -143,3 +170,9 @@ class Group(ABC):
     @property
     def _pubsub(self) -> PubSubConnection:
         return self.queue.bus.servers.pubsub[self.queue.server]
+
+
+def check_most(most: object) -> None:
+    """Raises ConfigError for what is no size of a batch."""
+    if not isinstance(most, int) or most < 1:
+        raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1")

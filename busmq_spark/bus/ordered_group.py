@@ -3,7 +3,8 @@
 It is the subscription that a Spark query names: a query and a program in one group exclude each other, and each goes on where the other stopped.
 
 Rule 1. Nothing is handed out or acked by a holder that has not renewed its lease within the lease's time: it asks for the lease again first.
-Rule 2. What was handed out and not acked comes again to whoever holds the group next, not to this holder as long as it lives.
+Rule 2. What was handed out and not acked comes again when the group has been another's, was moved, or is entered again.
+Rule 3. With every read the last message that was handed out is compared with what Redis has now: a Redis that lost its tail is noticed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from busmq_spark.bus.consume import LEASE_POLL_S
-from busmq_spark.bus.group import POLL_S, Group
+from busmq_spark.bus.group import POLL_S, Group, check_most
 from busmq_spark.core import queue as queue_flows
 from busmq_spark.core import state, subscription
 from busmq_spark.core.flow import Flow
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.retry import Pauses
-from busmq_spark.errors import BusError, ConfigError, IdsReissued, QueueBusy, QueueExpired, QueueRecreated, RedisRolledBack, StateError
+from busmq_spark.errors import BusError, IdsReissued, QueueBusy, QueueExpired, QueueRecreated, RedisRolledBack, StateError
 from busmq_spark.redis_io.holder import LEASE_MS, is_dead, my_token
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class OrderedGroup(Group):
         """When the lease was renewed last, by the loop's clock."""
         self._renewing: asyncio.Task[None] | None = None
         self._position = self._acked = 0
+        self._marks: dict[int, str] = {}
+        """Fingerprints of the last messages of batches that were handed out, by id."""
 
     @property
     def holds(self) -> bool:
@@ -50,10 +53,11 @@ class OrderedGroup(Group):
     async def batches(self, most: int = CHUNK_MESSAGES) -> AsyncIterator[list[Message]]:
         """What is not acked yet, oldest first, in lists of up to ``most`` (1,000 at most). Waits while another has the group, and for messages.
 
-        Ends at ``stop()``. What was handed out and is not acked comes again to the next holder.
+        Ends at ``stop()``. Reading goes on behind what was handed out. Raises DataLoss where that is not in the queue any more: enter the group
+        again to begin at what is acked.
         """
-        if most < 1:
-            raise ConfigError(reason=f"most is {most}; expected a whole number of at least 1")
+        check_most(most)
+        self._need_entered("read")
         pauses = Pauses()
         while self._running:
             batch = await self._attempt(lambda: self._next(most), pauses)
@@ -69,36 +73,52 @@ class OrderedGroup(Group):
         """
         last = up_to if isinstance(up_to, int) else up_to.id if isinstance(up_to, Message) else max((each.id for each in up_to), default=0)
         queue_flows.check_id(last)
-        if not last:
-            return
-        if not self.holds and not await self._insist(lambda _: self._ask()):
-            remedy = "Read on with batches(), which waits for it"
-            raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
+        self._need_entered("ack in")
         if last > self._position:
             behind = f"behind {self._position}, the last that was handed out"
             raise StateError(event="ack", what=f"id {last}", state=behind, remedy="Ack what was read")
-        ack = state.Ack(self.queue.keys, last, self._born, "")
-        [found] = await self._insist(lambda _: state.ack_to([ack], self.name))
-        if found.status != "ok":
-            raise _REFUSED[found.status](queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing")
-        self._acked = max(self._acked, last)
+        async with self._busy:
+            await self._insist(lambda _: self._ack(last))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _register(self) -> None:
-        flow = subscription.register(self.queue.keys, self.name, self._start, is_dead)
-        acked, fresh = await self.queue.run(flow), self._born != self.queue._born
-        back = acked < self._acked  # somebody has moved the group
-        self._position = acked if fresh or back else max(self._position, acked)
-        self._acked, self._born = acked, self.queue._born
+    async def _ack(self, last: int) -> None:
+        if not await self._hold():
+            remedy = "Read on with batches(), which waits for it, and hands out again what is not acked"
+            raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
+        if last > self._position:
+            raise QueueBusy(queue=self.queue.name, found=f"was read by another as group {self.name!r}", remedy="Read on with batches()")
+        ack = state.Ack(self.queue.keys, last, self._born, self._marks.get(last, ""))
+        [found] = await self._run(state.ack_to([ack], self.name))
+        if found.status != "ok":
+            raise _REFUSED[found.status](queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing")
+        self._acked = max(self._acked, last)
+        self._marks = {id: mark for id, mark in self._marks.items() if id > last or id == self._position}
 
-    def _ask(self) -> Flow[bool]:
-        """Ask for the lease. Whether it is ours now."""
+    async def _register(self) -> None:
+        acked = await self.queue.run(subscription.register(self.queue.keys, self.name, self._start, is_dead))
+        self._start = "earliest"  # in a later life of the queue
+        [found] = await self.queue.run(state.states([(self.queue.keys, -1)]))
+        if acked != self._acked or found.born != self._born:
+            self._position, self._marks = acked, {}
+        self._acked, self._born = acked, found.born
+
+    async def _hold(self) -> bool:
+        """Whether the group is ours now. Where it was another's, or was moved, reading begins at what is acked."""
+        if self.holds:
+            return True
         keys, began = self.queue.keys, asyncio.get_running_loop().time()
-        [holder] = yield from state.lease([keys], self.name, self._token, LEASE_MS, [""])
-        if holder != self._token and is_dead(holder):
-            [holder] = yield from state.lease([keys], self.name, self._token, LEASE_MS, [holder])
-        self._renewed = began if holder == self._token else float("-inf")
+        [holder] = await self._run(state.lease([keys], self.name, self._token, LEASE_MS, [""]))
+        if holder != self._token:
+            self._acked = -1  # whatever it has acked, what was handed out here and is not acked comes again
+            if is_dead(holder):
+                [holder] = await self._run(state.lease([keys], self.name, self._token, LEASE_MS, [holder]))
+        if holder != self._token:
+            return False
+        await self._register()
+        self._renewed = began
+        if self._renewing is None:
+            self._renewing = self.queue.bus.spawn(self._renew(), f"renewing group {self.name} of {self.queue.name}")
         return self.holds
 
     async def _next(self, most: int) -> list[Message]:
@@ -106,36 +126,49 @@ class OrderedGroup(Group):
         async with self._busy:
             if not self._running:
                 return []
-            if not self.holds:
-                if not await self.queue.run(self._ask()):
-                    return []
-                await self._register()  # the one before may have acked
-                if self._renewing is None:
-                    self._renewing = self.queue.bus.spawn(self._renew(), f"renewing group {self.name} of {self.queue.name}")
-            elif self._born != self.queue._born:
+            self.queue._need_attached(f"read as group {self.name!r} from")
+            if not await self._hold():
+                return []
+            batch, found = await self._run(self._read(most))
+            if found.born != self._born:
                 log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
-                self._start = "earliest"
+                self._acked = -1
                 await self._register()
-            link = self.queue.bus.servers.takes[self.queue.server]
-            batch = await link.run(queue_flows.after(self.queue.keys, self._position, 0, min(most, CHUNK_MESSAGES)))
+                return []
+            self._check(found)
             if not self.holds or not self._running:
                 return []
-            self._position = batch[-1].id if batch else self._position
+            if batch:
+                self._position = batch[-1].id
+                self._marks[self._position] = state.fingerprint(batch[-1].value)
             return batch
 
+    def _read(self, most: int) -> Flow[tuple[list[Message], state.QueueState]]:
+        keys = self.queue.keys
+        batch = yield from queue_flows.after(keys, self._position, 0, min(most, CHUNK_MESSAGES))
+        [found] = yield from state.states([(keys, self._position)])  # after it, so that no message of a new life passes for one of the old
+        return batch, found
+
+    def _check(self, found: state.QueueState) -> None:
+        mark = self._marks.get(self._position, "")
+        expected = f"id {self._position} that was handed out"
+        if found.last_id < self._position:
+            raise RedisRolledBack(queue=self.queue.name, expected=expected, found=f"last id {found.last_id}")
+        if mark and found.mark and mark != found.mark:
+            raise IdsReissued(queue=self.queue.name, expected=f"{expected}, fingerprint {mark}", found=found.mark)
+
     async def _renew(self) -> None:
-        while self._running:
+        while True:
             await asyncio.sleep(LEASE_MS / 3000)
             if self.holds:
                 began = asyncio.get_running_loop().time()
                 with suppress(BusError):  # the next time, or else the lease ends
                     [alive] = await self.queue.run(state.keep_alive([self.queue.keys], self.name, self._token, LEASE_MS))
-                    self._renewed = began if alive >= 0 else float("-inf")
+                    self._renewed = began if alive > 0 else float("-inf")
 
-    async def _give_up(self) -> None:
+    async def _give_up(self, error: Exception | None) -> None:  # noqa: ARG002  of the other kind
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
-        async with self._busy:
-            self._renewed = float("-inf")
-            await self.queue.run(state.release(self.queue.keys, self.name, self._token))
+        self._renewed, self._acked, self._marks = float("-inf"), -1, {}
+        await self.queue.run(state.release(self.queue.keys, self.name, self._token))

@@ -249,10 +249,12 @@ class Queue(BaseQueue):
         """A named reader of this queue; ``async with`` it, then ``batches()``. What it has not acked stays stored, also for days without a reader.
 
         Ordered: one holder at a time reads in order and acks cumulatively, others stand by; it is the subscription that a Spark query names.
-        Shared: many holders divide the messages. Each is leased for ``lease_s``, at most ``tries`` times, and then becomes a dead letter in the queue
-        ``dead`` (default: ``<queue>.dead``); at most ``limit`` are in flight over all holders. ``start``, of a new group: as for ``subscribe``.
+        Shared: many holders divide the messages. Each is leased for ``lease_s`` (30), at most ``tries`` times (3), and then is a dead letter in the
+        queue ``dead`` (``<queue>.dead``); at most ``limit`` are in flight over all holders. ``start``, of a new group: as for ``subscribe``.
         Raises ConfigError.
         """
+        if unknown := sorted(set(options) - SharedKeywords.__annotations__.keys()):
+            raise ConfigError(reason=f"a group has no option {unknown[0]!r}; a shared one has {', '.join(SharedKeywords.__annotations__)}")
         if shared:
             return SharedGroup(self, name, start, SharedOptions(**options))
         if options:

@@ -7,7 +7,8 @@
 
 Rule 1. A message that is not settled before its lease ends is leased again; the late answer to the earlier lease is refused.
 Rule 2. A message whose tries are used up goes to the dead-letter queue, and then is settled: at least once.
-Rule 3. Stopping gives back what was handed out and is not settled, at once and without counting the try.
+Rule 3. Stopping gives back what was handed out and is not settled, at once and without counting the try. An exception that leaves ``async with``
+        counts as a try of all that was handed out and is not settled.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from busmq_spark.bus.group import POLL_S, Group
+from busmq_spark.bus.group import POLL_S, Group, check_most
 from busmq_spark.core import dead_letter
 from busmq_spark.core import group as flows
 from busmq_spark.core.flow import Flow
@@ -28,7 +29,7 @@ from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.subscription import register
-from busmq_spark.errors import ConfigError, StateError
+from busmq_spark.errors import ConfigError, LinkLost, QueueFull, StateError
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 USED_UP = "its lease ended, and so did its tries"
 MOST_S = 7 * 24 * 3600
+DEAD_AGAIN_S = 5.0
+"""When a dead letter is tried again that could not be stored."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -45,30 +48,44 @@ class SharedKeywords(TypedDict, total=False):
 
     lease_s: float
     tries: int
-    limit: int | None
-    dead: str | None
+    limit: int
+    dead: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedOptions:
-    """How messages are leased. ``lease_s`` and ``limit`` count for all holders of the group, as they were given last."""
+    """How messages are leased. They are the group's: what is given counts for all holders that enter from then on; None: as the group has it."""
 
-    lease_s: float = 30
-    """Seconds until a message that is not settled is leased again."""
-    tries: int = 3
-    """How often a message is leased at most, before it becomes a dead letter."""
+    lease_s: float | None = None
+    """Seconds until a message that is not settled is leased again; 30 where nobody has said."""
+    tries: int | None = None
+    """How often a message is leased at most, before it becomes a dead letter; 3 where nobody has said."""
     limit: int | None = None
-    """Most messages in flight, over all holders; None: as many as they ask for."""
+    """Most messages in flight, over all holders; 0, or where nobody has said: as many as they ask for."""
     dead: str | None = None
-    """The dead-letter queue; None: the name of the queue and ``.dead``."""
+    """The dead-letter queue; the name of the queue and ``.dead`` where nobody has said."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.lease_s <= MOST_S:
-            raise ConfigError(reason=f"lease_s is {self.lease_s!r}; expected 1 to {MOST_S} seconds")
-        for name in ("tries", "limit"):
-            value = getattr(self, name)
-            if (name, value) != ("limit", None) and (not isinstance(value, int) or value < 1):
-                raise ConfigError(reason=f"{name} is {value!r}; expected a whole number of at least 1")
+        if self.lease_s is not None:
+            check_seconds("lease_s", self.lease_s, 1)
+        for name, value, least in (("tries", self.tries, 1), ("limit", self.limit, 0)):
+            if value is not None and (not isinstance(value, int) or value < least):  # type: ignore[redundant-expr]  # what users give
+                raise ConfigError(reason=f"{name} is {value!r}; expected a whole number of at least {least}")
+        if self.dead is not None and not (isinstance(self.dead, str) and self.dead):  # type: ignore[redundant-expr]
+            raise ConfigError(reason=f"dead is {self.dead!r}; expected the name of a queue")
+
+    def given(self) -> dict[str, str | int]:
+        """As fields of the group in Redis."""
+        found = {name: value for name, value in asdict(self).items() if value is not None}
+        if "lease_s" in found:
+            found["lease_ms"] = round(found.pop("lease_s") * 1000)
+        return found
+
+
+def check_seconds(name: str, value: object, least: float) -> None:
+    """Raises ConfigError for what is no such time."""
+    if not isinstance(value, int | float) or not least <= value <= MOST_S:
+        raise ConfigError(reason=f"{name} is {value!r}; expected {least:g} to {MOST_S} seconds")
 
 
 class SharedGroup(Group):
@@ -76,75 +93,71 @@ class SharedGroup(Group):
 
     def __init__(self, queue: Queue, name: str, start: str | int, options: SharedOptions) -> None:
         super().__init__(queue, name, start)
-        self._options = options
-        self.dead = f"{queue.name}.dead" if options.dead is None else options.dead
-        """Name of the dead-letter queue."""
         if not is_subscription(name):
             raise ConfigError(reason=f"the name of the shared group is {name!r}, with which its keys could be those of another queue or group")
-        if self.dead == queue.name:
+        if options.dead == queue.name:
             raise ConfigError(reason=f"the dead-letter queue of {queue.name!r} is that queue itself; name another with dead=…")
+        self._options = options
+        self.tries = options.tries or flows.TRIES
+        """How often a message is leased at most; as the group has it, once entered."""
+        self.dead = options.dead or f"{queue.name}.dead"
+        """Name of the dead-letter queue; as the group has it, once entered."""
         self._held: dict[int, Delivery] = {}
-        self._sent = ""  # the token of a lease call whose reply was not had
-        self._dead_queue = queue.bus.queue(self.dead)
+        self._unanswered = ""  # the token of a lease call whose reply was not had
+        self._dead_queue: Queue | None = None
         self._attaching = asyncio.Lock()
         self._warned = False
 
     async def batches(self, most: int = 100) -> AsyncIterator[list[Delivery]]:
         """Messages leased to this holder, in lists of up to ``most`` (1,000 at most): those to be tried again first, then new ones.
 
-        Ends at ``stop()``.
+        A list is leased at once: ask for as many as are handled within the lease. Ends at ``stop()``.
         """
-        if most < 1:
-            raise ConfigError(reason=f"most is {most}; expected a whole number of at least 1")
+        check_most(most)
+        self._need_entered("read")
         pauses = Pauses()
         while self._running:
             leased = await self._attempt(lambda: self._lease(most), pauses)
-            if leased is None or not self._running:
-                continue
-            if leased.status == "other":
-                await self._register_anew()
+            if leased is None:
                 continue
             if leased.gone and not self._warned:
                 self._warned = True
-                log.warning(
-                    "%d messages left queue %r before group %r had settled them: another consumer takes them", leased.gone, self.queue.name, self.name
-                )
-            spent = [each for each in leased.deliveries if each.tries > self._options.tries]
+                log.warning("%d messages left queue %r before group %r had settled them: another takes them", leased.gone, *self._names)
+            spent = [each for each in leased.deliveries if each.tries > self.tries]
+            batch = [each for each in leased.deliveries if each.tries <= self.tries]
             if spent:
-                await self.reject(spent, USED_UP)
-            if batch := [each for each in leased.deliveries if each.id in self._held]:
+                await self._bury(spent)
+            if batch and self._running:
                 yield batch
             elif not spent:
                 await self._nap(min(POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else POLL_S)
 
     async def ack(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
         """These are done. The result, here and below: those that were refused, since their lease had ended and another holder has, or had, them."""
-        return await self._settle(deliveries, "ack")
+        self._need_entered("settle messages of")
+        return await self._settle(_listed(deliveries), "ack")
 
-    async def retry(self, deliveries: Delivery | Sequence[Delivery], *, delay_s: float = 0, error: str = "") -> list[Delivery]:
+    async def retry(self, deliveries: Delivery | Sequence[Delivery], *, delay_s: float = 0, error: object = "") -> list[Delivery]:
         """Try these again, in ``delay_s`` at the earliest. Those whose tries are used up become dead letters, with ``error`` as the reason."""
-        some = _listed(deliveries)
-        spent = [each for each in some if each.tries >= self._options.tries]
-        refused = await self.reject(spent, error or "a retry was asked for, and its tries are used up") if spent else []
-        return refused + await self._settle([each for each in some if each.tries < self._options.tries], "retry", delay_s)
+        self._need_entered("settle messages of")
+        check_seconds("delay_s", delay_s, 0)
+        return await self._retry(_listed(deliveries), round(delay_s * 1000), error)
 
-    async def reject(self, deliveries: Delivery | Sequence[Delivery], error: str = "rejected") -> list[Delivery]:
-        """Move these to the dead-letter queue."""
-        some = _listed(deliveries)
-        async with self._attaching:
-            if not self._dead_queue.attached:
-                await self._dead_queue.attach()
-        now = await self._insist(lambda _: clock_ms(self.queue.keys))
-        await self._dead_queue.push_many([dead_letter.envelope(self.queue.name, self.name, each, error, now) for each in some])
-        return await self._settle(some, "ack")
+    async def reject(self, deliveries: Delivery | Sequence[Delivery], error: object = "rejected") -> list[Delivery]:
+        """Move these to the dead-letter queue. Raises QueueFull where that is full."""
+        self._need_entered("settle messages of")
+        return await self._reject(_listed(deliveries), error)
 
-    async def extend(self, deliveries: Delivery | Sequence[Delivery], *, lease_s: float | None = None) -> list[Delivery]:
-        """Let the leases of these end in ``lease_s`` from now (the group's, when not given)."""
-        return await self._settle(deliveries, "extend", self._options.lease_s if lease_s is None else lease_s)
+    async def extend(self, deliveries: Delivery | Sequence[Delivery], *, lease_s: float = 30) -> list[Delivery]:
+        """Let the leases of these end in ``lease_s`` from now."""
+        self._need_entered("settle messages of")
+        check_seconds("lease_s", lease_s, 0)
+        return await self._settle(_listed(deliveries), "extend", round(lease_s * 1000))
 
     async def release(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
         """Give these back, as if they had not been leased."""
-        return await self._settle(deliveries, "release")
+        self._need_entered("settle messages of")
+        return await self._settle(_listed(deliveries), "release")
 
     async def pause(self) -> None:
         """Lease nothing more, to any holder, until ``resume()``; what is leased can be settled."""
@@ -158,89 +171,120 @@ class SharedGroup(Group):
         """Returns once nothing is leased."""
         await self._until(lambda found: not found.in_flight)
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+    # -- leasing ----------------------------------------------------------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        self._born = self.queue._born
-        shared: dict[str, str | int] = {
-            "lease_ms": round(self._options.lease_s * 1000),
-            "limit": self._options.limit or 0,
-            "tries": self._options.tries,
-            "dead": self.dead,
-        }
-        await self.queue.run(register(self.queue.keys, self.name, self._start, is_dead, shared))
-
-    async def _register_anew(self) -> None:
-        if self._born == self.queue._born and await self.queue.exists():
-            remedy = "Enter queue.group(…) again to make it anew"
-            raise StateError(event="read", what=f"group {self.name!r} of queue {self.queue.name!r}", state="dropped", remedy=remedy)
-        log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
+        keys = self.queue.keys
+        await self.queue.run(register(keys, self.name, self._start, is_dead, self._options.given()))
+        self._start = "earliest"  # in a later life of the queue
+        stored = await self.queue.run(flows.settings(keys, self.name))
+        self._born, self.tries, self.dead = stored.get("born", ""), int(stored.get("tries", flows.TRIES)), stored.get("dead", self.dead)
         self._held.clear()
-        self._start = "earliest"
-        await self._register()
+        dead = self.queue.bus.queue(self.dead)
+        if self._dead_queue is None and await dead.exists():
+            self._dead_queue = dead
+            await dead.attach()  # so that what waits there does not expire while somebody reads here
 
     async def _lease(self, most: int) -> Leased | None:
         """None once it is stopped."""
         async with self._busy:
             if not self._running:
                 return None
-            link = self.queue.bus.servers.takes[self.queue.server]
-            again, self._sent = bool(self._sent), self._sent or new_token()
-            leased = await link.run(flows.lease(self.queue.keys, self.name, self._sent, most, again=again))
-            self._sent = ""
+            self.queue._need_attached(f"read as group {self.name!r} from")
+            again, self._unanswered = bool(self._unanswered), self._unanswered or new_token()
+            leased = await self._run(flows.lease(self.queue.keys, self.name, self._unanswered, most, again=again))
+            self._unanswered = ""
+            if leased.status == "no_group":
+                await self._register_anew()
             self._held.update({each.id: each for each in leased.deliveries})
-        if leased.status == "missing":
-            await self._nap(POLL_S)  # it is made anew by what keeps it alive
         return leased
 
-    async def _settle(self, deliveries: Delivery | Sequence[Delivery], action: Action, seconds: float = 0) -> list[Delivery]:
-        if not 0 <= seconds <= MOST_S:
-            raise ConfigError(reason=f"{seconds!r} seconds; expected 0 to {MOST_S}")
-        some, refused = _listed(deliveries), []
+    async def _register_anew(self) -> None:
+        if (await self.queue.metadata()).get("born") == self._born:
+            remedy = "Enter queue.group(…) again to make it anew"
+            raise StateError(event="read", what=f"group {self.name!r} of queue {self.queue.name!r}", state="dropped", remedy=remedy)
+        log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
+        await self._register()
+
+    def _recovered(self) -> Flow[None]:
+        """What a lease call has leased whose reply was not had."""
+        leased = yield from flows.lease(self.queue.keys, self.name, self._unanswered, 1, again=True)
+        self._unanswered = ""
+        self._held.update({each.id: each for each in leased.deliveries})
+
+    # -- settling ---------------------------------------------------------------------------------------------------------------------------
+
+    async def _settle(self, deliveries: Sequence[Delivery], action: Action, ms: int = 0) -> list[Delivery]:
+        some, refused = list({(each.id, each.token): each for each in deliveries}.values()), []
         for first in range(0, len(some), CHUNK_MESSAGES):
-            refused += await self._settle_chunk(some[first : first + CHUNK_MESSAGES], action, round(seconds * 1000))
+            refused += await self._settle_chunk(some[first : first + CHUNK_MESSAGES], action, ms)
+        if refused:
+            log.warning(
+                "queue %r, group %r: %s of id %d is refused: its lease had ended, and another settles it", *self._names, action, refused[0].id
+            )
         return refused
 
     async def _settle_chunk(self, some: Sequence[Delivery], action: Action, ms: int) -> list[Delivery]:
         settlements, before = [Settlement(each.id, each.token, action, ms) for each in some], False
 
-        def flow(again: bool) -> Flow[list[int] | None]:
+        async def send(again: bool) -> list[int] | None:
             nonlocal before
             before = again
-            return flows.settle(self.queue.keys, self.name, self._born, settlements)
+            return await self._run(flows.settle(self.queue.keys, self.name, self._born, settlements))
 
-        results = await self._insist(flow) or [0] * len(some)
+        results = await self._insist(send) or [0] * len(some)
         for each in some if action != "extend" else ():
             if (held := self._held.get(each.id)) is not None and held.token == each.token:
                 del self._held[each.id]
         # Where the call may have been executed before, what is settled already was settled by us.
-        refused = [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
-        if refused:
-            log.warning(
-                "group %r of queue %r: %s came too late for id %d, which another holder has by now", self.name, self.queue.name, action, refused[0].id
-            )
-        return refused
+        return [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
+
+    async def _retry(self, some: Sequence[Delivery], ms: int, error: object) -> list[Delivery]:
+        spent = [each for each in some if each.tries >= self.tries]
+        refused = await self._reject(spent, error or "a retry was asked for, and its tries are used up") if spent else []
+        return refused + await self._settle([each for each in some if each.tries < self.tries], "retry", ms)
+
+    async def _reject(self, some: Sequence[Delivery], error: object) -> list[Delivery]:
+        refused = await self._settle(some, "extend", flows.LEASE_MS)  # so that what another has by now makes no dead letter
+        ours = list({each.id: each for each in some if each not in refused}.values())
+        if not ours:
+            return refused
+        async with self._attaching:
+            if self._dead_queue is None:
+                dead = self.queue.bus.queue(self.dead)
+                await dead.attach()
+                self._dead_queue = dead
+        letters_to, now = self._dead_queue, await self._insist(lambda _: self._run(clock_ms(self.queue.keys)))
+        letters = [dead_letter.envelope(self.queue.name, self.name, each, str(error), now) for each in ours]
+        await self._insist(lambda _: letters_to.push_many(letters))
+        return refused + await self._settle(ours, "ack")
+
+    async def _bury(self, spent: Sequence[Delivery]) -> None:
+        """Dead letters of messages whose last lease has ended: the one that found them is no try."""
+        try:
+            await self._reject([each._replace(tries=each.tries - 1) for each in spent], USED_UP)
+        except (QueueFull, LinkLost) as error:
+            log.warning("queue %r, group %r: no dead letter of id %d now: %s", *self._names, spent[0].id, error)
+            await self._settle(spent, "retry", round(DEAD_AGAIN_S * 1000))
 
     async def _pause(self, *, paused: bool) -> None:
         if not await self.queue.run(flows.pause(self.queue.keys, self.name, paused=paused)):
             raise ConfigError(reason=f"queue {self.queue.name!r} has no shared group {self.name!r}; it is made when it is entered")
 
-    async def _give_up(self) -> None:
-        async with self._busy:
-            try:
-                if self._sent:
-                    await self._insist(lambda _: self._recovered())
-                if self._held:
-                    await self._settle(list(self._held.values()), "release")
-            finally:
-                self._held.clear()
-                await self._dead_queue.detach()
-
-    def _recovered(self) -> Flow[None]:
-        """What a lease call has leased whose reply was not had."""
-        leased = yield from flows.lease(self.queue.keys, self.name, self._sent, 1, again=True)
-        self._sent = ""
-        self._held.update({each.id: each for each in leased.deliveries})
+    async def _give_up(self, error: Exception | None) -> None:
+        try:
+            if self._unanswered:
+                await self._insist(lambda _: self._run(self._recovered()))
+            held = list(self._held.values())
+            if held and error is not None:
+                await self._retry(held, 0, f"{type(error).__name__}: {error}")
+            elif held:
+                await self._settle(held, "release")
+        finally:
+            self._held.clear()
+            dead, self._dead_queue = self._dead_queue, None
+            if dead is not None:
+                await dead.detach()
 
 
 def _listed(deliveries: Delivery | Sequence[Delivery]) -> Sequence[Delivery]:

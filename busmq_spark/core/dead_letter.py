@@ -72,7 +72,7 @@ def opened(value: bytes) -> DeadLetter:
         body = base64.b64decode(event["data_base64"], validate=True) if "data_base64" in event else event["data"].encode()
         texts = {name: str(event[_FIELDS.get(name, name)]) for name in ("queue", "group", "error", "first", "last")}
         return DeadLetter(id=int(event["originalid"]), value=body, tries=int(event["tries"]), **texts)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} is no dead letter; expected a CloudEvent of type {TYPE}") from None
 
 

@@ -14,9 +14,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
-from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S, clock_ms
+from busmq_spark.core.queue import ACK_MOST, clock_ms
+from busmq_spark.core.state import states
 from busmq_spark.core.subscription import Subscription, listed
 
+TTL_S = 90 * 24 * 3600
+"""How long the records of a shared group live without a holder."""
+LEASE_MS, TRIES = 30_000, 3
+"""Of a group for which nobody has said."""
 Action: TypeAlias = Literal["ack", "retry", "extend", "release"]
 
 
@@ -46,8 +51,8 @@ class Delivery(NamedTuple):
 class Leased:
     """What :func:`lease` found."""
 
-    status: Literal["ok", "paused", "missing", "other"]
-    """missing: no such queue. other: the group is of another life of the queue, or there is none."""
+    status: Literal["ok", "paused", "missing", "no_group"]
+    """missing: no such queue. no_group: the group is of another life of the queue, or there is none."""
     deliveries: Sequence[Delivery] = ()
     now_ms: int = 0
     wait_ms: int = -1
@@ -81,6 +86,21 @@ class Group:
     paused: bool = False
 
     @property
+    def name(self) -> str:
+        """Its name."""
+        return self.subscription.name
+
+    @property
+    def last(self) -> int:
+        """Everything up to this id is acknowledged."""
+        return self.subscription.last
+
+    @property
+    def behind_s(self) -> int | None:
+        """Seconds since the first message came that is not acknowledged; None where that is not known."""
+        return self.subscription.behind_s
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is left to do."""
         return not (self.in_flight or self.waiting or self.unread)
@@ -92,7 +112,7 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     A reply that was lost is had by a second call with ``again`` and the same token; it leases nothing more.
     """
     names = (keys.metadata, keys.messages, keys.acks, *keys.group(name))
-    args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, LONG_TTL_S, int(again))
+    args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, TTL_S, int(again), LEASE_MS)
     status, *found = yield script("group_lease", names, args, idempotent=False)
     if not found:
         return Leased(status.decode())
@@ -107,7 +127,7 @@ def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settleme
 
     Safe to repeat, for a caller that takes -1 for done then. At most 1,000 a call.
     """
-    args = (name, born, ACK_MOST, LONG_TTL_S, *(word for each in settlements for word in each))
+    args = (name, born, ACK_MOST, TTL_S, *(word for each in settlements for word in each))
     status, *results = yield script("group_settle", (keys.metadata, keys.messages, keys.acks, *keys.group(name)), args, idempotent=False)
     return results if status == b"ok" else None
 
@@ -131,13 +151,14 @@ def groups(keys: QueueKeys) -> Flow[list[Group]]:
     """The groups of a queue, by name."""
     found: list[Group] = []
     now = yield from clock_ms(keys)
+    [state] = yield from states([(keys, -1)])
     for each in (yield from listed(keys)):
         if not (yield command("HEXISTS", keys.acks, f":shared:{each.name}")):
-            found.append(Group(each, shared=False, unread=each.behind))
+            found.append(Group(each, shared=False, unread=max(0, state.last_id - max(each.last, state.floor))))
             continue
         stored = yield from settings(keys, each.name)
         _, due, _ = keys.group(each.name)
         held, in_flight = yield [command("ZCARD", due), command("ZCOUNT", due, f"({now}", "+inf")]
-        unread = each.last + each.behind - max(each.last, int(stored.get("next", each.last)))
+        unread = max(0, state.last_id - max(each.last, state.floor, int(stored.get("next", 0))))
         found.append(Group(each, True, in_flight, held - in_flight, unread, "paused" in stored))
     return found

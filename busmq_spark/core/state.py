@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha1
 from typing import Any, TypeVar
 
 from busmq_spark.core.flow import Call, Flow, command, script
@@ -87,6 +88,11 @@ def _id(queue: str, what: str, text: bytes) -> int:
 def _text(found: bytes) -> str:
     """What another program may have written: it need not be UTF-8."""
     return found.decode("utf-8", "replace")
+
+
+def fingerprint(value: bytes) -> str:
+    """The same as lua/include/mark.lua."""
+    return sha1(b"%d:%b%b" % (len(value), value[:512], value[-512:]), usedforsecurity=False).hexdigest()[:12]
 
 
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:

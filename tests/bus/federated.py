@@ -104,11 +104,11 @@ EXCEPT = {
     "test_pubsub::test_every_subscriber_receives_what_is_published_the_publisher_too": TEXT,
     "test_persistable::test_a_kept_object_lives_and_one_let_go_does_not": SIXTY,
     "test_persistable::test_touch_says_whether_it_is_there_and_persist_takes_a_new_ttl": SIXTY,
-    "test_groups::test_an_ordered_group_goes_on_behind_what_it_has_acked": GROUPS,
-    "test_groups::test_the_others_stand_by_until_the_holder_leaves": GROUPS,
-    "test_groups::test_holders_divide_the_messages": GROUPS,
-    "test_groups::test_what_a_holder_has_not_settled_comes_again_when_it_stops_and_its_try_does_not_count": GROUPS,
-    "test_groups::test_tries_that_are_used_up_make_a_dead_letter_with_the_reason": GROUPS,
+    "test_ordered_groups::test_an_ordered_group_goes_on_behind_what_it_has_acked": GROUPS,
+    "test_ordered_groups::test_the_others_stand_by_until_the_holder_leaves": GROUPS,
+    "test_shared_groups::test_holders_divide_the_messages": GROUPS,
+    "test_shared_groups::test_what_a_holder_has_not_settled_comes_again_when_it_stops_and_its_try_does_not_count": GROUPS,
+    "test_shared_groups::test_tries_that_are_used_up_make_a_dead_letter_with_the_reason": GROUPS,
 }
 EXCEPT_NPM = {
     "test_consume::test_cancelling_the_task_that_consumes_loses_nothing": RESTARTS,

@@ -19,7 +19,7 @@ from busmq_spark.core import dead_letter
 from busmq_spark.core.group import Delivery
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
-from tests.bus.test_groups import dead_letters, end_leases, ids, some
+from tests.bus.group_tools import dead_letters, end_leases, ids, some
 from tests.bus.tools import UNTIL_S, stored, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy

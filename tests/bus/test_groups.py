@@ -1,135 +1,42 @@
-"""Ordered and shared groups of a queue, as programs read them: who gets what, what comes again, what becomes a dead letter."""
+"""What ordered and shared groups of a queue have in common."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.shared_group import SharedGroup
-from busmq_spark.core import dead_letter, state
-from busmq_spark.core.group import Delivery
-from busmq_spark.core.message import Message
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, MessageRefused, QueueBusy, QueueRecreated, StateError, TimeUnknown
-from busmq_spark.redis_io.holder import LEASE_MS, my_token
-from tests.bus.conftest import OpenBus
-from tests.bus.tools import UNTIL_S, redis, renewed, stored, until
+from busmq_spark.errors import ConfigError, QueueBusy, StateError, TimeUnknown
+from tests.bus.group_tools import ids, some
+from tests.bus.tools import UNTIL_S, redis, stored, until
 from tests.conftest import Fresh
-from tests.faults.proxy import Proxy
-
-T = TypeVar("T", Message, Delivery)
 
 
-async def some(batches: AsyncIterator[list[T]], count: int) -> list[T]:
-    """So many messages, in as many batches as it takes."""
-    found: list[T] = []
-    async with asyncio.timeout(UNTIL_S):
-        while len(found) < count:
-            found += await anext(batches)
-    assert len(found) == count
-    return found
-
-
-def ids(messages: Sequence[Message | Delivery]) -> list[int]:
-    return [each.id for each in messages]
-
-
-async def end_leases(queue: Queue, group: str) -> None:
-    """As if the leases of all messages in flight had ended."""
-    _, due, _ = queue.keys.group(group)
-    for id in await redis(queue, "ZRANGE", due, 0, -1):
-        await redis(queue, "ZADD", due, "XX", 1, id)
-
-
-# Ordered
-
-
-async def test_an_ordered_group_goes_on_behind_what_it_has_acked(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.queue(fresh()) as queue:
-        async with queue.group("billing") as group:
-            await queue.push_many(["a", "b", "c", "d", "e"])
-            batches = group.batches(most=2)
-            assert [each.text for each in await some(batches, 4)] == ["a", "b", "c", "d"]
-            await group.ack(2)
-        async with queue.group("billing") as group:
-            batch = await some(group.batches(), 3)
-            assert ids(batch) == [3, 4, 5]
-            await group.ack(batch)
-            await asyncio.wait_for(group.idle(), UNTIL_S)
-            later = asyncio.ensure_future(some(group.batches(), 1))
-            await queue.push("f")
-            assert ids(await later) == [6]
-        assert await stored(queue) == [6]
-
-
-async def test_the_others_stand_by_until_the_holder_leaves(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
-        await queue.push_many(["a", "b", "c"])
-        async with same.group("g") as second:
-            async with queue.group("g") as first:
-                await group_ack(first, 2)
-                waiting = asyncio.ensure_future(some(second.batches(), 1))
-                await until(lambda: first.holds)
-                assert (second.holds, waiting.done()) == (False, False)
-                [found] = await queue.groups()
-                assert (found.subscription.name, found.shared, found.unread, bool(found.subscription.reader)) == ("g", False, 1, True)
-                with pytest.raises(QueueBusy, match="is read as group 'g'"):
-                    await queue.group("g").seek("earliest")
-            assert ids(await waiting) == [3]
-
-
-async def group_ack(group: object, id: int) -> None:
-    batches = group.batches()  # type: ignore[attr-defined]
-    await anext(batches)
-    await group.ack(id)  # type: ignore[attr-defined]
-
-
-async def test_a_holder_whose_lease_ended_unnoticed_goes_on_where_it_was(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g") as group:
-        await queue.push_many(["a", "b", "c"])
-        batches = group.batches(most=2)
-        assert ids(await anext(batches)) == [1, 2]
-        for step in ("ack", "read"):
-            await redis(queue, "DEL", queue.keys.lease("g"))
-            group._renewed = float("-inf")  # as after a pause of the process
-            assert not group.holds
-            if step == "ack":
-                await group.ack(2)
-            else:
-                assert ids(await anext(batches)) == [3]
-            assert await redis(queue, "GET", queue.keys.lease("g")) == group._token.encode()
-
-
-async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was_sought_does(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g") as group:
-        await queue.push_many("abcde")
-        batches, key, another = group.batches(most=1), queue.keys.lease("g"), my_token()
-        assert ids(await anext(batches)) == [1]
-        await redis(queue, "SET", key, another, "PX", 600_000)
-        await until(lambda: not group.holds)  # the next renewal finds it
-        with pytest.raises(QueueBusy, match="is read by another as group 'g'"):
-            await group.ack(1)
-        waiting = asyncio.ensure_future(anext(batches))
-        await queue.subscribe("keeps")
-        await queue.run(state.ack_to([state.Ack(queue.keys, 3, queue._born, "")], "g"))
-        assert not waiting.done()
-        await queue.run(state.release(queue.keys, "g", another))
-        assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [4]
-        await group.ack(4)
-        await redis(queue, "DEL", key)
-        await queue.group("g").seek(1)
-        group._renewed = float("-inf")
-        assert ids(await anext(batches)) == [2]
-        await renewed(queue, key)
-        assert 0 < await redis(queue, "PTTL", key) <= LEASE_MS
+async def test_a_group_outlives_that_another_process_makes_the_queue_anew(redis_url: str, fresh: Fresh) -> None:
+    async with AsyncExitStack() as stack:
+        bus, other = [await stack.enter_async_context(Bus(redis_url)) for _ in range(2)]
+        queue = await stack.enter_async_context(bus.queue(fresh()))
+        ordered = await stack.enter_async_context(queue.group("o", start="latest"))
+        shared = await stack.enter_async_context(queue.group("s", shared=True, start="latest"))
+        await queue.push_many("ab")
+        ours, theirs = ordered.batches(), shared.batches()
+        await ordered.ack(await some(ours, 2))
+        await shared.ack(await some(theirs, 2))
+        async with other.queue(queue.name) as same:
+            await redis(queue, "DEL", *queue.keys.all)
+            await same.detach()
+            await same.attach()
+            await same.push_many(["c", "d", "e"])
+        assert [each.text for each in await some(ours, 3)] == ["c", "d", "e"]
+        assert await shared.ack(await some(theirs, 3)) == []  # registered again, before the other acks
+        await ordered.ack(3)
+        assert await stored(queue) == []
 
 
 async def test_several_tasks_share_one_holder(redis_url: str, fresh: Fresh) -> None:
@@ -140,173 +47,27 @@ async def test_several_tasks_share_one_holder(redis_url: str, fresh: Fresh) -> N
             assert sorted(id for part in found for id in ids(part)) == list(range(1, 61))
 
 
-async def test_stopping_while_a_call_is_under_way_gives_back_what_it_leases(redis_server: RedisServer, fresh: Fresh) -> None:
-    with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
-            await queue.push_many("abc")
-            gate = proxy.hold(lambda command: command.name == "group_lease" and queue.keys.messages in command.keys, reply=True)
-            reading = asyncio.ensure_future(anext(group.batches(), None))
-            held = await asyncio.to_thread(gate.wait)
-            stopping = asyncio.ensure_future(group.stop())
-            gate.open()
-            held.release()
-            await stopping
-            assert await reading is None
-            found = await group.state()
-            assert (found.in_flight, found.waiting) == (0, 3)
-        async with Bus(proxy.url) as bus, bus.queue(queue.name) as queue, queue.group("g", shared=True) as group:
-            reading = asyncio.ensure_future(anext(group.batches()))
-            assert [each.tries for each in await reading] == [1, 1, 1]
-
-
-async def test_a_query_and_a_program_in_one_group_exclude_each_other(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("q") as group:
-        await queue.push("a")
-        query = my_token()
-        assert await queue.run(state.lease([queue.keys], "q", query, 600_000, [""])) == [query]
-        waiting = asyncio.ensure_future(some(group.batches(), 1))
-        await until(lambda: not group.holds)
-        await queue.run(state.release(queue.keys, "q", query))
-        assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [1]
-        assert await queue.run(state.lease([queue.keys], "q", query, 600_000, [""])) != [query]
-
-
-async def test_in_a_new_life_of_the_queue_an_ordered_group_begins_at_its_oldest(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", start="latest") as group:
-        batches = group.batches()
-        waiting = asyncio.ensure_future(anext(batches))
-        await until(lambda: group.holds)
-        await queue.push_many(["a", "b"])
-        assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [1, 2]
-        await redis(queue, "DEL", *queue.keys.all)
-        await queue.push("new")
-        with pytest.raises(QueueRecreated):
-            await group.ack(2)
-        assert [each.text for each in await some(batches, 1)] == ["new"]
-        await group.ack(1)
-
-
-# Shared
-
-
-async def test_holders_divide_the_messages(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, open_bus() as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
-        await queue.push_many([{"n": n} for n in range(6)])
-        async with queue.group("g", shared=True) as first, same.group("g", shared=True) as second:
-            one, two = await some(first.batches(2), 2), await some(second.batches(3), 3)
-            assert [each.json()["n"] for each in (*one, *two)] == [0, 1, 2, 3, 4]
-            assert await second.ack(two) == await first.ack(one) == []
-            await first.ack(await some(first.batches(), 1))
-            await asyncio.wait_for(asyncio.gather(first.idle(), second.drained()), UNTIL_S)
-        assert await queue.count() == 0
-
-
-async def test_what_a_holder_has_not_settled_comes_again_when_it_stops_and_its_try_does_not_count(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.queue(fresh()) as queue:
-        await queue.push_many("abc")
-        async with queue.group("g", shared=True) as group:
-            [first, *_] = await some(group.batches(), 3)
-            await group.ack(first)
-        async with queue.group("g", shared=True) as group:
-            assert [(each.id, each.tries) for each in await some(group.batches(), 2)] == [(2, 1), (3, 1)]
-
-
-async def test_an_answer_behind_the_lease_is_refused_and_told(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as slow, queue.group("g", shared=True) as quick:
+async def test_idle_comes_also_when_the_rest_was_flushed(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("s", shared=True) as shared, queue.group("o") as ordered:
         await queue.push_many("ab")
-        late = await some(slow.batches(), 2)
-        await end_leases(queue, "g")
-        again = await some(quick.batches(1), 1)
-        assert ids(again) == [1]
-        with caplog.at_level(logging.WARNING):
-            assert await slow.ack(late) == late[:1]
-        assert "ack came too late for id 1, " in caplog.text
-        assert await quick.ack(again) == []
-        assert await slow.retry(late[:1]) == late[:1]
+        await queue.flush()
+        await asyncio.wait_for(asyncio.gather(shared.idle(), ordered.idle()), UNTIL_S)
 
 
-async def test_tries_that_are_used_up_make_a_dead_letter_with_the_reason(open_bus: OpenBus, fresh: Fresh) -> None:
-    async with open_bus() as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=2) as group, bus.queue(group.dead) as dead:
-        await queue.push_many([b"asked", b"crashed", b"\xff\x00", b"good"])
-        batches = group.batches()
-        asked, crashed, rejected, good = await some(batches, 4)
-        await group.retry(asked, error="no route")
-        await group.reject(rejected, "not text")
-        await group.ack(good)
-        await end_leases(queue, "g")
-        again = {each.id: each for each in await some(batches, 2)}
-        assert {id: each.tries for id, each in again.items()} == {asked.id: 2, crashed.id: 2}
-        await group.retry(again[asked.id], error="still no route")
-        await end_leases(queue, "g")
-        last = asyncio.ensure_future(anext(batches))  # its tries are used up, so that there is nothing to read
-        await asyncio.wait_for(group.idle(), UNTIL_S)
-        last.cancel()
-        letters = {each.id: each for each in [dead_letter.opened(message.value) for message in await dead_letters(dead, 3)]}
-    assert {id: (each.value, each.tries, each.error) for id, each in letters.items()} == {
-        1: (b"asked", 2, "still no route"),
-        2: (b"crashed", 3, "its lease ended, and so did its tries"),
-        3: (b"\xff\x00", 1, "not text"),
-    }
-    assert {(each.queue, each.group, each.first <= each.last) for each in letters.values()} == {(queue.name, "g", True)}
-
-
-async def dead_letters(dead: Queue, count: int) -> list[Message]:
-    return [message async for message in dead.consume(max=count)]
-
-
-async def test_what_is_no_dead_letter_is_refused() -> None:
-    for value in (b"", b"{}", b"[1]", b'{"type":"other"}', b'{"type":"busmq.dead","data":3}'):
-        with pytest.raises(MessageRefused, match="is no dead letter; expected a CloudEvent"):
-            dead_letter.opened(value)
-
-
-async def test_a_delay_and_an_extension_are_kept(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, lease_s=600) as group:
-        await queue.push_many("ab")
-        first, second = await some(group.batches(), 2)
-        await group.retry(first, delay_s=3600)
-        await group.extend(second, lease_s=7200)
-        _, due, _ = queue.keys.group("g")
-        now = await queue.server_ms()
-        assert -now - 3_600_000 <= int(await redis(queue, "ZSCORE", due, 1)) <= -now - 3_000_000
-        assert now + 6_600_000 <= int(await redis(queue, "ZSCORE", due, 2)) <= now + 7_200_000
-        state = await group.state()
-        assert (state.in_flight, state.waiting, state.unread, state.idle) == (1, 1, 0, False)
-
-
-async def test_a_pause_counts_for_all_holders(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
-        await group.pause()
-        await queue.push("a")
-        reading = asyncio.ensure_future(some(group.batches(), 1))
-        other = queue.group("g", shared=True)
-        assert (await other.state()).paused
-        await until(lambda: group._wake.is_set() is False)
-        assert not reading.done()
-        await other.resume()
-        assert ids(await reading) == [1]
-        with pytest.raises(ConfigError, match="has no shared group 'no-such'"):
-            await queue.group("no-such", shared=True).pause()
-
-
-async def test_a_group_that_was_dropped_ends_its_holders(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
-        await queue.push("a")
-        assert await queue.group("g", shared=True).drop()
-        with pytest.raises(StateError, match="is dropped"):
-            await anext(group.batches())
-        assert await queue.groups() == []
-
-
-async def test_in_a_new_life_of_the_queue_a_shared_group_begins_at_its_oldest(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
-        await queue.push_many("ab")
-        batches = group.batches()
-        old = await some(batches, 2)
-        await redis(queue, "DEL", *queue.keys.all)
-        await queue.push("new")
-        assert await group.ack(old) == old
-        assert [(each.id, each.text) for each in await some(batches, 1)] == [(1, "new")]
+async def test_a_queue_that_is_detached_ends_its_readers(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus:
+        for shared in (False, True):
+            queue = bus.queue(fresh())
+            await queue.attach()
+            group = queue.group("g", shared=shared)
+            with pytest.raises(StateError, match="not entered, or stopped"):
+                await anext(group.batches())
+            async with group:
+                reading = asyncio.ensure_future(anext(group.batches()))
+                await until(lambda group=group: group._busy.locked() or not group._wake.is_set())
+                await queue.close()
+                with pytest.raises(StateError, match="not attached"):
+                    await asyncio.wait_for(reading, UNTIL_S)
 
 
 def test_the_same_without_a_loop(redis_url: str, fresh: Fresh) -> None:
@@ -319,7 +80,7 @@ def test_the_same_without_a_loop(redis_url: str, fresh: Fresh) -> None:
                     group.stop()
         with queue.group("o") as group:
             group.seek("latest")
-        assert [(each.subscription.name, each.idle) for each in queue.groups()] == [("g", True), ("o", True)]
+        assert [(each.name, each.idle) for each in queue.groups()] == [("g", True), ("o", True)]
 
 
 async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> None:
@@ -327,8 +88,11 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
         queue = bus.queue(fresh())
         for options, found in [
             ({"lease_s": 0.5}, "lease_s is 0.5; expected 1 to 604800 seconds"),
+            ({"lease_s": "30"}, "lease_s is '30'; expected"),
+            ({"lease": 3}, "a group has no option 'lease'; a shared one has lease_s, tries, limit, dead"),
+            ({"dead": ""}, "dead is ''; expected the name of a queue"),
             ({"tries": 0}, "tries is 0; expected a whole number of at least 1"),
-            ({"limit": -1}, "limit is -1; expected a whole number of at least 1"),
+            ({"limit": -1}, "limit is -1; expected a whole number of at least 0"),
             ({"dead": queue.name}, "is that queue itself"),
         ]:
             with pytest.raises(ConfigError, match=found):
@@ -364,7 +128,7 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
                 await queue.group("no-such").state()
             async with queue.group("s", shared=True) as shared:
                 assert isinstance(shared, SharedGroup)
-                with pytest.raises(ConfigError, match="-1 seconds"):
+                with pytest.raises(ConfigError, match="delay_s is -1; expected 0 to"):
                     await shared.retry(await some(shared.batches(), 1), delay_s=-1)
 
 

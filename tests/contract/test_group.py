@@ -220,7 +220,7 @@ def test_in_another_life_of_the_queue_nothing_of_the_old_one_counts(shared: Make
     assert group.leased().status == "missing"
     run(queue.attach(group.keys, "another-life", ttl_s=60))
     run(queue.push_many(group.keys, [b"new"] * 3))
-    assert group.leased().status == "other"
+    assert group.leased().status == "no_group"
     assert group.settle("ack", held) is None
     new = Shared(run, group.redis, group.keys, "another-life")
     assert [group.redis("EXISTS", key) for key in group.keys.group("g")] == [1, 0, 0]
@@ -244,7 +244,7 @@ def test_a_group_that_is_dropped_leaves_nothing(shared: Make, run: Run) -> None:
     held = group.lease(2)
     assert run(unsubscribe(group.keys, "g"))
     assert (run(listed(group.keys)), [group.redis("EXISTS", key) for key in group.keys.group("g")]) == ([], [0, 0, 0])
-    assert (group.leased().status, group.settle("ack", held)) == ("other", None)
+    assert (group.leased().status, group.settle("ack", held)) == ("no_group", None)
     run(state.subscribe([group.keys], "g", ["earliest"]))  # the name is free, also for the other kind
 
 

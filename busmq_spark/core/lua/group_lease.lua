@@ -1,10 +1,10 @@
 -- Lease messages of a shared group: those that are due again first (their lease has ended, or their redelivery has come), then new ones.
 -- KEYS metadata messages acks group due tries
--- ARGV token most room long_ttl_s again
+-- ARGV token most room ttl_s again lease_ms
 --      token: names the messages of this call, unique for ever. again 1: a call with this token may have been executed, whose reply was lost: what it
---      has leased is returned, and nothing more
--- Result {status, now, wait, gone, id, value, try, first, id ...}. status: ok | paused | missing (no such queue) | other (the group is of another
---      life of the queue, or there is none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be. gone: how many messages
+--      has leased is returned, and nothing more. lease_ms: of a group that has no other
+-- Result {status, now, wait, gone, id, value, try, first, id ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
+--      another life of the queue, or there is none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be. gone: how many messages
 --      were taken from the queue by others before this group had settled them. try: how often the message was leased, with this time; first: when it
 --      was leased first, ms since 1970.
 -- due: id -> ms, above 0 the end of its lease, below 0 (negated) when it may be leased again. tries: id -> try:token:first.
@@ -17,7 +17,7 @@ local metadata, messages, acks, group, due, tries = unpack(KEYS)
 local known = redis.call('HMGET', metadata, 'ttl', 'born')
 if not known[1] then return {'missing'} end
 local set = redis.call('HMGET', group, 'born', 'next', 'lease_ms', 'limit', 'paused')
-if set[1] ~= known[2] or not set[2] then return {'other'} end
+if set[1] ~= known[2] or not set[2] then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
 for i = 3, 6 do redis.call('EXPIRE', KEYS[i], lasting) end
@@ -26,7 +26,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local ms = string.format('%.0f', now)
 local head = tonumber(redis.call('LINDEX', messages, 0) or nil)
 local out, leases, held, vanished, gone = {'ok', ms, -1, 0}, {}, {}, {}, 0
-local ends = string.format('%.0f', now + tonumber(set[3]))
+local ends = string.format('%.0f', now + tonumber(set[3] or ARGV[6]))
 
 local function lease(id, value, try, first)
   local n = #out

@@ -1,9 +1,9 @@
 -- Settle messages of a shared group, and drop from the queue what every subscription and group has acked.
 -- KEYS metadata messages acks group due tries
--- ARGV name born most long_ttl_s, then for each message: id token action ms
+-- ARGV name born most ttl_s, then for each message: id token action ms
 --      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again now; this try does not count)
--- Result {status, for each message: 1 done, 0 its lease is another's now, -1 it was settled before}. status: ok | other (the group is of another life
---      of the queue, or there is none).
+-- Result {status, for each message: 1 done, 0 its lease is another's now, -1 it was settled before}. status: ok | no_group (the group is of another
+--      life of the queue, or there is none).
 -- At most `most` messages are dropped a call; the rest with the next.
 -- @include even_if_full
 -- @include find
@@ -12,7 +12,7 @@
 local name, most = ARGV[1], tonumber(ARGV[3])
 local metadata, messages, acks, group, due, tries = unpack(KEYS)
 local known, set = redis.call('HMGET', metadata, 'ttl', 'born'), redis.call('HMGET', group, 'born', 'next')
-if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'other'} end
+if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
 for i = 3, 6 do redis.call('EXPIRE', KEYS[i], lasting) end

@@ -1,6 +1,6 @@
 -- Register a subscription, so that nothing it has still to read is dropped. With the keys of a group it is that of a shared group.
 -- KEYS metadata msgid messages acks [group due tries]
--- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s [field value ...]: settings of the shared group, which replace its own
+-- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s [field value ...]: settings of the shared group that replace its own
 -- Result the last acked id of the subscription, as text; it keeps the one it has. `shared` or `ordered` where the name is that of a group of this
 -- other kind: nothing is done then.
 -- @include even_if_full
@@ -33,8 +33,8 @@ if KEYS[5] then
     redis.call('DEL', KEYS[6], KEYS[7])
     redis.call('HSET', KEYS[5], 'born', born, 'next', known)
   end
-  redis.call('HSET', KEYS[5], unpack(ARGV, 4))
-  redis.call('EXPIRE', KEYS[5], lasting)
+  if ARGV[4] then redis.call('HSET', KEYS[5], unpack(ARGV, 4)) end
+  redis.call('EXPIRE', KEYS[5], 7776000) -- 90 days, as with every lease
 end
 redis.call('EXPIRE', KEYS[4], lasting)
 return known
