@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ class OrderedGroup(Group):
         super().__init__(queue, name, start)
         self._token = my_token()
         self._renewed = float("-inf")
-        """When the lease was renewed last, by the loop's clock."""
+        """When the lease was renewed last, by the monotonic clock."""
         self._renewing: asyncio.Task[None] | None = None
         self._position = self._acked = 0
         self._marks: dict[int, str] = {}
@@ -48,7 +49,7 @@ class OrderedGroup(Group):
     @property
     def holds(self) -> bool:
         """Whether this holder has the group now: the others stand by."""
-        return asyncio.get_running_loop().time() - self._renewed < LEASE_MS / 1000
+        return time.monotonic() - self._renewed < LEASE_MS / 1000
 
     async def batches(self, most: int = CHUNK_MESSAGES) -> AsyncIterator[list[Message]]:
         """What is not acked yet, oldest first, in lists of up to ``most`` (1,000 at most). Waits while another has the group, and for messages.
@@ -107,7 +108,7 @@ class OrderedGroup(Group):
         """Whether the group is ours now. Where it was another's, or was moved, reading begins at what is acked."""
         if self.holds:
             return True
-        keys, began = self.queue.keys, asyncio.get_running_loop().time()
+        keys, began = self.queue.keys, time.monotonic()
         [holder] = await self._run(state.lease([keys], self.name, self._token, LEASE_MS, [""]))
         if holder != self._token:
             self._acked = -1  # whatever it has acked, what was handed out here and is not acked comes again
@@ -161,7 +162,7 @@ class OrderedGroup(Group):
         while True:
             await asyncio.sleep(LEASE_MS / 3000)
             if self.holds:
-                began = asyncio.get_running_loop().time()
+                began = time.monotonic()
                 with suppress(BusError):  # the next time, or else the lease ends
                     [alive] = await self.queue.run(state.keep_alive([self.queue.keys], self.name, self._token, LEASE_MS))
                     self._renewed = began if alive > 0 else float("-inf")
