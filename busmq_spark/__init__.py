@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+    from busmq_spark.core.event import Event
     from busmq_spark.errors import BusError
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
@@ -25,6 +26,7 @@ HOMES = {
     "Bus": "bus.bus",
     "BusError": "errors",
     "BusmqDataSource": "spark.source",
+    "Event": "core.event",
     "FederationServer": "federation.serve.server",
     "Keyring": "federation.gate.keyring",
     "json_columns": "spark.columns",
@@ -38,6 +40,7 @@ __all__ = [
     "Bus",
     "BusError",
     "BusmqDataSource",
+    "Event",
     "FederationServer",
     "Keyring",
     "__version__",

@@ -5,12 +5,14 @@ At least once: whoever moves a message there pushes first and settles then. The 
 
 from __future__ import annotations
 
-import base64
-import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from busmq_spark.core.clock import shown
+from busmq_spark.core.event import Event
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.keys import QueueKeys
@@ -19,7 +21,8 @@ from busmq_spark.errors import MessageRefused, QueueMissing
 
 TYPE = "busmq.dead"
 ERROR_CHARACTERS = 2000
-_FIELDS = {"first": "firsttime", "last": "lasttime"}
+SOURCE = "/busmq/queues/"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +44,47 @@ class DeadLetter:
 
 def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int) -> bytes:
     """The dead letter of a delivery."""
-    try:
-        body = {"data": delivery.value.decode(), "datacontenttype": "text/plain"}
-    except UnicodeDecodeError:
-        body = {"data_base64": base64.b64encode(delivery.value).decode("ascii"), "datacontenttype": "application/octet-stream"}
-    event = {
-        "specversion": "1.0",
-        "id": f"{group}/{delivery.id}/{delivery.first_ms}",
-        "source": f"/busmq/queues/{queue}",
-        "type": TYPE,
-        "time": shown(now_ms),
-        "queue": queue,
-        "originalid": delivery.id,
-        "group": group,
-        "tries": delivery.tries,
-        "error": error[:ERROR_CHARACTERS],
-        "firsttime": shown(delivery.first_ms),
-        "lasttime": shown(now_ms),
-        **body,
-    }
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    data: str | bytes = delivery.value
+    with suppress(UnicodeDecodeError):
+        data = delivery.value.decode()
+    event = Event(
+        id=f"{group}/{delivery.id}/{delivery.first_ms}",
+        source=SOURCE + quote(queue, safe=""),
+        type=TYPE,
+        time=shown(now_ms),
+        datacontenttype="text/plain" if isinstance(data, str) else "application/octet-stream",
+        extensions={
+            "queue": queue,
+            "originalid": str(delivery.id),  # a number of an attribute has up to 32 bits
+            "group": group,
+            "tries": delivery.tries,
+            "error": reason(error),
+            "firsttime": shown(delivery.first_ms),
+            "lasttime": shown(now_ms),
+        },
+        data=data,
+    )
+    return event.encode()
+
+
+def reason(error: str) -> str:
+    """An error as an attribute: on one line, its first 2,000 characters."""
+    return _CONTROL.sub(" ", error[:ERROR_CHARACTERS]).encode("utf-8", "replace").decode()
 
 
 def opened(value: bytes) -> DeadLetter:
     """What a dead letter says. Raises MessageRefused for a message that is none."""
     try:
-        event = json.loads(value)
-        if event["type"] != TYPE:
-            raise KeyError("type")
-        body = base64.b64decode(event["data_base64"], validate=True) if "data_base64" in event else event["data"].encode()
-        texts = {name: str(event[_FIELDS.get(name, name)]) for name in ("queue", "group", "error", "first", "last")}
-        return DeadLetter(id=int(event["originalid"]), value=body, tries=int(event["tries"]), **texts)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise MessageRefused(reason=f"a message that begins with {value[:40]!r} is no dead letter; expected a CloudEvent of type {TYPE}") from None
+        event = Event.decode(value)
+        said = event.extensions
+        if event.type != TYPE or not isinstance(event.data, str | bytes):
+            raise ValueError
+        queue, group, error, first, last = (str(said[name]) for name in ("queue", "group", "error", "firsttime", "lasttime"))
+        body = event.data.encode() if isinstance(event.data, str) else event.data
+        return DeadLetter(queue, group, int(said["originalid"]), body, int(said["tries"]), error, first, last)
+    except (ValueError, KeyError, MessageRefused):
+        wanted = f"expected a CloudEvent of type {TYPE}"
+        raise MessageRefused(reason=f"a message that begins with {value[:40]!r} is no dead letter; {wanted}") from None
 
 
 def put_back(keys: QueueKeys, origin: str, letters: Sequence[tuple[int, bytes]]) -> Flow[int]:

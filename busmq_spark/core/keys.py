@@ -156,6 +156,10 @@ NOTIFICATIONS = "bus:notifications"
 """The pubsub on which discoverable queues are announced (protocol 1.11)."""
 
 
+SUBSCRIPTIONS = "bus:subscriptions"
+"""Ours. Hash: pattern, a space, queue → 1; which queues the events of which keys go to, in every layout. Lives for ever."""
+
+
 def announced_name(key: str) -> str | None:
     """The queue whose metadata key, of whichever layout, was announced; None for any other key."""
     return queue_name(key) or queue_name(key, cluster=True)

@@ -1,0 +1,54 @@
+"""Keys of events, and the patterns they are subscribed with: words between dots, ``*`` for one word, ``#`` at the end for any number of words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from busmq_spark.errors import ConfigError
+
+MOST_CHARACTERS = 255
+_WORD = r"[^\s.*#\x00-\x1f\x7f]+"
+_KEY = re.compile(rf"{_WORD}(?:\.{_WORD})*")
+_PATTERN = re.compile(rf"#|(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*))*(?:\.#)?")
+
+
+def check_key(key: object) -> str:
+    """A key of an event. Raises ConfigError."""
+    if not isinstance(key, str) or not _fits(_KEY, key):
+        raise ConfigError(reason=f"the key of an event is {key!r}; expected words with dots between them, such as user.signup, without * and #")
+    return key
+
+
+def check_pattern(pattern: object) -> str:
+    """What a queue is subscribed with. Raises ConfigError."""
+    if not isinstance(pattern, str) or not _fits(_PATTERN, pattern):
+        raise ConfigError(
+            reason=f"the pattern is {pattern!r}; expected words with dots between them, * for any one word, and # for the rest, at the end only"
+        )
+    return pattern
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Whether an event with this key is for who subscribed with this pattern: ``a.*`` has a.b, ``a.#`` has a, a.b and a.b.c."""
+    wanted, words = pattern.split("."), key.split(".")
+    rest = wanted[-1] == "#"
+    if rest:
+        wanted.pop()
+    if len(words) < len(wanted) or (not rest and len(words) > len(wanted)):
+        return False
+    return all(want in ("*", word) for want, word in zip(wanted, words, strict=False))
+
+
+def destinations(table: Iterable[tuple[str, str]], keys: Iterable[str]) -> list[str]:
+    """The distinct queues of a table of pattern and queue that an event with these keys goes to, sorted."""
+    asked = list(keys)
+    return sorted({queue for pattern, queue in table if any(matches(pattern, key) for key in asked)})
+
+
+def _fits(form: re.Pattern[str], text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return len(text) <= MOST_CHARACTERS and form.fullmatch(text) is not None
