@@ -13,7 +13,7 @@ from busmq_spark.core.caching import cached_attribute
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|owners|clock|due|tries)$|:(?:lease|hand|stages?|group):")
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|due|tries)$|:(?:lease|hand|stages?|group):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
@@ -72,6 +72,11 @@ class QueueKeys:
         query has appended here (push_once.lua).
         """
         return f"{self.base}:sinks"
+
+    @cached_attribute
+    def senders(self) -> str:
+        """Ours. Hash: sender → the number of its last message and when that came, ``<sequence>:<s>`` (push_from.lua). Outlives the queue."""
+        return f"{self.base}:senders"
 
     @cached_attribute
     def clock(self) -> str:

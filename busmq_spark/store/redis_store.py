@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from busmq_spark.core import clock
 from busmq_spark.core import queue as queues_
+from busmq_spark.core import sender as senders
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
@@ -184,6 +185,10 @@ class RedisStore:
     def push(self, queue: str, values: Sequence[bytes]) -> tuple[int, int]:
         """Append to the queue, at least once: how many were stored, and the maxsize that was in the way (0: none)."""
         return append(self._link(queue), self.keys(queue), values)
+
+    def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
+        """Append what a sender has not sent before (core/sender.py): how many are there now, and the maxsize that was in the way (0: none)."""
+        return self._run(queue, senders.push_from(self.keys(queue), sender, sequences, values))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._home(sink)

@@ -20,7 +20,18 @@ from tests.conftest import Fresh, FreshKeys
 T = TypeVar("T")
 Redis = Callable[..., Any]
 LAYOUTS = ("direct", "three", "sentinel", "cluster")
-EVERYWHERE = ("test_queue", "test_clock", "test_acks", "test_sink", "test_ranges", "test_state", "test_full", "test_subscription", "test_group")
+EVERYWHERE = (
+    "test_queue",
+    "test_clock",
+    "test_acks",
+    "test_sink",
+    "test_ranges",
+    "test_state",
+    "test_full",
+    "test_subscription",
+    "test_group",
+    "test_sender",
+)
 """Files whose tests run on every layout; the others on one server."""
 
 

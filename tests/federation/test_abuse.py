@@ -194,6 +194,7 @@ def bulk_calls(queue: str) -> list[bytes]:
         "renew": [["sink", 1, []]],
         "stage": [queue, key, 0, ["sink", 1, []]],
         "push": [queue],
+        "push_from": [queue, "sender", [1, 2]],
         "record": ["sink", 0, staged, "q", "", 0],
         "commit": [queue, "sink", 0, staged],
         "discard": [staged],
@@ -202,7 +203,7 @@ def bulk_calls(queue: str) -> list[bytes]:
     assert {*arguments} == {*OPERATIONS}
     body = frames.pack_values([b"a", b"bc" * 100])
     calls = [
-        Frame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if name in ("stage", "push") else b"").encode()
+        Frame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if OPERATIONS[name].values else b"").encode()
         for number, (name, args) in enumerate(arguments.items())
     ]
     return [*calls, Frame(BulkFrameKind.CREDIT, 14, 4096).encode(), Frame(BulkFrameKind.CANCEL, 14).encode()]

@@ -76,6 +76,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "renew": (RUN,),
     "stage": (TEXT, TEXT, WHOLE, RUN),
     "push": (TEXT,),
+    "push_from": (TEXT, TEXT, st.lists(WHOLE, max_size=3).map(tuple)),
     "record": (TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple), TEXT, TEXT, WHOLE),
     "commit": (TEXT, TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple)),
     "recorded": (TEXT, WHOLE),
@@ -283,7 +284,7 @@ def test_an_operation_that_is_declared_is_served(name: str) -> None:
 
 def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
     assert {*OPERATIONS} >= PROTOCOL - LOCAL
-    assert {*OPERATIONS} - PROTOCOL == {"hello", "listen", "wait", "stage", "push", "ends", "trim"}
+    assert {*OPERATIONS} - PROTOCOL == {"hello", "listen", "wait", "stage", "push", "push_from", "ends", "trim"}
     for name in PROTOCOL:
         wanted = getattr(ReadStore if hasattr(ReadStore, name) else WriteStore, name)
         assert [*signature(getattr(FederatedStore, name)).parameters] == [*signature(wanted).parameters]

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.redis
 NEEDS = {
     "read": "ack bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
     "traces",
-    "write": "begin commit discard forget push record stage",
+    "write": "begin commit discard forget push push_from record stage",
     "admin": "ends trim",
     "any": "attach",
 }
@@ -116,6 +116,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "listen": lambda: store._link.call("listen", [queue]),
         "stage": lambda: staged(store, queue),
         "push": lambda: store.appender().push(queue, [b"4"], FullPolicy(0)),
+        "push_from": lambda: store.push_from(queue, "sender", [1], [b"4"]),
         "begin": lambda: store.begin("sink", "run", [queue]),
         "record": lambda: store.record("sink", 0, [part]),
         "commit": lambda: store.commit(queue, "sink", 0, [part]),

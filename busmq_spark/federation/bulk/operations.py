@@ -277,6 +277,7 @@ OPERATIONS: dict[str, Operation] = {
     "renew": Operation(several(RUN), NOTHING, lambda run: _sink(run.sink), ServedBy.PEER),
     "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage, ServedBy.PEER, values=True),
     "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.STORE, values=True),
+    "push_from": Operation(several(TEXT, TEXT, listed(WHOLE)), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.PEER, values=True),
     "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink, ServedBy.PEER),
     "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit, ServedBy.PEER),
     "recorded": Operation(several(*SINK), listed(STAGED), _sink, ServedBy.PEER),

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from busmq_spark.core.keys import is_subscription, sink_of
@@ -132,6 +133,14 @@ class PeerOperations:
             return self.store.stage_at(queue, key, before, values)
         with self._own_sink(run.sink) as own:
             return self.store.stage_at(queue, key, before, values, SinkRun(own, run.epoch))
+
+    def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
+        """As the store's, for the peer's own sender of this name."""
+        if not _RUN.fullmatch(sender):
+            raise wrong("a sender whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+        if len(sequences) != len(values) or any(a >= b for a, b in pairwise((0, *sequences))):
+            raise wrong("numbers of messages that do not rise from 1 on, or are not as many as the values", "one for each value, each above the last")
+        return self.store.push_from(queue, f"{self._mark}{sender}", sequences, values)
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         """As the store's, for the peer's own sink of this name."""

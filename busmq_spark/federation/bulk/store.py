@@ -84,6 +84,11 @@ class FederatedStore(PerQueueOperations):
         for some in _cut_ranges(parts):
             yield from self._link.read(some, fail_on_data_loss)
 
+    def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
+        """As of a RedisStore; values that together are over the server's limit of a message are not sent in one call, so cut them before."""
+        stored: tuple[int, int] = self._link.call("push_from", queue, sender, tuple(sequences), values=values)
+        return stored
+
     def appender(self) -> FederatedAppender:
         return FederatedAppender(self._link)
 

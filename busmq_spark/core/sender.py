@@ -1,0 +1,36 @@
+"""What an outbox forwards to a queue: appended once, whatever is sent again (push_from.lua).
+
+Rule 1. A sender numbers its messages upwards and sends those for one queue in that order; numbers that are for other queues are left out.
+Rule 2. The queue remembers the last number of each sender, for KEEP_S after it came, beyond its own life: a message that is sent again goes into no
+        other life of the queue either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import chunks
+from busmq_spark.errors import QueueMissing
+
+KEEP_S = 30 * 24 * 3600
+"""How long a sender is remembered. A message whose confirmation got lost, and that is sent again after more than that, is there twice."""
+
+
+def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> Flow[tuple[int, int]]:
+    """Append the messages of a sender that were not appended before; ``sequences`` rise, and number the ``values``. Safe to repeat.
+
+    Result: how many of them, from the first on, are there now, and the maxsize that was in the way (0: none). Raises QueueMissing.
+    """
+    done = 0
+    names = (*keys.shared, keys.senders, *keys.appending[len(keys.shared) :])
+    for chunk in chunks(values):
+        numbered = zip(sequences[done : done + len(chunk)], chunk, strict=True)
+        _, there = yield script("push_from", names, (keys.available, sender, KEEP_S, *(word for pair in numbered for word in pair)))
+        if there < 0:
+            raise QueueMissing(queue=keys.name)
+        done += there
+        if there < len(chunk):
+            return done, int((yield command("HGET", keys.metadata, "maxsize")) or 0)
+    return done, 0
