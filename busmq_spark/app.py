@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from busmq_spark import __version__
-from busmq_spark.cli import dead, embedded, groups, info, jar, peek, push, queues, serve, subscriptions, tail, token
+from busmq_spark.cli import dead, embedded, groups, info, jar, lag, peek, push, queues, serve, subscriptions, tail, token
 from busmq_spark.cli.output import Output, WarningPrinter
 from busmq_spark.cli.redis_options import reaching
 from busmq_spark.demo.command import demo
@@ -70,7 +70,7 @@ for title, commands in (
     ("Start here", (demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek)),
     ("State", (queues.queues, info.info)),
-    ("Readers", (groups.groups, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
+    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):

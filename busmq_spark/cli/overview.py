@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from busmq_spark.cli.leases import living, questions
 from busmq_spark.core.flow import Flow, command
@@ -14,6 +14,7 @@ from busmq_spark.core.state import QueueState, states, subscriptions
 from busmq_spark.errors import QueueDamaged, ServerRefused
 from busmq_spark.redis_io.links import Link
 
+T = TypeVar("T")
 QUEUES_PER_STEP = 500
 
 
@@ -65,15 +66,22 @@ class DamagedQueue:
 def shown_queues(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
     """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
     server = link.endpoint.masked
+    found, damaged = each_sound(lambda part: link.run(overviews(part, server)), queues)
+    return [*found, *(DamagedQueue(name, server, reason) for name, reason in damaged.items())]
+
+
+def each_sound(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[QueueKeys]) -> tuple[list[T], dict[str, str]]:
+    """What ``ask`` says of the queues whose keys are sound, and what was found instead in the others."""
     try:
-        return [*link.run(overviews(queues, server))]
+        return ask(queues), {}
     except (QueueDamaged, ServerRefused) as error:
         if isinstance(error, ServerRefused) and "WRONGTYPE" not in str(error) and "wrong kind" not in str(error):
             raise
         if len(queues) == 1:
-            return [DamagedQueue(queues[0].name, server, str(error))]
+            return [], {queues[0].name: str(error)}
     half = len(queues) // 2
-    return shown_queues(link, queues[:half]) + shown_queues(link, queues[half:])
+    (some, damaged), (rest, more) = each_sound(ask, queues[:half]), each_sound(ask, queues[half:])
+    return some + rest, {**damaged, **more}
 
 
 def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueOverview]]:

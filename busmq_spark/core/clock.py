@@ -106,6 +106,17 @@ def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:
     return came_at(found, id)
 
 
+def ages(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[int]]:
+    """For how many milliseconds a message of each queue, by id, has been there, or a little less; -1 where that is not known."""
+    if not messages:
+        return []
+    replies = yield [
+        script("ages", [key for keys, _ in part for key in (keys.metadata, keys.clock)], [id for _, id in part])
+        for part in parts(messages, [keys for keys, _ in messages[:1]])
+    ]
+    return [age for reply in replies for age in reply]
+
+
 def came_at(known: Sequence[KnownTime], id: int) -> int | None:
     """When the message was there at the latest, by what :func:`times` found."""
     later = next((i for i, each in enumerate(known) if each.id >= id), 0)

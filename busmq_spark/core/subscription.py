@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from busmq_spark.core.clock import id_at, ms_of, note_if_allowed
+from busmq_spark.core.clock import ages, id_at, note_if_allowed
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import LONG_TTL_S
@@ -122,15 +122,15 @@ def listed(keys: QueueKeys) -> Flow[list[Subscription]]:
     fields = {name.decode(): value for name, value in zip(items[0::2], items[1::2], strict=True)}
     acked = {name: int(last) for name, last in sorted(fields.items()) if not name.startswith(":")}
     leases = (yield [command("GET", keys.lease(name)) for name in acked]) if acked else []
+    waiting = yield from ages([(keys, max(last, state.floor) + 1) for last in acked.values()])
     found = []
-    for (name, last), lease in zip(acked.items(), leases, strict=True):
+    for (name, last), lease, age_ms in zip(acked.items(), leases, waiting, strict=True):
         reached = max((other for each, other in acked.items() if each != name), default=state.last_id)
         since = int(fields.get(f":at:{name}", 0))
         idle_s = max(0, int(now) - since) if since and int(now) else None
         back = max(0, min(reached, state.last_id) - max(last, state.floor))
         behind = max(0, state.last_id - last)
-        came = (yield from ms_of(keys, max(last, state.floor) + 1)) if behind and int(now) else None
-        behind_s = 0 if not behind else None if came is None else max(0, int(now) - came // 1000)
+        behind_s = 0 if not behind else None if age_ms < 0 else age_ms // 1000
         found.append(Subscription(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
     return found
 
