@@ -14,6 +14,8 @@
     │   ├── ServerFull   retriable out of memory (``maxmemory`` reached)
     │   └── ServerReadOnly         a replica, or a master that lost its replicas
     ├── QueueMissing               the queue does not exist and may not be created
+    ├── TopicMissing               the topic does not exist, and nobody has said how many partitions it shall have
+    ├── TopicShrinks               a topic shall have fewer partitions than it has
     ├── QueueBusy                  another query reads this queue (or subscription)
     ├── QueueDamaged               a key of the queue holds what no program of the bus writes
     ├── UnreadBacklog              startingOffsets would delete messages that were never read
@@ -168,6 +170,20 @@ class QueueMissing(BusError):
 
     code = "BUSMQ_QUEUE_MISSING"
     template = "queue {queue!r} does not exist and may not be created here. Create it with a producer first, or set createQueue=true on a stream"
+
+
+class TopicMissing(BusError):
+    """The topic does not exist, and was opened without the number of its partitions."""
+
+    code = "BUSMQ_TOPIC_MISSING"
+    template = "topic {topic!r} does not exist. Create it with a number of partitions: bus.topic({topic!r}, partitions=10)"
+
+
+class TopicShrinks(BusError):
+    """A topic shall have fewer partitions than it has: the messages of the others would be read by nobody."""
+
+    code = "BUSMQ_TOPIC_SHRINKS"
+    template = "topic {topic!r} has {found} partitions and cannot have {expected}: partitions only grow. Name {found} or more, or make another topic"
 
 
 class TimeUnknown(BusError):

@@ -134,6 +134,48 @@ class QueueKeys:
         return f"{self.base}:stages:{sink}"
 
 
+TOPIC_PREFIX = "bus:topic:"
+
+
+@dataclass(frozen=True)
+class TopicKeys:
+    """The keys of one topic, beside its partition queues (core/topic.py). Ours. Each lives on one server, by the hash of ``base``."""
+
+    name: str
+    cluster: bool = False
+
+    @cached_attribute
+    def base(self) -> str:
+        """Hash ``partitions``, ``born``: ``bus:topic:<name>``, in braces for a cluster."""
+        return f"{{{TOPIC_PREFIX}{self.name}}}" if self.cluster else f"{TOPIC_PREFIX}{self.name}"
+
+    @cached_attribute
+    def changed(self) -> str:
+        """Pub/sub channel: the topic has grown, or a group has other members; the payload is the group, empty for all."""
+        return f"{self.base}:changed"
+
+    def members(self, group: str) -> str:
+        """Sorted set: member of the group → until when it counts as one, in milliseconds since 1970 of the server's clock."""
+        return f"{self.base}:members:{group}"
+
+
+def is_topic(name: str) -> bool:
+    """Whether a topic may have this name: its keys, and those of its partition queues, can be no others then."""
+    return bool(name) and not (":members:" in name or name.startswith(("channel:", "service:")) or name != name.strip() or _ODD.search(name))
+
+
+def topic_name(key: str, *, cluster: bool = False) -> str | None:
+    """The topic whose hash this key is, or None when it is another kind of key."""
+    head, tail = (f"{{{TOPIC_PREFIX}", "}") if cluster else (TOPIC_PREFIX, "")
+    name = key[len(head) : len(key) - len(tail)]
+    return name if key == f"{head}{name}{tail}" and is_topic(name) else None
+
+
+def topic_pattern(*, cluster: bool = False) -> str:
+    """SCAN pattern that matches the hash of every topic, and some other keys of topics."""
+    return f"{{{TOPIC_PREFIX}*}}" if cluster else f"{TOPIC_PREFIX}*"
+
+
 def queue_name(metadata_key: str, *, cluster: bool = False) -> str | None:
     """The queue whose metadata key this is, or None when it is another kind of key."""
     head, tail = (f"{{{QUEUE_PREFIX}", f"}}{METADATA_SUFFIX}") if cluster else (QUEUE_PREFIX, METADATA_SUFFIX)

@@ -31,6 +31,7 @@ EVERYWHERE = (
     "test_subscription",
     "test_group",
     "test_sender",
+    "test_topic",
 )
 """Files whose tests run on every layout; the others on one server."""
 

@@ -1,0 +1,175 @@
+"""Topics: P partition queues ``name/0`` … ``name/P-1`` under one name. A key chooses the partition; the members of a group divide the partitions.
+
+Rule 1. A partition is an ordinary queue, and order, acks, leases and exactly-once are those of that queue.
+Rule 2. A topic may grow, and never has fewer partitions than before. When it grows, keys get other partitions.
+Rule 3. Who is a member of a group is advice. Each member computes the same ranges from it; who owns a partition is decided by the lease of the
+        ordered group of that queue (core/state.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from busmq_spark.core.flow import Call, Flow, command, script
+from busmq_spark.core.keys import LIKE_A_PART, TopicKeys, is_subscription, is_topic
+from busmq_spark.core.subscription import check_name
+from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
+
+MOST_PARTITIONS = 1000
+TTL_S = 90 * 24 * 3600
+"""How long a topic is remembered without anyone who uses it: longer than its queues by default."""
+STAY_MS = 10_000
+"""How long a member counts as one after it was heard of: shorter than the lease of a partition, so that who is killed is missed before it ends."""
+MEMBERS_TTL_S = 3600
+_PARTITION = re.compile(r"(.+)/(0|[1-9][0-9]{0,3})", re.DOTALL)
+
+
+class Topic(NamedTuple):
+    """A topic as Redis has it."""
+
+    partitions: int
+    born: str
+    """Names this life of the topic."""
+
+
+class Membership(NamedTuple):
+    """Who is a member of a group now."""
+
+    topic: Topic
+    now_ms: int
+    members: dict[str, int]
+    """Member → until when it counts as one, in milliseconds since 1970 of the server's clock."""
+
+
+def partition_of(key: bytes | str, partitions: int) -> int:
+    """The partition of a key: CRC-32 (that of zlib) of its UTF-8 bytes, modulo the number of partitions."""
+    return crc32(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key) % partitions
+
+
+def partition_queue(topic: str, partition: int) -> str:
+    """The name of a partition queue, from partition 0 on."""
+    return f"{topic}/{partition}"
+
+
+def partition_queues(topic: str, partitions: int) -> list[str]:
+    """The names of all partition queues."""
+    return [partition_queue(topic, i) for i in range(partitions)]
+
+
+def topic_partition(queue: str) -> tuple[str, int] | None:
+    """The topic and partition that the name of a partition queue says, None for a name that is none."""
+    found = _PARTITION.fullmatch(queue)
+    return (found[1], int(found[2])) if found and int(found[2]) < MOST_PARTITIONS else None
+
+
+def partition_home(partition: int, servers: int) -> int:
+    """The index of the server on which a partition queue is created, of several independent ones; one that exists elsewhere is used where it is."""
+    return partition % servers
+
+
+def ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
+    """The partitions of each member: contiguous, in the order of the members' names, and sizes differ by one at most.
+
+    With more members than partitions the last ones have none.
+    """
+    names = sorted(set(members))
+    each, more = divmod(partitions, max(1, len(names)))
+    ends = [each * n + min(n, more) for n in range(len(names) + 1)]
+    return {name: range(first, end) for name, first, end in zip(names, ends, ends[1:], strict=False)}
+
+
+def check_topic(name: object) -> str:
+    """The name of a topic. Raises ConfigError."""
+    if not isinstance(name, str) or not is_topic(name) or LIKE_A_PART.search(partition_queue(name, 0)):
+        wanted = "a text without spaces around it or control characters, that is the beginning of no key of another queue or topic"
+        raise ConfigError(reason=f"the name of the topic is {name!r}; expected {wanted}")
+    return name
+
+
+def check_partitions(partitions: object) -> int:
+    """A number of partitions. Raises ConfigError."""
+    if type(partitions) is not int or not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigError(reason=f"partitions is {partitions!r}; expected a whole number from 1 to {MOST_PARTITIONS}")
+    return partitions
+
+
+def check_partition(partition: object, topic: str, partitions: int) -> int:
+    """A partition of a topic that has so many. Raises ConfigError."""
+    if type(partition) is not int or not 0 <= partition < partitions:
+        raise ConfigError(reason=f"partition is {partition!r}; topic {topic!r} has the partitions 0 to {partitions - 1}")
+    return partition
+
+
+def check_group(name: str) -> str:
+    """The name of a group of a topic. Raises ConfigError."""
+    if not is_subscription(check_name(name)):
+        raise ConfigError(reason=f"the name of the group is {name!r}; expected one that is no key of a queue, and without control characters")
+    return name
+
+
+def open_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[Topic]:
+    """Create the topic, or adopt the one that exists, with as many partitions as it has. ``born`` is a fresh random name, kept by a new one.
+
+    Raises TopicMissing when there is none and ``partitions`` is None, ConfigError.
+    """
+    check_topic(keys.name)
+    found = _topic(keys, (yield _topic_call(keys, 0 if partitions is None else check_partitions(partitions), born)))
+    if found is None:
+        raise TopicMissing(topic=keys.name)
+    return found
+
+
+def grow(keys: TopicKeys, partitions: int) -> Flow[Topic]:
+    """Let the topic have so many partitions; those it has stay as they are. As many as it has changes nothing. Safe to repeat.
+
+    Raises TopicShrinks when it has more, TopicMissing, ConfigError.
+    """
+    check_partitions(partitions)
+    known = yield from open_topic(keys, None, "")
+    found = _topic(keys, (yield _topic_call(keys, partitions, known.born, grows=True))) or known
+    if found.partitions > partitions:
+        raise TopicShrinks(topic=keys.name, found=found.partitions, expected=partitions)
+    return found
+
+
+def keep(keys: TopicKeys, known: Topic) -> Flow[Topic]:
+    """Let the topic live on, and make it anew when Redis has lost it. The result is what it is now: it may have grown."""
+    return _topic(keys, (yield _topic_call(keys, *known, grows=True))) or known
+
+
+def read(keys: TopicKeys) -> Flow[Topic | None]:
+    """The topic, None when there is none. Writes nothing."""
+    return _topic(keys, (yield command("HMGET", keys.base, "partitions", "born")))
+
+
+def join(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[Membership]:
+    """Be a member of a group for STAY_MS from now on. ``dead`` are members known to be dead, which are forgotten. Keeps the topic (:func:`keep`)."""
+    topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, STAY_MS, dead)]
+    pairs = zip(items[0::2], items[1::2], strict=True)
+    return Membership(_topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs})
+
+
+def leave(keys: TopicKeys, group: str, member: str) -> Flow[None]:
+    """Be a member no more. Safe to repeat."""
+    yield _member_call(keys, group, member, 0, ())
+
+
+def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False) -> Call:
+    return script("topic", (keys.base,), (partitions, born, int(grows), TTL_S, keys.changed))
+
+
+def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]) -> Call:
+    return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_TTL_S, keys.changed, group, *dead))
+
+
+def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> Topic | None:
+    partitions, born = reply
+    if partitions is None or partitions == b"0":
+        return None
+    if not partitions.isdigit() or not 1 <= int(partitions) <= MOST_PARTITIONS:
+        found = f"the number of partitions of the topic is {partitions[:40].decode('utf-8', 'replace')!r}"
+        raise QueueDamaged(queue=partition_queue(keys.name, 0), found=found, expected=f"1 to {MOST_PARTITIONS}")
+    return Topic(int(partitions), (born or b"").decode("utf-8", "replace"))
