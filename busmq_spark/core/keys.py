@@ -60,7 +60,7 @@ class QueueKeys:
     @cached_attribute
     def acks(self) -> str:
         """Ours. Hash: subscription → last acked id; ``:born`` → their incarnation, ``:at:<subscription>`` → when it acked or registered last,
-        ``:shared:<subscription>`` → 1 for a shared group."""
+        ``:shared:<subscription>`` → 1 for a shared group, ``:mirrored:<subscription>`` → 1 where a mirror has it from its origin."""
         return f"{self.base}:acks"
 
     @cached_attribute
@@ -235,6 +235,15 @@ def sink_record(sink: str) -> str:
 def sink_queues(sink: str) -> str:
     """Ours. Hash: queue → the last run of the sink that staged rows for it."""
     return f"bus:sink-queues:{sink}"
+
+
+MIRROR_REPORTS = "bus:mirror:*"
+"""SCAN pattern of :func:`mirror_report`."""
+
+
+def mirror_report(name: str) -> str:
+    """Ours. String with a ttl, JSON: how a process that mirrors queues of another data centre is (mirror/report.py)."""
+    return f"bus:mirror:{name}"
 
 
 def sink_of(owner: str, sink: str) -> str:

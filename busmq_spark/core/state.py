@@ -75,11 +75,16 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
 
 def _state(queue: str, row: tuple[Any, ...]) -> QueueState:
     ttl_s, born, maxsize, last_id, oldest, newest, count, mark, newest_mark = row
-    ids = (_id(queue, "last id", last_id), _id(queue, "oldest stored id", oldest or b"0"), _id(queue, "newest stored id", newest or b"0"))
+    ids = (
+        checked_id(queue, "last id", last_id),
+        checked_id(queue, "oldest stored id", oldest or b"0"),
+        checked_id(queue, "newest stored id", newest or b"0"),
+    )
     return QueueState(ttl_s, _text(born), maxsize, *ids, int(count), mark.decode(), newest_mark.decode())
 
 
-def _id(queue: str, what: str, text: bytes) -> int:
+def checked_id(queue: str, what: str, text: bytes) -> int:
+    """An id as Redis has it. Raises QueueDamaged for what is none."""
     if not text.isdigit() or len(text) > 16:  # of bytes: 0 to 9 and no other digits
         raise QueueDamaged(queue=queue, found=f"its {what} is {text[:40].decode('utf-8', 'replace')!r}", expected="a whole number from 0 on")
     return int(text)
@@ -184,7 +189,7 @@ def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
     replies = yield [command("HGETALL", keys.acks) for keys in queues]
     return [
         {
-            _text(name): _id(keys.name, "acked id of a subscription", last)
+            _text(name): checked_id(keys.name, "acked id of a subscription", last)
             for name, last in zip(reply[0::2], reply[1::2], strict=True)
             if not name.startswith(b":")
         }

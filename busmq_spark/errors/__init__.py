@@ -17,6 +17,8 @@
     ├── TopicMissing               the topic does not exist, and nobody has said how many partitions it shall have
     ├── TopicShrinks               a topic shall have fewer partitions than it has
     ├── QueueBusy                  another query reads this queue (or subscription)
+    ├── QueueIsMirror              the queue is a mirror, to which nothing is pushed
+    ├── MirrorStopped              a queue is mirrored no further: what cannot be kept is named
     ├── QueueDamaged               a key of the queue holds what no program of the bus writes
     ├── UnreadBacklog              startingOffsets would delete messages that were never read
     ├── QueueFull        retriable the queue stayed at its ``maxsize`` until the deadline
@@ -199,6 +201,24 @@ class QueueBusy(BusError):
     code = "BUSMQ_QUEUE_BUSY"
     remedy = "Stop the other reader, or give each query an option `subscription` of its own, or read with `ack=none`; the message says which applies."
     template = "queue {queue!r} {found}. {remedy}"
+
+
+class QueueIsMirror(BusError):
+    """The queue is a mirror of one in another data centre, so nothing is pushed to it here."""
+
+    code = "BUSMQ_QUEUE_IS_MIRROR"
+    template = (
+        "queue {queue!r} is a mirror of a queue in another data centre, and nothing is pushed to it here. Push to its origin; or, when that is gone "
+        "for good, make this one the origin: busmq mirror promote"
+    )
+
+
+class MirrorStopped(BusError):
+    """A queue is mirrored no further. ``details["kind"]`` is foreign, diverged, promoted, own, life or loop; ``first`` to ``last`` are ids."""
+
+    code = "BUSMQ_MIRROR_STOPPED"
+    remedy = "The message says what was found, which ids are meant, and what to do. Other queues are mirrored on."
+    template = "the mirror of queue {queue!r} has stopped: {reason}. {remedy}"
 
 
 class QueueDamaged(BusError):

@@ -31,6 +31,7 @@ OPEN: dict[str, type[BusError]] = {
         errors.QueueExpired,
         errors.QueueFlushed,
         errors.QueueFull,
+        errors.QueueIsMirror,
         errors.QueueMissing,
         errors.QueueRecreated,
         errors.RedisRolledBack,

@@ -6,7 +6,8 @@ import re
 
 import redis.exceptions as rx
 
-from busmq_spark.errors import BusError, LinkLost, MessageRefused, ServerFull, ServerReadOnly, ServerRefused, TlsFailed, Unauthorized
+from busmq_spark.core.keys import METADATA_SUFFIX, announced_name
+from busmq_spark.errors import BusError, LinkLost, MessageRefused, QueueIsMirror, ServerFull, ServerReadOnly, ServerRefused, TlsFailed, Unauthorized
 from busmq_spark.redis_io.endpoint import Endpoint
 
 NOT_NOW = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
@@ -53,6 +54,8 @@ def translate(error: Exception, endpoint: Endpoint) -> BusError:
     text = _plain(error, endpoint)
     if "BUSMQ_MAX_ID" in text:
         return MessageRefused(reason="the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew")
+    if "BUSMQ_QUEUE_IS_MIRROR" in text:
+        return QueueIsMirror(queue=_mirror(str(error)))
     if _TLS.search(text):
         return TlsFailed(url=endpoint.masked, reason=text)
     kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
@@ -64,6 +67,12 @@ def translate(error: Exception, endpoint: Endpoint) -> BusError:
     if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked:
         text += " (so does a port that speaks no TLS)"
     return kind(url=endpoint.masked, reason=text)
+
+
+def _mirror(text: str) -> str:
+    """The queue whose metadata key is the last word of an error of push.lua."""
+    key = text.partition("BUSMQ_QUEUE_IS_MIRROR ")[2]
+    return announced_name(key.rpartition(METADATA_SUFFIX)[0] + METADATA_SUFFIX) or key
 
 
 def _wordy(text: str) -> type[BusError]:

@@ -32,6 +32,7 @@ EVERYWHERE = (
     "test_group",
     "test_sender",
     "test_topic",
+    "test_mirror",
 )
 """Files whose tests run on every layout; the others on one server."""
 

@@ -39,9 +39,10 @@ if progress then
   end
 end
 if at_nth ~= nth or at_moved ~= moved then return {'at', at_nth, at_moved} end
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
+if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
 local left = redis.call('LLEN', KEYS[6])
 if left < total - moved then return {'lost', left, 0} end
 if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end

@@ -4,9 +4,10 @@
 -- Result {first id, how many were stored}; fewer than offered when maxsize is reached; {0, -1} when the queue does not exist.
 -- @include clock
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
+if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
 local count = #ARGV - 1
 if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end
 if count <= 0 then return {0, 0} end

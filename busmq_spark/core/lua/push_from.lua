@@ -8,9 +8,10 @@
 -- connection that was given up. With each new sender a few others are looked at, and those go that sent nothing for keep_s; the key lives as long.
 -- @include clock
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
+if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
 local argv, values, done, upto = ARGV, {}, 0, nil
 local before = redis.call('HGET', KEYS[5], argv[2])
 local mark = tonumber(string.match(before or '0:0', '^%d+'))

@@ -8,9 +8,10 @@
 -- index, also from a task that was given up and still writes: whatever is not behind the last one was appended.
 -- @include clock
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
+if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
 local room = maxsize > 0 and maxsize - redis.call('LLEN', KEYS[2]) / 2 or #ARGV
 local argv, values, marks, at, done, full = ARGV, {}, {}, 4, 0, false
 while at < #argv and not full do

@@ -24,6 +24,9 @@ final class ErrorTranslator {
     /** At the start, or where Redis before 7 quotes what a command inside a script said. */
     private static final Pattern CODE = Pattern.compile("(?:^|-)(" + String.join("|", KINDS.keySet()) + ")\\b");
 
+    /** The metadata key, in whichever layout, of a queue to which push.lua appends nothing. */
+    private static final Pattern MIRROR = Pattern.compile("BUSMQ_QUEUE_IS_MIRROR (?:\\{bus:queue:(.*)}|bus:queue:(.*)):metadata");
+
     private static final String ABOUT_LOGINS = Contract.text("aboutLogins");
 
     /** How Java words that the other side just went away, with or without TLS. */
@@ -48,6 +51,10 @@ final class ErrorTranslator {
         if (text.contains("BUSMQ_MAX_ID")) {
             return BusException.of(ErrorKind.MESSAGE_REFUSED, "reason",
                     "the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew");
+        }
+        Matcher mirror = MIRROR.matcher(error.getMessage());
+        if (mirror.find()) {
+            return BusException.of(ErrorKind.QUEUE_IS_MIRROR, "queue", mirror.group(1) != null ? mirror.group(1) : mirror.group(2));
         }
         Matcher code = CODE.matcher(text);
         ErrorKind kind = code.find() ? KINDS.get(code.group(1)) : wordy(text);

@@ -1,0 +1,56 @@
+-- Append a chunk to a mirror: messages with the ids they have at the origin, when they follow what is there, in the same life.
+-- KEYS metadata messages msgid toack acks clock
+-- ARGV available born after upto seen floor most (id value)...
+--      after, upto: the chunk is all that the origin has of the ids behind after, up to upto; ids that are missing were gone there. seen: the last id
+--      that the origin has given. floor: what is up to this id goes here, too, but for what a subscription of the mirror has not acked (0: nothing
+--      goes); at most `most` messages a call.
+-- Result {status, a, b}: ok last more (copied up to last; more 1: there is more to drop, call again) | at last 0 (the chunk does not follow last:
+--      nothing is done) | foreign first last (ids that were given here, by a program that does not know mirrors) | life born 0 (another life is
+--      mirrored here now) | own 0 0 (it is no mirror, or no more) | missing 0 0
+-- What of the chunk is here already is not appended again: calls may be sent twice, come late, or come from two mirrors at once.
+-- @include clock
+-- @include even_if_full
+-- @include find
+-- @include lowest
+-- @include mark
+-- @include sizes
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'born', 'mirror_of', 'mirrored', 'sizes', 'clock')
+local ttl = tonumber(stored[1] or nil)
+if not ttl then return {'missing', '0', 0} end
+if not stored[3] then return {'own', '0', 0} end
+if stored[2] ~= ARGV[2] then return {'life', stored[2] or '', 0} end
+local argv, messages = ARGV, KEYS[2]
+local copied, its_mark, known = string.match(stored[4] or '0::0', '^(%d+):(%x*):(%d+)$')
+local last, given = tonumber(copied), redis.call('GET', KEYS[3]) or '0'
+if tonumber(given) ~= last then return {'foreign', string.format('%.0f', last + 1), given} end
+local after, upto, floor = tonumber(argv[3]), tonumber(argv[4]), tonumber(argv[6])
+if last < after then return {'at', copied, 0} end
+if #argv == 7 then even_if_full(KEYS[1], ttl) end
+local seen = math.max(tonumber(argv[5]), tonumber(known))
+local pairs, values = {}, {}
+for i = 8, #argv - 1, 2 do
+  if tonumber(argv[i]) > last then
+    local n = #values + 1
+    pairs[2 * n - 1], pairs[2 * n], values[n] = argv[i], argv[i + 1], argv[i + 1]
+  end
+end
+if upto > last then
+  if #values > 0 then redis.call('RPUSH', messages, unpack(pairs)) end
+  redis.call('SET', KEYS[3], argv[4])
+  its_mark = pairs[#pairs - 1] == argv[4] and mark(values[#values]) or ''
+  local noted = #values == upto - last and sizes(stored[5], last + 1, upto, values, 1) or '' -- where an id is missing, nothing is known of sizes
+  local times = clock(messages, KEYS[6], stored[6], last + 1, upto, ttl)
+  redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times, 'mirrored', string.format('%.0f:%s:%.0f', upto, its_mark, math.max(seen, upto)))
+  for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
+  redis.call('PUBLISH', argv[1], argv[4])
+  last = upto
+elseif seen > tonumber(known) then
+  redis.call('HSET', KEYS[1], 'mirrored', string.format('%s:%s:%.0f', copied, its_mark, seen))
+end
+local more = 0
+if floor > 0 then
+  local most, gone = tonumber(argv[7]), find(messages, lowest(KEYS[5], math.min(floor, last))) + 1
+  if gone > most then gone, more = most, 1 end
+  if gone > 0 then redis.call('LTRIM', messages, 2 * gone, -1) end
+end
+return {'ok', string.format('%.0f', last), more}

@@ -1,0 +1,6 @@
+-- What the subscriptions of queues have acked. Writes nothing.
+-- KEYS acks, for each queue
+-- Result for each queue all fields of its acks, field value field value ...
+local found = {}
+for i = 1, #KEYS do found[i] = redis.call('HGETALL', KEYS[i]) end
+return found
