@@ -133,9 +133,12 @@ class Bus(Emitter):
         """Whether every server of its own answers; a bus without Redis is never online."""
         return self._servers is not None and all(self._servers.ready)
 
-    def queue(self, name: str) -> Queue:
-        """The queue with this name; nothing is sent before it is attached or asked."""
-        return Queue(self, name)
+    def queue(self, name: str, *, server: int | None = None) -> Queue:
+        """The queue with this name; nothing is sent before it is attached or asked.
+
+        ``server``: of several independent ones, the index in ``url`` of the one that a new queue is created on; one that exists is used where it is.
+        """
+        return Queue(self, name, server)
 
     def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
         """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""

@@ -46,9 +46,11 @@ class Queue(BaseQueue):
 
     _consumption: Consumption | None
 
-    def __init__(self, bus: Bus, name: str) -> None:
+    def __init__(self, bus: Bus, name: str, home: int | None = None) -> None:
+        """``home``: the index of the server on which it is created, of several; None: the one that its name hashes to."""
         super().__init__(bus, name)
         self.keys = QueueKeys(name, bus.options.cluster)
+        self._home = home
         self.leased = False
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0
@@ -368,7 +370,7 @@ class Queue(BaseQueue):
             self._born, self.handed = born, 0
 
     async def _place(self) -> int:
-        return self.server if self.attached else await self.bus.servers.locate(self.keys.metadata)
+        return self.server if self.attached else await self.bus.servers.locate(self.keys.metadata, self._home)
 
 
 def _number(text: str | None) -> int | None:

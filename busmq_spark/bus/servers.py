@@ -1,8 +1,9 @@
 """The servers of a bus on the running loop: links for commands, for taking messages and for listening, and which server owns what.
 
 Rule 1. Consumers have a link of their own, so that they do not wait behind pushes (protocol Q34).
-Rule 2. A queue lives where it exists, else where its name hashes to (redis_io/place.py), also while other servers cannot be reached: one that is
-        dead stops no queue of the others. What was found holds for ten minutes, but not what was assumed without one of the servers.
+Rule 2. A queue lives where it exists, else where it is told to, or where its name hashes to (redis_io/place.py), also while other servers cannot be
+        reached: one that is dead stops no queue of the others. What was found holds for ten minutes, but not what was assumed without one of the
+        servers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import hash_index
-from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.address import RedisAddress
 from busmq_spark.redis_io.links import async_links
@@ -69,23 +70,27 @@ class Servers:
                 with suppress(LinkLost):
                     eviction.check({link.endpoint.masked: await link.run(eviction.policy())}, required=required)
 
-    async def locate(self, key: str) -> int:
-        """The index of the server that owns a key. Raises LinkLost only when that one cannot be asked."""
+    async def locate(self, key: str, home: int | None = None) -> int:
+        """The index of the server that owns a key: the one that has it, else ``home``, else the one it hashes to.
+
+        Raises LinkLost only when that one cannot be asked, ConfigError for a home that is no server.
+        """
+        if home is not None and not 0 <= home < len(self.commands):
+            raise ConfigError(reason=f"server is {home}; this bus has the servers 0 to {len(self.commands) - 1}")
         if len(self.commands) == 1:
             return 0
         now = asyncio.get_running_loop().time()
         index, until = self._known.get(key, (0, 0.0))
         if now >= until:
-            index, certain = await self._search(key)
+            index, certain = await self._search(key, hash_index(key, len(self.commands)) if home is None else home)
             if len(self._known) >= KNOWN_MOST:
                 self._known.clear()
             if certain:
                 self._known[key] = (index, now + KNOWN_S)
         return index
 
-    async def _search(self, key: str) -> tuple[int, bool]:
+    async def _search(self, key: str, home: int) -> tuple[int, bool]:
         """The index, and whether it holds also when servers that did not answer come back."""
-        home = hash_index(key, len(self.commands))
         asked = [home, *(index for index, ready in enumerate(self.ready) if ready and index != home)]
         ask = command("EXISTS", key)
         found = await asyncio.gather(*(self.commands[index].execute(ask) for index in asked), return_exceptions=True)
@@ -93,7 +98,8 @@ class Servers:
             raise found[0]
         having = [index for index, outcome in zip(asked, found, strict=True) if outcome == 1]
         answered = sum(not isinstance(outcome, BaseException) for outcome in found)
-        return owner(having, home), bool(having) or answered == len(self.commands)
+        index = owner(having, hash_index(key, len(self.commands))) if having else home
+        return index, bool(having) or answered == len(self.commands)
 
     async def close(self) -> None:
         """Close every link."""
