@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from busmq_spark import __version__
-from busmq_spark.cli import dead, embedded, groups, info, jar, lag, peek, push, queues, serve, subscriptions, tail, token
+from busmq_spark.cli import dead, embedded, events, groups, info, jar, lag, peek, push, queues, serve, subscriptions, tail, token
 from busmq_spark.cli.output import Output, WarningPrinter
 from busmq_spark.cli.redis_options import reaching
 from busmq_spark.demo.command import demo
@@ -68,7 +68,7 @@ def busmq(
 
 for title, commands in (
     ("Start here", (demo, embedded.embedded)),
-    ("Messages", (push.push, tail.tail, peek.peek)),
+    ("Messages", (push.push, tail.tail, peek.peek, events.publish, events.send)),
     ("State", (queues.queues, info.info)),
     ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
     ("Other data centres", (serve.serve, token.token)),
@@ -81,6 +81,11 @@ of_dead_letters: dict[str, Callable[..., None]] = {"list": dead.list_, "show": d
 for name, its_command in of_dead_letters.items():
     dead_letters.command(name)(_piped(reaching(its_command)))
 app.add_typer(dead_letters, name="dead", rich_help_panel="Readers")
+of_events = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Which queues the events of which keys go to.")
+for event_command in (events.subscribe, events.unsubscribe, events.forget):
+    of_events.command()(_piped(reaching(event_command)))
+of_events.command("list")(_piped(reaching(events.list_)))
+app.add_typer(of_events, name="events", rich_help_panel="Messages")
 
 
 def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:

@@ -23,6 +23,7 @@ from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.keepalive import KeepAlive
 from busmq_spark.bus.links import FederationLinks, links_of
 from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
+from busmq_spark.bus.publishing import Publishing
 from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
@@ -44,7 +45,7 @@ T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
 
-class Bus(Emitter):
+class Bus(Publishing, Emitter):
     """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …

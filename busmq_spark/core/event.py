@@ -20,6 +20,8 @@ from busmq_spark.core.message import MAX_VALUE_BYTES, refuse_constant
 from busmq_spark.errors import MessageRefused
 
 SPEC = "1.0"
+SOURCE = "/busmq"
+"""Of an event for which nobody has said."""
 Extension: TypeAlias = str | int | bool
 _REQUIRED = ("id", "source", "type")
 _OPTIONAL = ("time", "subject", "datacontenttype", "dataschema")
@@ -85,6 +87,15 @@ class Event:
             return cls(**_members(found))
         except MessageRefused as error:
             raise _no_event(value, error.details["reason"]) from None
+
+
+def made(data: object, **about: Any) -> Event:
+    """An event with ``data``: bytes, text, or what JSON can express. ``about``: its attributes; where it has no media type, that of the data."""
+    if isinstance(data, bytearray | memoryview):
+        data = bytes(data)
+    kind = "application/octet-stream" if isinstance(data, bytes) else "text/plain" if isinstance(data, str) else "application/json"
+    suiting = {} if data is None else {"datacontenttype": kind}
+    return Event(**{"source": SOURCE, "data": data, **suiting, **about})
 
 
 def _members(found: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ LONGER = 1.25
 uses at least four fifths of it."""
 _STATE_ITEMS = 9
 _OTHER_KIND = "Choose another name, or drop that group first (busmq unsubscribe)"
+_ONE_GROUP = "Read as that group, or drop it first (busmq unsubscribe)"
 OWNER_TTL_S = 90 * 24 * 3600
 """How long the owner of an unused subscription is stored: longer than its position."""
 
@@ -167,7 +168,8 @@ def subscribe(
 ) -> Flow[list[int]]:
     """Register the subscription on every queue; the result is its last acked id there. A start is ``earliest``, ``latest`` or an acked id.
 
-    With ``shared``, settings, it is that of a shared group (core/group.py). Raises QueueBusy where the name is that of the other kind.
+    With ``shared``, settings, it is that of a shared group (core/group.py). Raises QueueBusy where the name is that of the other kind, and where the
+    queue takes commands and has a group.
     """
     settings = () if shared is None else tuple(word for pair in shared.items() for word in pair)
     replies = yield [
@@ -180,8 +182,15 @@ def subscribe(
     ]
     for keys, reply in zip(queues, replies, strict=True):
         if not reply.isdigit():
-            raise QueueBusy(queue=keys.name, found=f"has a group {subscription!r}, which is {reply.decode()}", remedy=_OTHER_KIND)
+            raise _refused(keys.name, subscription, reply.decode("utf-8", "replace"))
     return [int(reply) for reply in replies]
+
+
+def _refused(queue: str, subscription: str, reply: str) -> QueueBusy:
+    kind, _, group = reply.partition(":")
+    if kind == "command":
+        return QueueBusy(queue=queue, found=f"takes commands, which are for one group, and has group {group!r}", remedy=_ONE_GROUP)
+    return QueueBusy(queue=queue, found=f"has a group {subscription!r}, which is {kind}", remedy=_OTHER_KIND)
 
 
 def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:

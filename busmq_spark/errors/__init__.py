@@ -25,6 +25,8 @@
     ├── StateError                 a call that makes no sense now, such as a push while not attached
     ├── RequestFailed              a service's provider answered with an error
     ├── RequestTimeout   retriable no provider answered a request to a service in time
+    ├── PublishIncomplete retriable an event is not, or not known to be, in each of its queues
+    ├── TooFewDestinations         fewer queues are subscribed to an event than its publisher requires
     ├── MessagesMissed             a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused             a row or message that cannot be stored
     ├── ProtocolError              a peer sent what the protocol does not know
@@ -271,6 +273,27 @@ class RequestTimeout(BusError):
     code = "BUSMQ_REQUEST_TIMEOUT"
     retriable = True
     template = "service {service!r}: no answer within {timeout_ms} ms. Is a provider serving? A longer timeout_ms waits longer"
+
+
+class PublishIncomplete(BusError):
+    """An event is not in each of its queues, or not known to be. ``details``: event (its id), stored (queues), missing (queue → why)."""
+
+    code = "BUSMQ_PUBLISH_INCOMPLETE"
+    retriable = True
+    template = (
+        "event {event!r} is stored in {stored}, and is not, or not known to be, in {missing}. Publish it again with the same id: "
+        "who gets it twice recognises it by id and source"
+    )
+
+
+class TooFewDestinations(BusError):
+    """Fewer queues are subscribed to the keys of an event than ``require`` says. Nothing was pushed."""
+
+    code = "BUSMQ_TOO_FEW_DESTINATIONS"
+    template = (
+        "{found} queues are subscribed to {keys}; expected at least {wanted}. Nothing was pushed. Subscribe a queue with bus.subscribe(…, into=…) or "
+        "busmq events subscribe, or leave out require"
+    )
 
 
 class MessagesMissed(BusError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import group, queue, state, subscription
+from busmq_spark.core import group, publish, queue, state, subscription
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.group import Settlement
 from busmq_spark.core.keys import QueueKeys
@@ -126,3 +126,15 @@ def test_a_consumer_of_the_simple_kind_pops_and_acks(run: Run, stored: QueueKeys
     run(queue.touch(stored, 60))
     run(queue.trim(stored, 10))
     assert run(queue.flush(stored))
+
+
+def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stored: QueueKeys) -> None:
+    with pytest.raises(ServerFull):
+        run(publish.deliver(stored, b"event", "born"))
+    with pytest.raises(ServerFull):
+        run(publish.send(stored, b"command", "born"))
+    with pytest.raises(ServerFull):
+        run(publish.subscribe(["a.*"], stored.name))
+    assert run(publish.unsubscribe(["a.*"], stored.name)) == 0
+    assert run(publish.forget(stored.name)) == 0
+    assert run(queue.count(stored)) == 20

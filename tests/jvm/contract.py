@@ -142,6 +142,7 @@ def _texts() -> dict[str, str]:
         "recordGone": sink._LOST,
         "older": sink._OLDER,
         "otherKind": state._OTHER_KIND,
+        "oneGroup": state._ONE_GROUP,
         "varies": sink._VARIES,
         "jarVersionOption": jar.VERSION_OPTION,
         "policyUnknown": eviction.UNKNOWN,

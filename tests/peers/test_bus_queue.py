@@ -6,6 +6,7 @@ In a cluster it loads each of its scripts on one arbitrary node only (protocol Q
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -157,3 +158,22 @@ async def test_discoverable_queues_are_announced_alike_and_received_by_the_other
         await until(lambda: wanted in heard)
         await node("detach", theirs)
     await asyncio.to_thread(node.peer.call, "pubsubUnsubscribe", name="bus:notifications")
+
+
+async def test_node_reads_events_and_commands_as_text_and_pushes_beside_them(node: Side, fresh: Fresh) -> None:
+    key, name = fresh("k"), fresh()
+    async with node.bus() as bus:
+        await bus.subscribe([key], into=name)
+        await bus.publish([key], {"user": 7}, id="e1")
+        await bus.send(name, "do it", id="c1")
+        await node("attach", name)
+        assert await node("push", name, "of Node") == 3
+        await node("consume", name, reliable=True)
+        texts = [text for _, text in await node("received", name, 3)]
+        assert [json.loads(text)["id"] for text in texts[:2]] == ["e1", "c1"]
+        assert texts[2] == "of Node"
+        assert (await node("metadata", name))["command"] == "1"
+        await node("ack", name, 3)
+        await node("stop", name)
+        assert await node("count", name) == 0
+        assert await bus.forget(name) == 1

@@ -53,3 +53,15 @@ def test_a_query_waits_for_no_program(bus: Bus, engine: MakeEngine, queue: str) 
         next(group.batches())
         with pytest.raises(QueueBusy, match="is read by another query as subscription 'billing'"):
             engine({"redis.url": bus.url, "subscribe": queue, "subscription": "billing"}).step()
+
+
+def test_a_query_with_a_second_subscription_is_refused_a_queue_of_commands(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    with MessageBus.sync(bus.url) as message_bus:
+        message_bus.send(queue, "x", id="c1")
+        query = engine({"redis.url": bus.url, "subscribe": queue, "subscription": "billing"})
+        assert [id for _, id, *_ in query.step()] == [1]
+        refused = r"takes commands, which are for one group, and has group 'billing'. Read as that group, or drop it first \(busmq unsubscribe\)"
+        with pytest.raises(QueueBusy, match=refused):
+            engine({"redis.url": bus.url, "subscribe": queue, "subscription": "audit"}).step()
+        with message_bus.queue(queue) as there, pytest.raises(QueueBusy, match=refused):
+            there.subscribe("audit")

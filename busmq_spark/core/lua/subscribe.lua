@@ -2,7 +2,7 @@
 -- KEYS metadata msgid messages acks [group due tries]
 -- ARGV subscription start (earliest | latest | an id already acked) long_ttl_s [field value ...]: settings of the shared group that replace its own
 -- Result the last acked id of the subscription, as text; it keeps the one it has. `shared` or `ordered` where the name is that of a group of this
--- other kind: nothing is done then.
+-- other kind, and `command:<group>` where the queue takes commands (command.lua), so that <group> is its only one: nothing is done then.
 -- @include even_if_full
 -- @include seen
 local sub, start, kind = ARGV[1], ARGV[2], ':shared:' .. ARGV[1]
@@ -13,6 +13,12 @@ local ended = stored[1] and stored[1] ~= born -- positions in a life that ended
 local known = not ended and stored[2]
 if known and not KEYS[5] ~= not stored[3] then return stored[3] and 'shared' or 'ordered' end
 if not known then
+  if not ended and redis.call('HGET', KEYS[1], 'command') then
+    local all = redis.call('HGETALL', KEYS[4])
+    for i = 1, #all, 2 do
+      if string.sub(all[i], 1, 1) ~= ':' then return 'command:' .. all[i] end
+    end
+  end
   local given = redis.call('GET', KEYS[2]) or '0'
   if start == 'latest' then
     known = given

@@ -45,6 +45,8 @@ public final class ReadStore implements AutoCloseable {
     /** How long our own records outlive a queue whose ttl is shorter. */
     private static final long LONG_TTL_S = Contract.number("longTtlS");
     private static final String OTHER_KIND = Contract.text("otherKind");
+    private static final String ONE_GROUP = Contract.text("oneGroup");
+    private static final String COMMAND = "command:";
 
     private final Links links;
     private final RedisOptions options;
@@ -218,7 +220,7 @@ public final class ReadStore implements AutoCloseable {
 
     /**
      * Register the subscription on every queue, at the oldest message, the newest, or an acked id. The one it has stays. Throws BUSMQ_QUEUE_BUSY where
-     * it is the name of a shared group.
+     * it is the name of a shared group, and where the queue takes commands and has a group.
      */
     public void subscribe(Map<String, Start> starts, String subscription) {
         each(starts.keySet(), 1, part -> {
@@ -226,9 +228,15 @@ public final class ReadStore implements AutoCloseable {
             return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, starts.get(part.get(0)).text(),
                     LONG_TTL_S);
         }, (reply, at, queue) -> {
-            if ("shared".equals(text(reply))) {
+            String found = text(reply);
+            if ("shared".equals(found)) {
                 throw BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", "has a group " + PyText.repr(subscription) + ", which is shared",
                         "remedy", OTHER_KIND);
+            }
+            if (found.startsWith(COMMAND)) {
+                String group = PyText.repr(found.substring(COMMAND.length()));
+                throw BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", "takes commands, which are for one group, and has group " + group,
+                        "remedy", ONE_GROUP);
             }
             return reply;
         });

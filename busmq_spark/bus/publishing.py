@@ -1,0 +1,141 @@
+"""Events, which go to every queue that is subscribed to their keys, and commands, which go to one queue with one group.
+
+    async with Bus("redis://localhost") as bus:
+        await bus.subscribe(["user.*"], into="emails")
+        receipt = await bus.publish(["user.signup"], {"user": 7})  # Receipt(id='…', destinations=('emails',))
+        await bus.send("invoices", {"order": 8})
+
+Rule 1. The table of subscriptions is at one server: with several, at the one that its key hashes to. It is read for each event, so a subscription
+        counts for every event that is published after it.
+Rule 2. Nothing is pushed twice by one call. Where a server breaks off before its reply, the queue counts as missing, and the error says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from busmq_spark.core import publish as flows
+from busmq_spark.core.event import Event, Extension, made
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index
+from busmq_spark.core.patterns import check_key, destinations
+from busmq_spark.core.publish import Receipt, check_queue
+from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewDestinations
+from busmq_spark.redis_io.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.servers import Servers
+    from busmq_spark.options import BusOptions
+
+TOKEN_BITS = 128
+
+
+class EventKeywords(TypedDict, total=False):
+    """What an event says besides its data; see Event."""
+
+    id: str
+    source: str
+    type: str
+    time: str
+    subject: str
+    datacontenttype: str
+    dataschema: str
+    extensions: Mapping[str, Extension]
+
+
+class Publishing:
+    """What a bus can do with events and commands."""
+
+    options: BusOptions
+
+    @property
+    def servers(self) -> Servers:
+        """The servers of the bus."""
+        raise NotImplementedError
+
+    async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventKeywords]) -> Receipt:
+        """Push one event to each queue that is subscribed to one of ``keys``, such as ``["user.signup"]``. The receipt says to which.
+
+        ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: where nobody says, its ``type``
+        is the first key (several are in the extension ``keys``), its ``id`` new, its ``time`` now. That no queue is subscribed is no error unless
+        ``require`` says how many must be: then TooFewDestinations is raised, and nothing is pushed. Raises PublishIncomplete where a queue is full
+        or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key.
+        """
+        wanted = _keys(keys)
+        if len(wanted) > 1 and not isinstance(data, Event):
+            about["extensions"] = {"keys": " ".join(wanted), **about.get("extensions", {})}
+        event = _event(wanted[0], data, about)
+        value = event.encode()
+        queues = destinations(await self._at_table(flows.table()), wanted)
+        if len(queues) < require:
+            raise TooFewDestinations(keys=", ".join(wanted), found=len(queues), wanted=require)
+        outcomes = await asyncio.gather(*(self._deliver(flows.deliver, queue, value) for queue in queues), return_exceptions=True)
+        missing: dict[str, str] = {}
+        for queue, outcome in zip(queues, outcomes, strict=True):
+            if isinstance(outcome, BusError):
+                missing[queue] = str(outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        stored = [queue for queue in queues if queue not in missing]
+        if missing:
+            raise PublishIncomplete(event=event.id, stored=stored, missing=missing)
+        return Receipt(event.id, tuple(stored))
+
+    async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Receipt:
+        """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the queue) that is for one group.
+
+        From the first command on the queue takes one group, or Spark subscription, only. Raises QueueBusy where it has several, QueueFull, and
+        LinkLost: where the connection broke before the reply, it is unknown whether the command is stored.
+        """
+        event = _event(check_queue(queue), data, about)
+        await self._deliver(flows.send, queue, event.encode())
+        return Receipt(event.id, (queue,))
+
+    async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
+        """Let the events whose key one of ``patterns`` takes go to the queue ``into``: ``a.*`` takes a.b, ``a.#`` takes a, a.b and a.b.c.
+
+        It holds until ``unsubscribe`` or ``forget``, also while nobody reads the queue. How many of the patterns are new to it.
+        """
+        return await self._at_table(flows.subscribe(patterns, into))
+
+    async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
+        """Let them not go there any more; what is in the queue stays. How many of the patterns it was subscribed with."""
+        return await self._at_table(flows.unsubscribe(patterns, into))
+
+    async def forget(self, queue: str) -> int:
+        """End every subscription of a queue; what is in it stays. How many there were."""
+        return await self._at_table(flows.forget(queue))
+
+    async def subscriptions(self) -> list[tuple[str, str]]:
+        """Every pattern with a queue that is subscribed with it, sorted."""
+        return await self._at_table(flows.table())
+
+    async def _at_table(self, flow: Flow[T]) -> T:
+        links = self.servers.commands
+        return await links[hash_index(SUBSCRIPTIONS, len(links))].run(flow)
+
+    async def _deliver(self, how: Callable[[QueueKeys, bytes, str], Flow[int]], queue: str, value: bytes) -> int:
+        keys = QueueKeys(queue, self.options.cluster)
+        index = await self.servers.locate(keys.metadata)
+        return await self.servers.commands[index].run(how(keys, value, new_token()))
+
+
+def _keys(keys: Sequence[str]) -> list[str]:
+    if isinstance(keys, str) or not keys:
+        raise ConfigError(reason=f"the keys are {keys!r}; expected a list of at least one, such as ['user.signup']")
+    return [check_key(key) for key in keys]
+
+
+def _event(kind: str, data: object, about: EventKeywords) -> Event:
+    if isinstance(data, Event):
+        if about:
+            raise ConfigError(reason=f"{next(iter(about))} is given beside a whole Event; make the event with it")
+        return data
+    if unknown := sorted(about.keys() - EventKeywords.__annotations__.keys()):
+        known = ", ".join(EventKeywords.__annotations__)
+        raise ConfigError(reason=f"an event has no attribute {unknown[0]!r}; it has {known}, and what you name in extensions={{…}}")
+    named = {"type": kind, "id": new_token(TOKEN_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
+    return made(data, **named)

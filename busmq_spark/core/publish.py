@@ -1,0 +1,103 @@
+"""Publishing: the table of which queues the events of which keys go to, and the delivery of an event or a command to a queue.
+
+Rule 1. The table is a hash of pattern and queue, at one server. Each call on it is one command, so that repeating one changes nothing.
+Rule 2. A queue that does not exist is made when something is delivered to it, and lives as any other.
+Rule 3. A queue to which a command was sent takes one group only, as long as it lives: the field ``command`` of its metadata says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys
+from busmq_spark.core.patterns import check_pattern
+from busmq_spark.core.queue import LONG_TTL_S, attach, metadata, push
+from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, QueueMissing
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of an event or a command."""
+
+    id: str
+    """Of the event."""
+    destinations: tuple[str, ...]
+    """The queues that have it, sorted. None: nobody is subscribed."""
+
+
+def check_queue(name: object) -> str:
+    """The name of a destination. Raises ConfigError."""
+    try:
+        if isinstance(name, str) and name and name.encode():
+            return name
+    except UnicodeEncodeError:
+        pass
+    raise ConfigError(reason=f"the queue is {name!r}; expected the name of a queue")
+
+
+def table() -> Flow[list[tuple[str, str]]]:
+    """Every pattern with a queue that is subscribed with it, sorted."""
+    reply = yield command("HGETALL", SUBSCRIPTIONS)
+    pairs = [field.decode("utf-8", "replace").partition(" ") for field in reply[0::2]]
+    return sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue)
+
+
+def subscribe(patterns: Sequence[str], queue: str) -> Flow[int]:
+    """Subscribe a queue to what these patterns take. How many of them are new to it."""
+    words = [word for field in _fields(patterns, queue) for word in (field, 1)]
+    return int((yield command("HSET", SUBSCRIPTIONS, *words)))
+
+
+def unsubscribe(patterns: Sequence[str], queue: str) -> Flow[int]:
+    """End subscriptions of a queue. How many of them there were."""
+    return int((yield command("HDEL", SUBSCRIPTIONS, *_fields(patterns, queue))))
+
+
+def forget(queue: str) -> Flow[int]:
+    """End every subscription of a queue. How many there were."""
+    check_queue(queue)
+    patterns = [pattern for pattern, into in (yield from table()) if into == queue]
+    return int((yield command("HDEL", SUBSCRIPTIONS, *(f"{pattern} {queue}" for pattern in patterns)))) if patterns else 0
+
+
+def deliver(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
+    """Append an event to a queue, which is made, with the name ``born`` for its life, where there is none. The id of the message.
+
+    Raises QueueFull.
+    """
+    try:
+        id = yield from push(keys, value)
+    except QueueMissing:
+        yield from attach(keys, born, ttl_s=LONG_TTL_S)
+        id = yield from push(keys, value)
+    return (yield from _stored(keys, id))
+
+
+def send(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
+    """The same with a command. Raises QueueBusy where the queue has several groups."""
+    names = (keys.metadata, keys.acks)
+    groups = yield script("command", names, ())
+    if groups is None:
+        yield from attach(keys, born, ttl_s=LONG_TTL_S)
+        groups = yield script("command", names, ())
+    if groups:
+        found = ", ".join(repr(group.decode("utf-8", "replace")) for group in groups)
+        remedy = "Drop all of them but one (busmq unsubscribe), or publish an event instead"
+        raise QueueBusy(queue=keys.name, found=f"has the groups {found}, and a command is for one", remedy=remedy)
+    return (yield from _stored(keys, (yield from push(keys, value))))
+
+
+def _stored(keys: QueueKeys, id: int | None) -> Flow[int]:
+    if id is None:
+        maxsize = (yield from metadata(keys)).get("maxsize", "")
+        raise QueueFull(queue=keys.name, maxsize=maxsize, left=1, waited="")
+    return id
+
+
+def _fields(patterns: Sequence[str], queue: str) -> list[str]:
+    if isinstance(patterns, str) or not patterns:
+        raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
+    check_queue(queue)
+    return [f"{check_pattern(pattern)} {queue}" for pattern in patterns]
