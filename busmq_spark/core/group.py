@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from busmq_spark.core.flow import Flow, command, script
@@ -22,6 +24,7 @@ TTL_S = 90 * 24 * 3600
 """How long the records of a shared group live without a holder."""
 LEASE_MS, TRIES = 30_000, 3
 """Of a group for which nobody has said."""
+_SETTLED = {ord("d"): 1, ord("l"): 0, ord("s"): -1}
 Action: TypeAlias = Literal["ack", "retry", "extend", "release"]
 
 
@@ -116,10 +119,11 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     status, *found = yield script("group_lease", names, args, idempotent=False)
     if not found:
         return Leased(status.decode())
-    now, wait, gone, *items = found
-    fours = zip(items[0::4], items[1::4], items[2::4], items[3::4], strict=True)
+    now, wait, gone, new, *items = found
+    fours, now_ms = zip(items[0::4], items[1::4], items[2::4], items[3::4], strict=True), int(now)
     deliveries = [Delivery(int(id), value, tries, int(first), token) for id, value, tries, first in fours]
-    return Leased(status.decode(), deliveries, int(now), wait, gone)
+    deliveries += [Delivery(int(id), value, 1, now_ms, token) for id, value in zip(new[0::2], new[1::2], strict=True)]
+    return Leased(status.decode(), deliveries, now_ms, wait, gone)
 
 
 def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settlement]) -> Flow[list[int] | None]:
@@ -127,9 +131,12 @@ def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settleme
 
     Safe to repeat, for a caller that takes -1 for done then. At most 1,000 a call.
     """
-    args = (name, born, ACK_MOST, TTL_S, *(word for each in settlements for word in each))
+    args: list[str | int] = [name, born, ACK_MOST, TTL_S]
+    for how, some in groupby(settlements, key=itemgetter(1, 2, 3)):
+        ids = [each.id for each in some]
+        args += [*how, len(ids), *ids]
     status, *results = yield script("group_settle", (keys.metadata, keys.messages, keys.acks, *keys.group(name)), args, idempotent=False)
-    return results if status == b"ok" else None
+    return [_SETTLED[letter] for letter in results[0]] if status == b"ok" else None
 
 
 def pause(keys: QueueKeys, name: str, *, paused: bool) -> Flow[bool]:

@@ -3,10 +3,10 @@
 -- ARGV token most room ttl_s again lease_ms
 --      token: names the messages of this call, unique for ever. again 1: a call with this token may have been executed, whose reply was lost: what it
 --      has leased is returned, and nothing more. lease_ms: of a group that has no other
--- Result {status, now, wait, gone, id, value, try, first, id ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
+-- Result {status, now, wait, gone, new, id, value, try, first, id ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
 --      another life of the queue, or there is none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be. gone: how many messages
---      were taken from the queue by others before this group had settled them. try: how often the message was leased, with this time; first: when it
---      was leased first, ms since 1970.
+--      were taken from the queue by others before this group had settled them. new: {id, value, id ...} of messages that are leased for the first
+--      time; then those that are leased again. try: how often, with this time; first: when first, ms since 1970.
 -- due: id -> ms, above 0 the end of its lease, below 0 (negated) when it may be leased again. tries: id -> try:token:first.
 -- @include even_if_full
 -- @include find
@@ -25,14 +25,14 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local ms = string.format('%.0f', now)
 local head = tonumber(redis.call('LINDEX', messages, 0) or nil)
-local out, leases, held, vanished, gone = {'ok', ms, -1, 0}, {}, {}, {}, 0
+local out, leased, held, vanished, gone = {'ok', ms, -1, 0, {}}, {}, {}, {}, 0
 local ends = string.format('%.0f', now + tonumber(set[3] or ARGV[6]))
 
-local function lease(id, value, try, first)
+local function lease_anew(id, value, try, first)
   local n = #out
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, value, try, first
   room = room - #value
-  leases[#leases + 1], leases[#leases + 2] = ends, id
+  leased[#leased + 1] = id
   held[#held + 1], held[#held + 2] = id, try .. ':' .. token .. ':' .. first
 end
 
@@ -44,7 +44,7 @@ local function lease_again(ids, same)
     local try, _, first = string.match(records[i] or '', '^(%d+):([^:]*):(%d+)$')
     local value = head and stored(messages, tonumber(id), head)
     if value then
-      lease(id, value, tonumber(try or 0) + (same and 0 or 1), first or ms)
+      lease_anew(id, value, tonumber(try or 0) + (same and 0 or 1), first or ms)
     else
       vanished[#vanished + 1], gone = id, gone + 1
     end
@@ -70,14 +70,23 @@ else
     lease_again(ids)
     local left, last = most - #ids, tonumber(set[2])
     if left > 0 and room > 0 and head then
-      local pairs = run(messages, find(messages, last) + 1, left, room)
-      if pairs[1] then gone = gone + tonumber(pairs[1]) - last - 1 end
-      for i = 1, #pairs, 2 do lease(pairs[i], pairs[i + 1], 1, ms) end
-      if pairs[1] then redis.call('HSET', group, 'next', pairs[#pairs - 1]) end
+      local pairs, record = run(messages, find(messages, last) + 1, left, room), '1:' .. token .. ':' .. ms
+      for i = 1, #pairs, 2 do
+        leased[#leased + 1] = pairs[i]
+        held[#held + 1], held[#held + 2] = pairs[i], record
+      end
+      if pairs[1] then
+        gone = gone + tonumber(pairs[1]) - last - 1
+        redis.call('HSET', group, 'next', pairs[#pairs - 1])
+      end
+      out[5] = pairs
     end
   end
 end
-if #leases > 0 then
+if #leased > 0 then
+  -- The newest first: in the compact form of a small sorted set each is put before the one that was added last, where a look is short.
+  local leases = {}
+  for i = #leased, 1, -1 do leases[#leases + 1], leases[#leases + 2] = ends, leased[i] end
   redis.call('ZADD', due, unpack(leases))
   redis.call('HSET', tries, unpack(held))
   redis.call('EXPIRE', due, lasting)

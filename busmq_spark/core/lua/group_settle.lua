@@ -1,6 +1,6 @@
 -- Settle messages of a shared group, and drop from the queue what every subscription and group has acked.
 -- KEYS metadata messages acks group due tries
--- ARGV name born most ttl_s, then for each message: id token action ms
+-- ARGV name born most ttl_s, then parts: token action ms count id ..., so many ids
 --      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again now; this try does not count)
 -- Result {status, for each message: 1 done, 0 its lease is another's now, -1 it was settled before}. status: ok | no_group (the group is of another
 --      life of the queue, or there is none).
@@ -18,37 +18,38 @@ even_if_full(group, lasting)
 for i = 3, 6 do redis.call('EXPIRE', KEYS[i], lasting) end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local ids, results, settled, removed, times, records = {}, {'ok'}, {}, {}, {}, {}
-for i = 5, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
-local found = #ids > 0 and redis.call('HMGET', tries, unpack(ids)) or {}
+local results, settled, removed, times, records = {}, {}, {}, {}, {}
 
-local function back(id, score, try, token, first)
+local function back(id, score, record)
   times[#times + 1], times[#times + 2] = string.format('%.0f', score), id
-  if try then records[#records + 1], records[#records + 2] = id, try .. ':' .. token .. ':' .. first end
+  if record then records[#records + 1], records[#records + 2] = id, record end
 end
 
-for i, id in ipairs(ids) do
-  local at = 4 * i + 2
-  local token, action, ms = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
-  local try, holder, first = string.match(found[i] or '', '^(%d+):([^:]*):(%d+)$')
-  if not try or settled[id] then
-    results[i + 1] = -1
-  elseif holder ~= token then
-    results[i + 1] = 0
+local function settle(id, record, token, action, ms)
+  if not record or settled[id] then return 's' end
+  if not string.find(record, token, 1, true) then return 'l' end
+  if action == 'ack' then
+    settled[id], removed[#removed + 1] = true, id
+  elseif action == 'retry' then
+    back(id, -(now + ms))
+  elseif tonumber(redis.call('ZSCORE', due, id) or -1) < 0 then
+    return action == 'release' and 'd' or 'l' -- it was given back before
+  elseif action == 'extend' then
+    back(id, now + ms)
   else
-    results[i + 1] = 1
-    if action == 'ack' then
-      settled[id], removed[#removed + 1] = true, id
-    elseif action == 'retry' then
-      back(id, -(now + ms))
-    elseif tonumber(redis.call('ZSCORE', due, id) or -1) < 0 then
-      results[i + 1] = action == 'release' and 1 or 0 -- it was given back before
-    elseif action == 'extend' then
-      back(id, now + ms)
-    else
-      back(id, -now, try - 1, token, first)
-    end
+    local try, rest = string.match(record, '^(%d+)(:.*)$')
+    back(id, -now, try - 1 .. rest)
   end
+  return 'd'
+end
+
+local at = 5
+while ARGV[at] do
+  local token, action, ms = ':' .. ARGV[at] .. ':', ARGV[at + 1], tonumber(ARGV[at + 2])
+  local first, last = at + 4, at + 3 + ARGV[at + 3]
+  local found = redis.call('HMGET', tries, unpack(ARGV, first, last))
+  for i = 1, #found do results[#results + 1] = settle(ARGV[at + 3 + i], found[i], token, action, ms) end
+  at = last + 1
 end
 
 -- The low-water mark: everything up to it is settled.
@@ -76,4 +77,4 @@ if #removed > 0 then
   redis.call('ZREM', due, unpack(removed))
   redis.call('HDEL', tries, unpack(removed))
 end
-return results
+return {'ok', table.concat(results)}
