@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.core.event import Event
-    from busmq_spark.errors import BusError
+    from busmq_spark.errors import BusError, Reject
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.spark.columns import json_columns
@@ -29,6 +29,7 @@ HOMES = {
     "Event": "core.event",
     "FederationServer": "federation.serve.server",
     "Keyring": "federation.gate.keyring",
+    "Reject": "errors",
     "json_columns": "spark.columns",
     "realtime": "spark.realtime",
     "realtime_foreach": "spark.realtime",
@@ -43,6 +44,7 @@ __all__ = [
     "Event",
     "FederationServer",
     "Keyring",
+    "Reject",
     "__version__",
     "json_columns",
     "realtime",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.keepalive import KeepAlive
 from busmq_spark.bus.links import FederationLinks, links_of
 from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
@@ -28,6 +29,7 @@ from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
+from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
@@ -144,6 +146,13 @@ class Bus(Publishing, Emitter):
     def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
         """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""
         return Channel(self, name, local, remote)
+
+    def jobs(self, name: str, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S) -> Jobs:
+        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see jobs.py.
+
+        An outcome can be asked for during ``outcome_ttl_s``; with ``durable`` it is pushed to the queue ``<name>.done``, too. Raises ConfigError.
+        """
+        return Jobs(self, name, durable=durable, outcome_ttl_s=outcome_ttl_s)
 
     def service(self, name: str) -> Service:
         """The service with this name, to serve or to ask."""

@@ -17,7 +17,7 @@ from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOpti
 from busmq_spark.core import clock, subscription
 from busmq_spark.core import group as groups
 from busmq_spark.core import queue as flows
-from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.flow import Call, Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
@@ -138,6 +138,18 @@ class Queue(BaseQueue):
         """An error of the link to our server, as one of ours."""
         assert self._servers is not None
         return translate(error, self._servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
+
+    def begin(self, call: Call) -> None:
+        """Send a call that nobody waits for: it may be lost."""
+        assert self._servers is not None
+        reply = self._servers.commands[self.server].begin(call)
+        if reply is not None:
+            reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    @property
+    def life(self) -> str:
+        """The random name of the life of the queue that it was attached to last."""
+        return self._born
 
     @property
     def address(self) -> str:

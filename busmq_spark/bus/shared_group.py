@@ -82,10 +82,10 @@ class SharedOptions:
         return found
 
 
-def check_seconds(name: str, value: object, least: float) -> None:
+def check_seconds(name: str, value: object, least: float, most: float = MOST_S) -> None:
     """Raises ConfigError for what is no such time."""
-    if not isinstance(value, int | float) or not least <= value <= MOST_S:
-        raise ConfigError(reason=f"{name} is {value!r}; expected {least:g} to {MOST_S} seconds")
+    if not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigError(reason=f"{name} is {value!r}; expected {least:g} to {most:.0f} seconds")
 
 
 class SharedGroup(Group):
@@ -102,6 +102,8 @@ class SharedGroup(Group):
         """How often a message is leased at most; as the group has it, once entered."""
         self.dead = options.dead or f"{queue.name}.dead"
         """Name of the dead-letter queue; as the group has it, once entered."""
+        self.lease_s = options.lease_s or flows.LEASE_MS / 1000
+        """Seconds until a message that is not settled is leased again; as the group has it, once entered."""
         self._held: dict[int, Delivery] = {}
         self._unanswered = ""  # the token of a lease call whose reply was not had
         self._dead_queue: Queue | None = None
@@ -117,20 +119,25 @@ class SharedGroup(Group):
         self._need_entered("read")
         pauses = Pauses()
         while self._running:
-            leased = await self._attempt(lambda: self._lease(most), pauses)
-            if leased is None:
-                continue
-            if leased.gone and not self._warned:
-                self._warned = True
-                log.warning("%d messages left queue %r before group %r had settled them: another takes them", leased.gone, *self._names)
-            spent = [each for each in leased.deliveries if each.tries > self.tries]
-            batch = [each for each in leased.deliveries if each.tries <= self.tries]
-            if spent:
-                await self._bury(spent)
-            if batch and self._running:
-                yield batch
-            elif not spent:
-                await self._nap(min(POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else POLL_S)
+            found = await self._attempt(lambda: self.take(most), pauses)
+            if found and found[0] and self._running:
+                yield found[0]
+            elif found:
+                await self._nap(found[1])
+
+    async def take(self, most: int) -> tuple[list[Delivery], float]:
+        """One list, which may be empty, and how many seconds to wait before the next when it is. Raises LinkLost."""
+        leased = await self._lease(most)
+        if leased is None:
+            return [], 0
+        if leased.gone and not self._warned:
+            self._warned = True
+            log.warning("%d messages left queue %r before group %r had settled them: another takes them", leased.gone, *self._names)
+        spent = [each for each in leased.deliveries if each.tries > self.tries]
+        if spent:
+            await self._bury(spent)
+        nap_s = 0 if spent else min(POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else POLL_S
+        return [each for each in leased.deliveries if each.tries <= self.tries], nap_s
 
     async def ack(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
         """These are done. The result, here and below: those that were refused, since their lease had ended and another holder has, or had, them."""
@@ -179,6 +186,7 @@ class SharedGroup(Group):
         self._start = "earliest"  # in a later life of the queue
         stored = await self.queue.run(flows.settings(keys, self.name))
         self._born, self.tries, self.dead = stored.get("born", ""), int(stored.get("tries", flows.TRIES)), stored.get("dead", self.dead)
+        self.lease_s = int(stored.get("lease_ms", flows.LEASE_MS)) / 1000
         self._held.clear()
         dead = self.queue.bus.queue(self.dead)
         if self._dead_queue is None and await dead.exists():
@@ -257,7 +265,11 @@ class SharedGroup(Group):
         letters_to, now = self._dead_queue, await self._insist(lambda _: self._run(clock_ms(self.queue.keys)))
         letters = [dead_letter.envelope(self.queue.name, self.name, each, str(error), now) for each in ours]
         await self._insist(lambda _: letters_to.push_many(letters))
+        await self._given_up(ours, str(error))
         return refused + await self._settle(ours, "ack")
+
+    async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
+        """These have their dead letters, and are about to be settled."""
 
     async def _bury(self, spent: Sequence[Delivery]) -> None:
         """Dead letters of messages whose last lease has ended: the one that found them is no try."""

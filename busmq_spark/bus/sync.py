@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus import links
 from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.job import Job
 from busmq_spark.bus.persistable import PersistedDict
 from busmq_spark.errors import StateError
 
@@ -151,13 +152,13 @@ class SyncProxy:
             return _iterate(found, self._loop_thread)
         if isinstance(found, asyncio.Task):
             return _Running(found, self._loop_thread)
-        if isinstance(found, PersistedDict):
+        if isinstance(found, PersistedDict | Job):
             return _SyncDict(found, self._loop_thread)
         return SyncProxy(found, self._loop_thread) if type(found).__module__.startswith(_HOMES) else found
 
 
 class _SyncDict(SyncProxy):
-    """A persisted dictionary: what is read and written by ``[]`` is so on the loop, too."""
+    """A persisted dictionary, or a job: what is read and written by ``[]`` is so on the loop, too."""
 
     def __getitem__(self, name: str) -> Any:
         return self._ask(self._thing.__getitem__, name)

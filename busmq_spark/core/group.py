@@ -39,6 +39,8 @@ class Delivery(NamedTuple):
     """When it was leased first, in milliseconds since 1970."""
     token: str
     """Names the lease."""
+    leased_ms: int = 0
+    """When it was leased, this time, in milliseconds since 1970."""
 
     @property
     def text(self) -> str:
@@ -121,8 +123,8 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
         return Leased(status.decode())
     now, wait, gone, new, *items = found
     fours, now_ms = zip(items[0::4], items[1::4], items[2::4], items[3::4], strict=True), int(now)
-    deliveries = [Delivery(int(id), value, tries, int(first), token) for id, value, tries, first in fours]
-    deliveries += [Delivery(int(id), value, 1, now_ms, token) for id, value in zip(new[0::2], new[1::2], strict=True)]
+    deliveries = [Delivery(int(id), value, tries, int(first), token, now_ms) for id, value, tries, first in fours]
+    deliveries += [Delivery(int(id), value, 1, now_ms, token, now_ms) for id, value in zip(new[0::2], new[1::2], strict=True)]
     return Leased(status.decode(), deliveries, now_ms, wait, gone)
 
 

@@ -13,6 +13,7 @@ from busmq_spark.core.caching import cached_attribute
 
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
+JOB_PREFIX = "bus:job:"
 LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|due|tries)$|:(?:lease|hand|stages?|group):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
@@ -174,6 +175,42 @@ def topic_name(key: str, *, cluster: bool = False) -> str | None:
 def topic_pattern(*, cluster: bool = False) -> str:
     """SCAN pattern that matches the hash of every topic, and some other keys of topics."""
     return f"{{{TOPIC_PREFIX}*}}" if cluster else f"{TOPIC_PREFIX}*"
+
+
+@dataclass(frozen=True)
+class JobKeys:
+    """Every key of one job, all ours; those of a cluster share a slot. They are on the server of the job's queue."""
+
+    id: str
+    cluster: bool = False
+
+    @cached_attribute
+    def base(self) -> str:
+        """``bus:job:<id>``, in braces for a cluster."""
+        return f"{{{JOB_PREFIX}{self.id}}}" if self.cluster else f"{JOB_PREFIX}{self.id}"
+
+    @cached_attribute
+    def done(self) -> str:
+        """Hash: group → its outcome; ``:of:<group>`` → who may write it (job_outcome.lua)."""
+        return f"{self.base}:done"
+
+    def field(self, name: str) -> str:
+        """String with a ttl: one field."""
+        return f"{self.base}:{name}"
+
+    def spare(self, name: str, token: str) -> str:
+        """String with a ttl: a field that a call has forgotten whose reply may be lost; ``token`` names the call."""
+        return f"{self.base}::{token}:{name}"
+
+
+def jobs_channel(queue: str) -> str:
+    """The Redis channel of the outcomes of the jobs of a queue, in every layout; of a pattern of queues, its pattern."""
+    return f"bus:jobs:{queue}"
+
+
+def client_channel(client: str) -> str:
+    """The Redis channel of the outcomes of the jobs that one client has sent."""
+    return f"bus:jobs-of:{client}"
 
 
 def queue_name(metadata_key: str, *, cluster: bool = False) -> str | None:

@@ -27,6 +27,10 @@
     ├── RequestTimeout   retriable no provider answered a request to a service in time
     ├── PublishIncomplete retriable an event is not, or not known to be, in each of its queues
     ├── TooFewDestinations         fewer queues are subscribed to an event than its publisher requires
+    ├── JobFailed                  a group gave up a job that is waited for
+    ├── JobTimeout       retriable a job that is waited for has no outcome in time
+    ├── WorkTimeout      retriable a handler of jobs, or a worker that pauses, was not done in time
+    ├── Reject                     raised by a handler: its job is given up at once
     ├── MessagesMissed             a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused             a row or message that cannot be stored
     ├── ProtocolError              a peer sent what the protocol does not know
@@ -393,3 +397,4 @@ from busmq_spark.errors.loss import (  # noqa: E402, I001  it needs BusError, an
     QueueRecreated as QueueRecreated,
     RedisRolledBack as RedisRolledBack,
 )
+from busmq_spark.errors.jobs import JobFailed as JobFailed, JobTimeout as JobTimeout, Reject as Reject, WorkTimeout as WorkTimeout  # noqa: E402

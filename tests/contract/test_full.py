@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import group, publish, queue, state, subscription
+from busmq_spark.core import group, job, publish, queue, state, subscription
 from busmq_spark.core.flow import Flow, command
-from busmq_spark.core.group import Settlement
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.group import Delivery, Settlement
+from busmq_spark.core.keys import JobKeys, QueueKeys
 from busmq_spark.core.state import Ack, AckResult
 from busmq_spark.errors import ServerFull
 from busmq_spark.redis_io.cluster_link import ClusterLink
@@ -138,3 +138,14 @@ def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stor
     assert run(publish.unsubscribe(["a.*"], stored.name)) == 0
     assert run(publish.forget(stored.name)) == 0
     assert run(queue.count(stored)) == 20
+
+
+def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
+    keys = JobKeys(fresh_keys().name, isinstance(link, ClusterLink))
+    run(job.save(keys, {"a": (b"j1", 60_000)}))
+    full()
+    work = job.Work(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
+    assert run(job.begin([work], 60)) == [("ok", b"")]
+    assert run(job.load(keys, ["a"], ["a"], "t")) == [b"j1"]
+    [(answer, _)] = run(job.finish([(work, None)], "q", 60))
+    assert answer == "ok"

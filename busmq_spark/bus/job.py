@@ -1,0 +1,114 @@
+"""One job: its fields, here and in Redis, and its outcomes.
+
+job = jobs.new()
+job["inbound"] = "Hello"
+await job.save()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from busmq_spark.bus.shared_group import MOST_S, check_seconds
+from busmq_spark.core import job as flows
+from busmq_spark.core.job import Outcome
+from busmq_spark.core.keys import JobKeys
+from busmq_spark.redis_io.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.jobs import Jobs
+
+LEAST_S = 0.001
+
+
+class Job(Mapping[str, Any]):
+    """A job of a queue. As a mapping: the fields that were assigned or loaded here."""
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def __init__(self, jobs: Jobs, id: str, tries: int = 0) -> None:
+        self.jobs, self.id = jobs, flows.check_job(id)
+        self.tries = tries
+        """For a handler: how often the group has begun it, with this time."""
+        self.in_redis = JobKeys(id, jobs.queue.keys.cluster)
+        self._values: dict[str, Any] = {}
+        self._unsaved: dict[str, float | None] = {}
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set(name, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def set(self, name: str, value: Any, *, ttl_s: float | None = None) -> None:
+        """Set a field, for the next save: bytes stay bytes, everything else is JSON. It lives for ``ttl_s`` after that, or for the queue's ttl.
+
+        Raises ConfigError for a bad name or ttl, MessageRefused for what cannot be stored.
+        """
+        flows.check_field(name)
+        if ttl_s is not None:
+            check_seconds("ttl_s", ttl_s, LEAST_S, 52 * MOST_S)
+        flows.to_stored(name, value)
+        self._values[name] = value
+        self._unsaved[name] = ttl_s
+
+    async def save(self) -> bool:
+        """Store what was set since the last save; whether there was anything: if not, nothing is sent."""
+        unsaved, self._unsaved = self._unsaved, {}
+        if not unsaved:
+            return False
+        try:
+            queue = await self.jobs.ready()
+            fields = {
+                name: (flows.to_stored(name, self._values[name]), round(1000 * (queue.ttl_s if ttl_s is None else ttl_s)))
+                for name, ttl_s in unsaved.items()
+            }
+            await queue.run(flows.save(self.in_redis, fields))
+        except BaseException:
+            self._unsaved = {**unsaved, **self._unsaved}
+            raise
+        return True
+
+    async def load(self, *names: str, forget: Iterable[str] = ()) -> dict[str, Any]:
+        """Read fields, and delete those to be forgotten, in one step: a field is had by one of those who load and forget it. Missing is None.
+
+        Raises MessageRefused for a field that is not one of ours.
+        """
+        gone = [flows.check_field(name) for name in ((forget,) if isinstance(forget, str) else forget)]
+        for name in names:
+            flows.check_field(name)
+        if not (names or gone):
+            return {}
+        queue, token = await self.jobs.ready(), new_token()
+        stored = await queue.run(flows.load(self.in_redis, names, gone, token))
+        if gone:
+            queue.begin(flows.forgotten(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
+        found = {name: flows.from_stored(name, value) for name, value in zip(names, stored, strict=True)}
+        self._values |= found
+        for name in (*names, *gone):
+            self._unsaved.pop(name, None)
+        return found
+
+    async def outcomes(self) -> dict[str, Outcome]:
+        """What there is: group → outcome."""
+        queue = await self.jobs.ready()
+        [found] = await queue.run(flows.outcomes([self.in_redis]))
+        return {each.group: each for each in found if each.queue == queue.name}
+
+    async def wait(self, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
+        """Wait for the outcomes of these groups, or have them if they are there, also in another process than the one that sent the job.
+
+        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobTimeout; ConfigError for a group that the queue does not have.
+        """
+        return await self.jobs.wait(self, groups, timeout_s=timeout_s, fail_fast=fail_fast)

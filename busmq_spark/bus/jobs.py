@@ -1,0 +1,166 @@
+"""The jobs of a queue: made, sent and waited for. Who works on them is in worker.py.
+
+    async with bus.jobs("concat") as jobs:
+        job = jobs.new()
+        job["inbound"] = "Hello"
+        done = await jobs.send(job, wait=["worldConcat"], timeout_s=5)
+        await job.load("outbound", forget=("outbound",))
+
+Rule 1. A job's fields and outcomes are on the server of its queue; the message in the queue only names it.
+Rule 2. ``async with`` attaches the queue; the first call that needs it does so, too, until the bus is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from busmq_spark.bus.job import LEAST_S, Job
+from busmq_spark.bus.job_waits import JobWait, JobWaits
+from busmq_spark.bus.shared_group import MOST_S, check_seconds
+from busmq_spark.bus.worker import Handler, Worker, WorkerKeywords, WorkerOptions
+from busmq_spark.core import job as flows
+from busmq_spark.core.job import Outcome
+from busmq_spark.core.keys import client_channel, jobs_channel
+from busmq_spark.core.subscription import check_name
+from busmq_spark.errors import BusError, ConfigError, JobTimeout, LinkLost
+from busmq_spark.redis_io.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.queue import Queue
+
+LAST_LOOK_S = 1.0
+
+
+class Jobs:
+    """The jobs of one queue."""
+
+    def __init__(self, bus: Bus, name: str, *, durable: bool = False, outcome_ttl_s: float = flows.OUTCOME_TTL_S) -> None:
+        check_seconds("outcome_ttl_s", outcome_ttl_s, 1, 52 * MOST_S)
+        self.bus, self.queue = bus, bus.queue(name)
+        self.client = new_token()
+        """Names this object where outcomes are published."""
+        self.done = f"{name}.done" if durable else ""
+        """The queue to which outcomes of the jobs sent, or worked on, through this object are pushed as well."""
+        self.outcome_ttl_s = round(outcome_ttl_s)
+        self._waits = JobWaits(self.queue, client_channel(self.client))
+        self._groups: set[str] = set()
+        self._attaching = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Jobs({self.queue.name!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.ready()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    async def ready(self) -> Queue:
+        """The queue, attached."""
+        if not self.queue.attached:
+            async with self._attaching:
+                if not self.queue.attached:
+                    await self.queue.attach()
+                    self.bus.adopt(self)
+        return self.queue
+
+    async def detach(self) -> None:
+        """Wait for nothing more, and let the ttl of the queue run. No error when not attached."""
+        self._waits.close()
+        self.bus.release(self)
+        await self.queue.detach()
+
+    # -- sending ----------------------------------------------------------------------------------------------------------------------------
+
+    def new(self) -> Job:
+        """A job with a new id. Nothing is sent before it is saved or sent."""
+        return Job(self, new_token(128))
+
+    def get(self, id: str) -> Job:
+        """The job with this id, be it there or not. Raises ConfigError for what can be no id."""
+        return Job(self, id)
+
+    async def send(self, job: Job, *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
+        """Push the job, with what of it is not saved yet. With ``wait``, names of groups: wait for their outcomes; group → outcome.
+
+        Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobTimeout, and the job goes on; before it is pushed ConfigError of
+        a group that the queue does not have; LinkLost when the connection broke under way, and it is not known whether the job was pushed.
+        """
+        groups = _names(wait)
+        check_seconds("timeout_s", timeout_s, LEAST_S)
+        queue = await self.ready()
+        await self._need_groups(groups)
+        await job.save()
+        message = flows.reference(job.id, self.client, self.done)
+        if not groups:
+            await queue.push(message)
+            return {}
+        wanted = JobWait(job, queue.name, groups, fail_fast=fail_fast)
+        async with self._waits.waiting(wanted):
+            wanted.sent(await queue.push(message), queue.life)
+            return await self._finished(wanted, timeout_s)
+
+    async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
+        """See Job.wait."""
+        names = _names(groups)
+        check_seconds("timeout_s", timeout_s, LEAST_S)
+        if not names:
+            raise ConfigError(reason="no group is named to wait for; expected the names of those that work on the job")
+        queue = await self.ready()
+        wanted = JobWait(job, queue.name, names, fail_fast=fail_fast)
+        wanted.sent(1, "")
+        await self._look(wanted)
+        if wanted.result.done():
+            return wanted.outcomes()
+        await self._need_groups(wanted.missing)
+        async with self._waits.waiting(wanted, jobs_channel(queue.name)):
+            await self._look(wanted)
+            return await self._finished(wanted, timeout_s)
+
+    async def _look(self, wanted: JobWait) -> None:
+        with suppress(LinkLost):  # it is looked after all the time
+            await self._waits.read([wanted])
+
+    async def _finished(self, wanted: JobWait, timeout_s: float) -> dict[str, Outcome]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await wanted.result
+        except TimeoutError:
+            with suppress(BusError, TimeoutError):
+                async with asyncio.timeout(LAST_LOOK_S):
+                    await self._waits.read([wanted])
+            if not wanted.over:
+                raise JobTimeout(job=wanted.job.id, queue=self.queue.name, missing=wanted.missing, timeout_s=timeout_s) from None
+        return wanted.outcomes()
+
+    async def _need_groups(self, names: Iterable[str]) -> None:
+        """Raises ConfigError. A group once seen is not asked for again."""
+        if unknown := [name for name in names if name not in self._groups]:
+            found = await self.queue.run(flows.shared_groups(self.queue.keys, unknown))
+            for name, there in zip(unknown, found, strict=True):
+                if not there:
+                    raise ConfigError(reason=f"queue {self.queue.name!r} has no group {name!r} to wait for; it is made when a worker of it begins")
+                self._groups.add(name)
+
+    # -- working ----------------------------------------------------------------------------------------------------------------------------
+
+    def worker(self, group: str, **options: Unpack[WorkerKeywords]) -> Callable[[Handler], Worker]:
+        """Make a coroutine function of one argument, the job, a worker of a group: ``async with`` it, or await its ``run()``.
+
+        When it returns, the job is done for the group; an exception is another try until ``tries`` (3) are used up, ``Reject`` none: then the
+        message is a dead letter and the outcome says why. At most ``limit`` (8) handlers run at once, and ``group_limit`` over all processes; each
+        is cancelled after ``deadline_s`` (30, None: never). The job of a process that dies is another's after ``lease_s`` (30). ``start``, of a new
+        group: ``new``, or as for ``queue.group``. Raises ConfigError.
+        """
+        checked = WorkerOptions(group=group, **options)
+        return lambda handler: Worker(self, handler, checked)
+
+
+def _names(groups: Iterable[str]) -> list[str]:
+    return [check_name(name) for name in dict.fromkeys((groups,) if isinstance(groups, str) else groups)]

@@ -1,0 +1,380 @@
+"""Workers: programs that work on the jobs of a queue, as a shared group.
+
+    @jobs.worker(group="worldConcat", limit=8, deadline_s=30)
+    async def concat(job):
+        said = await job.load("inbound", forget=("inbound",))
+        job["outbound"] = said["inbound"] + " world!"
+        await job.save()
+
+    await concat.run()
+
+Rule 1. The outcome is written first, and published with it; then the message is acked. Who finds an outcome for a message only acks it.
+Rule 2. An answer counts while no later lease of the message has begun its work: what comes later is refused, and logged.
+Rule 3. While a handler runs, its lease is kept, until its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypedDict
+
+from busmq_spark.bus.job import LEAST_S, Job
+from busmq_spark.bus.shared_group import SharedGroup, SharedOptions, check_seconds
+from busmq_spark.bus.slots import Slots
+from busmq_spark.core import job as flows
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.group import Delivery
+from busmq_spark.core.job import Work
+from busmq_spark.core.keys import JobKeys
+from busmq_spark.core.message import CHUNK_BYTES
+from busmq_spark.core.retry import Pauses
+from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, Reject, StateError, WorkTimeout
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.jobs import Jobs
+    from busmq_spark.bus.queue import Queue
+
+Handler = Callable[[Job], Awaitable[object]]
+SETTLE_MOST = 200
+REFUSED_S = 1.0
+"""Pause after Redis has refused to lease."""
+log = logging.getLogger("busmq_spark")
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The options of a worker; see Jobs.worker."""
+
+    limit: int
+    lease_s: float
+    tries: int
+    deadline_s: float | None
+    start: str | int
+    group_limit: int
+    dead: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works. Raises ConfigError."""
+
+    group: str
+    limit: int = 8
+    lease_s: float = 30
+    tries: int = 3
+    deadline_s: float | None = 30
+    start: str | int = "new"
+    group_limit: int | None = None
+    dead: str | None = None
+
+    def __post_init__(self) -> None:
+        check_limit(self.limit)
+        if self.deadline_s is not None:
+            check_seconds("deadline_s", self.deadline_s, LEAST_S)
+        self.shared()
+
+    def shared(self) -> SharedOptions:
+        """Those of its group."""
+        return SharedOptions(lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead)
+
+
+def check_limit(limit: object) -> None:
+    """Raises ConfigError."""
+    if type(limit) is not int or limit < 1:
+        raise ConfigError(reason=f"limit is {limit!r}; expected a whole number of at least 1: how many handlers run at once")
+
+
+class JobGroup(SharedGroup):
+    """The group of a worker: what it gives up has an outcome, too."""
+
+    def __init__(self, queue: Queue, worker: Worker) -> None:
+        start = "latest" if worker.options.start == "new" else worker.options.start
+        super().__init__(queue, worker.options.group, start, worker.options.shared())
+        self._worker = worker
+
+    @property
+    def life(self) -> str:
+        """Of the queue, in which it reads."""
+        return self._born
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of queue and group, for the log."""
+        return self._names
+
+    async def insist(self, flow: Callable[[], Flow[T]]) -> T:
+        """Run a flow that is safe to repeat; again as long as the server may be expected back."""
+        return await self._insist(lambda _: self._run(flow()))
+
+    async def settled(self, some: Sequence[Delivery]) -> None:
+        """These have their outcomes."""
+        await self._settle(some, "ack")
+        if self._worker.options.group_limit:
+            self.wake()
+
+    async def nap(self, seconds: float) -> None:
+        """Sleep, or until there may be something to read."""
+        await self._nap(seconds)
+
+    def wake(self) -> None:
+        """There may be."""
+        self._wake.set()
+
+    async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
+        works = [work for work in map(self._worker.work_of, some) if work is not None]
+        await self._worker.write([(work, error) for work in works])
+
+
+class Worker:
+    """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends it: what runs then is given back."""
+
+    def __init__(self, jobs: Jobs, handler: Handler, options: WorkerOptions) -> None:
+        if not inspect.iscoroutinefunction(handler):
+            raise ConfigError(reason=f"the handler of group {options.group!r} is {handler!r}; expected a coroutine function of one argument, the job")
+        self.jobs, self.handler, self.options = jobs, handler, options
+        self.slots = Slots(options.limit)
+        self._group = JobGroup(jobs.queue, self)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._at_work: dict[Delivery, asyncio.Task[None]] = {}
+        self._finished: list[Work] = []
+        self._settling: asyncio.Task[None] | None = None
+        self._alive: set[asyncio.Task[None]] = set()
+        self._durable: dict[str, Queue] = {}
+        self._stepping, self._resumed, self._over = asyncio.Lock(), asyncio.Event(), asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"Worker({self.jobs.queue.name!r}, {self.options.group!r})"
+
+    # -- life -------------------------------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        queue = await self.jobs.ready()
+        if self._tasks:
+            raise StateError(event="begin", what=repr(self), state="at work already", remedy="Make another worker for more of it, or raise its limit")
+        self._group = JobGroup(queue, self)
+        await self._group.__aenter__()
+        self._resumed.set()
+        self._over.clear()
+        self.jobs.bus.adopt(self)
+        self._tasks = [self._spawn(self._read(), "reading"), self._spawn(self._keep_leases(), "keeping leases")]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    async def run(self) -> None:
+        """Work until ``stop()`` or ``drain()``, or until this is cancelled."""
+        async with self:
+            await self._over.wait()
+
+    async def stop(self) -> None:
+        """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No error when it has ended."""
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
+        for task in (*tasks, *self._at_work.values()):
+            task.cancel()
+        await asyncio.wait(tasks)
+        await self._quiet()
+        await self._group.stop()
+        for each in self._durable.values():
+            await each.detach()
+        self._durable.clear()
+        self.jobs.bus.release(self)
+        self._over.set()
+
+    async def detach(self) -> None:
+        """The same, by the name that every object of a bus has."""
+        await self.stop()
+
+    async def pause(self, timeout_s: float | None = None) -> None:
+        """Begin no more jobs until ``resume()``; returns when those that are begun are done. Raises WorkTimeout, and stays paused."""
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s, 0)
+        self._resumed.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._stepping:
+                    pass
+                await self._quiet()
+        except TimeoutError:
+            raise self._late(f"{len(self._at_work)} handlers", timeout_s, remedy="It stays paused") from None
+
+    async def resume(self) -> None:
+        """End a pause."""
+        self._resumed.set()
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Finish what is begun, begin nothing more, and stop. Raises WorkTimeout, and stays paused."""
+        await self.pause(timeout_s)
+        await self.stop()
+
+    async def _quiet(self) -> None:
+        while tasks := self._alive | ({self._settling} if self._settling else set()):
+            await asyncio.wait(tasks)
+
+    @property
+    def running(self) -> int:
+        """How many handlers run now."""
+        return len(self._at_work)
+
+    # -- reading ----------------------------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        pauses = Pauses()
+        while True:
+            await self._resumed.wait()
+            free = await self.slots.take()
+            nap_s, begun = REFUSED_S, 0
+            try:
+                async with self._stepping:
+                    if self._resumed.is_set():
+                        batch, nap_s = await self._group.take(free)
+                        begun = await self._begin(batch)
+                        if len(batch) == free or sum(len(each.value) for each in batch) >= CHUNK_BYTES:
+                            nap_s = 0  # there may be more
+                pauses.failures = 0
+            except LinkLost as error:
+                self.jobs.queue.not_touched(error)
+                nap_s = pauses.next_s()
+            except StateError:
+                raise
+            except BusError as error:
+                self.jobs.queue._report(error)
+            finally:
+                self.slots.give(free - begun)
+            if nap_s:
+                await self._group.nap(nap_s)
+
+    async def _begin(self, batch: Sequence[Delivery]) -> int:
+        """Start the handlers of what was leased; how many were."""
+        works = [work for work in map(self.work_of, batch) if work is not None]
+        answers = await self._group.insist(lambda: flows.begin(works, self.jobs.outcome_ttl_s)) if works else []
+        found = list(zip(works, answers, strict=True))
+        begun = [work for work, (answer, _) in found if answer == "ok"]
+        for work in begun:
+            task = self._spawn(self._work(work), f"job {work.keys.id}")
+            self._at_work[work.delivery] = task
+            self._alive.add(task)
+            task.add_done_callback(self._alive.discard)
+        other = [each for each in batch if self.work_of(each) is None]
+        done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
+        if other or done:
+            await self._set_aside(other, done)
+        return len(begun)
+
+    async def _set_aside(self, other: Sequence[Delivery], done: Sequence[tuple[Work, bytes]]) -> None:
+        """Messages that name no job, and those whose jobs have their outcomes: their workers died before they could ack."""
+        try:
+            await self._publish_durably(done)
+            await self._group.settled([work.delivery for work, _ in done])
+            for each in other:
+                await self._group.reject(each, f"it begins with {each.value[:40]!r}, and names no job")
+        except BusError as error:
+            log.warning("queue %r, group %r: some messages are not settled; their leases end by themselves: %s", *self._group.names, error)
+
+    def work_of(self, delivery: Delivery) -> Work | None:
+        """What a message asks for; None when it names no job."""
+        try:
+            id, client, done = flows.opened(delivery.value)
+        except MessageRefused:
+            return None
+        return Work(delivery, JobKeys(id, self.jobs.queue.keys.cluster), client, self.options.group, self._group.life, done or self.jobs.done)
+
+    # -- working ----------------------------------------------------------------------------------------------------------------------------
+
+    async def _work(self, work: Work) -> None:
+        delivery = work.delivery
+        try:
+            failed = await self._handled(work)
+        finally:
+            self._at_work.pop(delivery, None)
+            self.slots.give(1)
+        try:
+            if failed is None:
+                self._finished.append(work)
+                if self._settling is None:
+                    self._settling = self._spawn(self._settle(), "settling")
+            elif isinstance(failed, Reject) or delivery.tries >= self._group.tries:
+                await self._group.reject(delivery, _text(failed))
+            else:
+                log.debug("queue %r, group %r: job %s is tried again: %s", self.jobs.queue.name, self.options.group, work.keys.id, _text(failed))
+                await self._group.retry(delivery, error=_text(failed))
+                self._group.wake()
+        except BusError as error:
+            log.warning("job %s of group %r could not be settled; its lease ends by itself: %s", work.keys.id, self.options.group, error)
+
+    async def _handled(self, work: Work) -> Exception | None:
+        """Call the handler; why it failed, if it has."""
+        job = Job(self.jobs, work.keys.id, work.delivery.tries)
+        deadline_s, deadline = self.options.deadline_s, asyncio.timeout(self.options.deadline_s)
+        try:
+            async with deadline:
+                await self.handler(job)
+            failed: Exception | None = None
+        except Exception as error:  # noqa: BLE001  whatever a handler raises is its answer
+            failed = error
+        if not deadline.expired():
+            return failed
+        return self._late(f"job {work.keys.id}", deadline_s)
+
+    def _late(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
+        return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
+
+    async def _settle(self) -> None:
+        """Write outcomes, and then ack: what is finished meanwhile goes with the next call."""
+        try:
+            while self._finished:
+                some, self._finished = self._finished[:SETTLE_MOST], self._finished[SETTLE_MOST:]
+                try:
+                    await self._group.settled(await self.write([(work, None) for work in some]))
+                except BusError as error:
+                    log.warning("%d jobs of group %r could not be settled; their leases end by themselves: %s", len(some), self.options.group, error)
+        finally:
+            self._settling = None
+
+    async def write(self, outcomes: Sequence[tuple[Work, str | None]]) -> list[Delivery]:
+        """Write outcomes, durably and once: the deliveries that can be settled then."""
+        if not outcomes:
+            return []
+        name = self.jobs.queue.name
+        answers = await self._group.insist(lambda: flows.finish(outcomes, name, self.jobs.outcome_ttl_s))
+        taken = [(work, text) for (work, _), (answer, text) in zip(outcomes, answers, strict=True) if answer != "late"]
+        if late := len(outcomes) - len(taken):
+            log.warning("queue %r, group %r: answers of %d jobs are refused: their leases had ended, others have them", *self._group.names, late)
+        await self._publish_durably(taken)
+        return [work.delivery for work, _ in taken]
+
+    async def _publish_durably(self, written: Sequence[tuple[Work, bytes]]) -> None:
+        for name in dict.fromkeys(work.done for work, _ in written if work.done):
+            if name not in self._durable:
+                queue = self.jobs.bus.queue(name)
+                await queue.attach()
+                self._durable[name] = queue
+            await self._durable[name].push_many([text for work, text in written if work.done == name])
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._group.lease_s / 3)
+            if at_work := list(self._at_work):
+                try:
+                    refused = await self._group.extend(at_work, lease_s=self._group.lease_s)
+                except BusError as error:
+                    log.warning("queue %r, group %r: leases are not kept now: %s", *self._group.names, error)
+                    continue
+                for each in refused:
+                    if (task := self._at_work.get(each)) is not None:
+                        task.cancel()  # another has the job, or nobody has
+
+    def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
+        return self.jobs.bus.spawn(work, f"{what} of group {self.options.group} of {self.jobs.queue.name}")
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, Reject):
+        return str(error.details["reason"])
+    return str(error) if isinstance(error, BusError) else f"{type(error).__name__}: {error}"

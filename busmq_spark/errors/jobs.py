@@ -1,0 +1,50 @@
+"""What may become of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from busmq_spark.errors import BusError
+
+
+class JobFailed(BusError):
+    """A group gave up a job that is waited for; ``details["errors"]``: group → its error."""
+
+    code = "BUSMQ_JOB_FAILED"
+    remedy = "Read the worker's own words in the message. The dead-letter queue has the message; `busmq dead replay` sends it again."
+    template = "job {job} of queue {queue!r} is given up by {errors}. Its message is a dead letter; fail_fast=False returns outcomes instead"
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Group → why it gave up."""
+        return dict(self.details["errors"])
+
+
+class JobTimeout(BusError):
+    """The groups that a job is waited for have not all finished in time. They go on, and so can whoever waits."""
+
+    code = "BUSMQ_JOB_TIMEOUT"
+    retriable = True
+    template = "job {job} of queue {queue!r}: no outcome of {missing} within {timeout_s} s. Is a worker there? jobs.get(id).wait(…) waits on"
+
+
+class WorkTimeout(BusError):
+    """A worker was not done in time: a handler was at work for longer than ``deadline_s``, or handlers still were when a pause had to have begun."""
+
+    code = "BUSMQ_WORK_TIMEOUT"
+    retriable = True
+    template = "{what} of group {group!r} of queue {queue!r}: not done within {timeout_s} s. {remedy}"
+    remedy = "Do less at once, or give it more time."
+
+    def __init__(self, **details: Any) -> None:
+        super().__init__(**{"remedy": self.remedy, **details})
+
+
+class Reject(BusError):
+    """Raised by a handler: the job is given up at once, without another try, and its message becomes a dead letter."""
+
+    code = "BUSMQ_REJECTED"
+    remedy = "Read the handler's own words in the message."
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason=reason)

@@ -1,0 +1,177 @@
+"""Workers of jobs: deadlines, leases, limits, pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.job import Job
+from busmq_spark.bus.worker import WorkerOptions
+from busmq_spark.errors import JobFailed, WorkTimeout
+from tests.bus.group_tools import end_leases
+from tests.bus.job_tools import LONG_S, Held, held_ends, letters, nothing, until_none
+from tests.bus.tools import UNTIL_S, redis, stored, until
+from tests.conftest import Fresh
+
+
+async def test_a_deadline_cancels_the_handler_and_is_another_try(redis_url: str, fresh: Fresh) -> None:
+    held, tries = Held(), []
+
+    async def slow(job: Job) -> None:
+        tries.append(job.tries)
+        await held()(job)
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=2)(slow):
+        done = await jobs.send(jobs.new(), wait=["g"], fail_fast=False, timeout_s=UNTIL_S)
+        assert (tries, held.now, held.ended) == ([1, 2], 0, [])
+        assert re.search(r"BUSMQ_WORK_TIMEOUT\] job \w+ of group 'g' of queue .*: not done within 0.05 s", done["g"].error)
+
+
+async def test_an_answer_behind_the_deadline_is_refused(redis_url: str, fresh: Fresh) -> None:
+    async def stubborn(job: Job) -> None:
+        try:
+            await asyncio.sleep(LONG_S)
+        except asyncio.CancelledError:
+            return  # as if nothing had happened
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=1)(stubborn):
+        with pytest.raises(JobFailed, match="not done within"):
+            await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
+
+
+async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: str, fresh: Fresh) -> None:
+    held = Held()
+    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.jobs(fresh()) as jobs:  # noqa: SIM117  too long
+        async with jobs.worker("g", lease_s=1, deadline_s=None)(held()), other.jobs(jobs.queue.name).worker("g", lease_s=1)(held()):
+            await jobs.send(jobs.new())
+            await until(lambda: held.begun)
+            _, due, _ = jobs.queue.keys.group("g")
+            first = int((await redis(jobs.queue, "ZRANGE", due, 0, 0, "WITHSCORES"))[1])
+
+            async def kept() -> bool:
+                found = await redis(jobs.queue, "ZRANGE", due, 0, 0, "WITHSCORES")
+                return int(found[1]) < first + 3000
+
+            await until_none(kept)
+            held.go.set()
+            await held_ends(jobs, "g")
+            assert [job.tries for job in held.begun] == [1]
+
+
+async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+    slow, quick = Held(), Held()
+    async with AsyncExitStack() as stack:
+        bus, other = [await stack.enter_async_context(Bus(redis_url)) for _ in range(2)]
+        jobs = await stack.enter_async_context(bus.jobs(fresh()))
+        await stack.enter_async_context(jobs.worker("g", lease_s=600, limit=1)(slow()))
+        waiting = asyncio.ensure_future(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S))
+        await until(lambda: slow.begun)
+        await end_leases(jobs.queue, "g")
+        await stack.enter_async_context(other.jobs(jobs.queue.name).worker("g", lease_s=600)(quick()))
+        await until(lambda: quick.begun)
+        with caplog.at_level(logging.WARNING):
+            slow.go.set()
+            await until(lambda: "answers of 1 jobs are refused" in caplog.text)
+        assert not waiting.done()
+        quick.go.set()
+        assert (await waiting)["g"].tries == 2
+
+
+async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vain(redis_url: str, fresh: Fresh) -> None:
+    calls: Counter[str] = Counter()
+
+    async def count(job: Job) -> None:
+        calls[job.id] += 1
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        first = jobs.worker("g", start="earliest")(count)
+        async with first:
+            settle, first._group.settled = first._group.settled, lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
+            done = await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
+            assert settle
+            await first.pause()
+            await end_leases(jobs.queue, "g")
+        assert await stored(jobs.queue) == [1]
+        async with jobs.worker("g")(count):
+            await held_ends(jobs, "g")
+        assert (list(calls.values()), await jobs.get(done["g"].job).wait("g")) == ([1], done)
+
+
+@pytest.mark.parametrize("limit", [1, 4, 16])
+async def test_no_more_handlers_run_at_once_than_asked_for(redis_url: str, fresh: Fresh, limit: int) -> None:
+    held = Held()
+    handler = held()
+
+    async def brief(job: Job) -> None:
+        held.go.clear()
+        asyncio.get_running_loop().call_soon(held.go.set)
+        await handler(job)
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=limit)(brief):
+        await asyncio.gather(*(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S) for _ in range(200)))
+        assert len(set(held.ended)) == 200
+        assert held.most <= limit
+
+
+async def test_pausing_waits_for_what_is_begun_and_nothing_more_begins(redis_url: str, fresh: Fresh) -> None:
+    held = Held()
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=1)(held()) as worker:
+        for _ in range(3):
+            await jobs.send(jobs.new())
+        await until(lambda: held.begun)
+        with pytest.raises(WorkTimeout, match=r"1 handlers of group 'g' of queue .*: not done within 0.01 s. It stays paused"):
+            await worker.pause(0.01)
+        held.go.set()
+        await asyncio.wait_for(worker.pause(), UNTIL_S)
+        assert (len(held.begun), worker.running) == (1, 0)
+        assert await stored(jobs.queue) == [2, 3]
+        await worker.resume()
+        await held_ends(jobs, "g")
+        assert len(held.ended) == 3
+
+
+async def test_draining_finishes_what_is_begun_and_ends(redis_url: str, fresh: Fresh) -> None:
+    held = Held()
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        worker = jobs.worker("g", limit=1)(held())
+        running = asyncio.ensure_future(worker.run())
+        await until(lambda: worker._tasks)
+        for _ in range(2):
+            await jobs.send(jobs.new())
+        await until(lambda: held.begun)
+        asyncio.get_running_loop().call_soon(held.go.set)
+        await asyncio.wait_for(worker.drain(), UNTIL_S)
+        await asyncio.wait_for(running, UNTIL_S)
+        assert (len(held.ended), await stored(jobs.queue)) == (1, [2])
+
+
+async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(redis_url: str, fresh: Fresh) -> None:
+    held = Held()
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        async with jobs.worker("g")(held()) as worker:
+            await jobs.send(jobs.new())
+            await until(lambda: held.begun)
+        assert (held.now, held.ended) == (0, [])
+        await worker.stop()
+        held.go.set()
+        async with worker:
+            await held_ends(jobs, "g")
+        assert [job.tries for job in held.begun] == [1, 1]
+
+
+async def test_a_message_that_names_no_job_is_a_dead_letter(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(nothing):
+        await jobs.queue.push_many(["plain text", {"job": 3}])
+        assert (await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S))["g"].ok
+        await held_ends(jobs, "g")
+        assert [letter.value for letter in await letters(jobs)] == [b"plain text", b'{"job":3}']
+
+
+def test_a_worker_s_options_are_those_of_its_call() -> None:
+    assert WorkerOptions(group="g").shared().given() == {"lease_ms": 30_000, "tries": 3}

@@ -1,0 +1,162 @@
+"""Jobs on every layout, through both drivers: fields that are read once, and outcomes that are written once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from busmq_spark.core import job as flows
+from busmq_spark.core.group import Delivery
+from busmq_spark.core.job import Answer, Work
+from busmq_spark.core.keys import JobKeys
+from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.place import new_token
+from tests.conftest import Fresh
+from tests.contract.conftest import Redis, Run
+
+TTL_S = 3600
+
+
+class Worked:
+    """One job, worked on by group ``g`` of queue ``q``."""
+
+    def __init__(self, run: Run, redis: Redis, keys: JobKeys) -> None:
+        self.run, self.redis, self.keys = run, redis, keys
+
+    def work(self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life") -> Work:
+        return Work(Delivery(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, "")
+
+    def begin(self, token: str, *work: int, life: str = "life") -> Answer:
+        [(answer, _)] = self.run(flows.begin([self.work(token, *work, life=life)], TTL_S))
+        return answer
+
+    def finish(self, token: str, *work: int, error: str | None = None, life: str = "life") -> Answer:
+        [(answer, _)] = self.run(flows.finish([(self.work(token, *work, life=life), error)], "q", TTL_S))
+        return answer
+
+    @property
+    def outcome(self) -> tuple[bool, str, int, int] | None:
+        [found] = self.run(flows.outcomes([self.keys]))
+        return (found[0].ok, found[0].error, found[0].message, found[0].tries) if found else None
+
+
+@pytest.fixture
+def keys(where: RedisAddress, fresh: Fresh) -> JobKeys:
+    return JobKeys(fresh("job"), where.cluster)
+
+
+@pytest.fixture
+def worked(run: Run, redis: Redis, keys: JobKeys) -> Worked:
+    return Worked(run, redis, keys)
+
+
+def saved(run: Run, keys: JobKeys, ttl_ms: int = 60_000, **fields: Any) -> None:
+    run(flows.save(keys, {name: (flows.to_stored(name, value), ttl_ms) for name, value in fields.items()}))
+
+
+def loaded(run: Run, keys: JobKeys, *names: str, forget: tuple[str, ...] = (), token: str = "") -> list[Any]:
+    found = run(flows.load(keys, names, forget, token or new_token()))
+    return [flows.from_stored(name, value) for name, value in zip(names, found, strict=True)]
+
+
+def test_fields_are_read_and_those_to_be_forgotten_deleted_after_that(run: Run, redis: Redis, keys: JobKeys) -> None:
+    saved(run, keys, a=b"\x00\xff", b={"n": 1}, c="text")
+    assert loaded(run, keys, "b", "missing", "a", forget=("a", "c")) == [{"n": 1}, None, b"\x00\xff"]
+    assert loaded(run, keys, "a", "b", "c") == [None, {"n": 1}, None]
+    assert loaded(run, keys, forget=("b", "missing")) == []
+    assert [redis("EXISTS", keys.field(name)) for name in "abc"] == [0, 0, 0]
+
+
+def test_fields_live_for_their_ttl(run: Run, redis: Redis, keys: JobKeys) -> None:
+    saved(run, keys, 50_000, short=1)
+    saved(run, keys, 500_000, long=1)
+    assert 0 < redis("PTTL", keys.field("short")) <= 50_000 < redis("PTTL", keys.field("long")) <= 500_000
+
+
+def test_nothing_is_sent_where_nothing_is_asked_for(run: Run, keys: JobKeys) -> None:
+    for flow in (flows.save(keys, {}), flows.load(keys, (), (), "t")):
+        with pytest.raises(StopIteration):
+            next(flow)
+
+
+def test_a_field_that_was_forgotten_is_had_again_by_the_same_call_only(run: Run, redis: Redis, keys: JobKeys) -> None:
+    saved(run, keys, a=1, b=2)
+    assert loaded(run, keys, "a", "b", forget=("a",), token="t") == [1, 2]
+    assert loaded(run, keys, "a", "b", forget=("a",), token="t") == [1, 2]  # its reply was lost
+    assert loaded(run, keys, "a", "b", forget=("a",), token="other") == [None, 2]
+    assert 0 < redis("PTTL", keys.spare("a", "t")) <= flows.SPARE_MS
+
+    def dropped() -> flows.Flow[None]:
+        yield flows.forgotten(keys, ("a",), "t")
+
+    run(dropped())
+    assert loaded(run, keys, "a", forget=("a",), token="t") == [None]
+
+
+def test_an_outcome_is_written_once_and_lives_for_its_ttl(worked: Worked) -> None:
+    assert worked.begin("a") == "ok"
+    assert worked.outcome is None
+    assert worked.finish("a") == "ok"
+    assert worked.outcome == (True, "", 7, 1)
+    assert worked.finish("a", error="again") == "done"
+    assert worked.outcome == (True, "", 7, 1)
+    assert 0 < worked.redis("TTL", worked.keys.done) <= TTL_S
+
+
+def test_who_comes_late_is_refused_once_the_next_has_begun(worked: Worked) -> None:
+    worked.begin("a", 7, 1, 100)
+    assert worked.begin("b", 7, 2, 200) == "ok"
+    assert worked.finish("a", 7, 1, 100) == "late"
+    assert worked.begin("a", 7, 1, 100) == "late"
+    assert worked.outcome is None
+    assert worked.finish("b", 7, 2, 200, error="no") == "ok"
+    assert worked.outcome == (False, "no", 7, 2)
+    assert worked.finish("a", 7, 1, 100) == "done"
+
+
+def test_an_answer_behind_the_lease_counts_while_nobody_else_has_begun(worked: Worked) -> None:
+    worked.begin("a", 7, 1, 100)
+    assert worked.finish("a", 7, 1, 100) == "ok"
+    assert worked.begin("b", 7, 2, 200) == "done"  # the first died before its ack: the second only acks
+
+
+def test_a_lease_that_was_given_back_and_had_again_is_the_later_one(worked: Worked) -> None:
+    worked.begin("a", 7, 1, 100)
+    assert worked.begin("b", 7, 1, 150) == "ok"  # released: its try did not count
+    assert worked.finish("a", 7, 1, 100) == "late"
+    assert worked.begin("c", 7, 1, 150) == "late"  # in the same millisecond: it is leased again
+    assert worked.begin("c", 7, 2, 120) == "ok"  # the clock was set back
+
+
+def test_who_gives_up_need_not_have_begun(worked: Worked) -> None:
+    assert worked.finish("z", 7, 4, 900, error="used up") == "ok"
+    assert worked.outcome == (False, "used up", 7, 4)
+
+
+def test_a_job_that_is_sent_again_has_another_outcome_and_the_older_one_counts_no_more(worked: Worked) -> None:
+    worked.finish("a", 7, error="first")
+    assert worked.begin("b", 8) == "ok"
+    assert worked.outcome == (False, "first", 7, 1)
+    assert worked.finish("b", 8) == "ok"
+    assert worked.outcome == (True, "", 8, 1)
+    assert worked.finish("c", 7, 2) == "done"
+    assert worked.begin("d", 1, life="next") == "ok"  # in another life of the queue ids begin again
+    assert worked.finish("d", 1, life="next") == "ok"
+    assert worked.outcome == (True, "", 1, 1)
+
+
+def test_groups_do_not_meet_and_neither_do_jobs(run: Run, worked: Worked, fresh: Fresh) -> None:
+    other = JobKeys(fresh("job"), worked.keys.cluster)
+    works = [worked.work("a"), worked.work("b")._replace(group="h"), worked.work("c")._replace(keys=other)]
+    assert run(flows.begin(works, TTL_S)) == [("ok", b"")] * 3
+    assert [answer for answer, _ in run(flows.finish([(work, None) for work in works], "q", TTL_S))] == ["ok"] * 3
+    assert [sorted(each.group for each in found) for found in run(flows.outcomes([worked.keys, other]))] == [["g", "h"], ["g"]]
+    assert run(flows.outcomes([])) == []
+
+
+def test_everything_has_a_ttl(worked: Worked, run: Run, redis: Redis) -> None:
+    saved(run, worked.keys, a=1, b=2)
+    loaded(run, worked.keys, "a", forget=("a",))
+    worked.begin("a")
+    assert all(redis("PTTL", key) > 0 for key in (worked.keys.field("b"), worked.keys.done))
