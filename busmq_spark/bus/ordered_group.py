@@ -20,7 +20,6 @@ from busmq_spark.bus.consume import LEASE_POLL_S
 from busmq_spark.bus.group import POLL_S, Group, check_most
 from busmq_spark.core import queue as queue_flows
 from busmq_spark.core import state, subscription
-from busmq_spark.core.flow import Flow
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, IdsReissued, QueueBusy, QueueExpired, QueueRecreated, RedisRolledBack, StateError
@@ -130,7 +129,7 @@ class OrderedGroup(Group):
             self.queue._need_attached(f"read as group {self.name!r} from")
             if not await self._hold():
                 return []
-            batch, found = await self._run(self._read(most))
+            found = await self._run(queue_flows.following(self.queue.keys, self._position, most))
             if found.born != self._born:
                 log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
                 self._acked = -1
@@ -139,18 +138,12 @@ class OrderedGroup(Group):
             self._check(found)
             if not self.holds or not self._running:
                 return []
-            if batch:
-                self._position = batch[-1].id
-                self._marks[self._position] = state.fingerprint(batch[-1].value)
-            return batch
+            if found.messages:
+                self._position = found.messages[-1].id
+                self._marks[self._position] = state.fingerprint(found.messages[-1].value)
+            return found.messages
 
-    def _read(self, most: int) -> Flow[tuple[list[Message], state.QueueState]]:
-        keys = self.queue.keys
-        batch = yield from queue_flows.after(keys, self._position, 0, min(most, CHUNK_MESSAGES))
-        [found] = yield from state.states([(keys, self._position)])  # after it, so that no message of a new life passes for one of the old
-        return batch, found
-
-    def _check(self, found: state.QueueState) -> None:
+    def _check(self, found: queue_flows.Following) -> None:
         mark = self._marks.get(self._position, "")
         expected = f"id {self._position} that was handed out"
         if found.last_id < self._position:

@@ -127,6 +127,23 @@ def after(keys: QueueKeys, last: int, position: int, most: int, most_bytes: int 
     return _messages((yield script("after", (keys.messages, keys.msgid), (last, position, most, most_bytes))))
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What follows a position, and what the queue was then: its life, the id given last, the mark of the message at the position ('': not stored)."""
+
+    messages: list[Message]
+    born: str
+    last_id: int
+    mark: str
+
+
+def following(keys: QueueKeys, last: int, most: int) -> Flow[Following]:
+    """As :func:`after` an id, with what shows whether the queue still is the one in which that id was read."""
+    reply = yield script("after", (keys.messages, keys.msgid, keys.metadata), (last, 0, min(most, CHUNK_MESSAGES), CHUNK_BYTES))
+    born, given, mark, pairs = reply
+    return Following(_messages(pairs), born.decode("utf-8", "replace"), int(given), mark.decode())
+
+
 def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:
     """Acknowledge everything up to ``last`` that a reliable consumer took; ``restore`` puts the rest back at the head, ids kept."""
     check_id(last)
