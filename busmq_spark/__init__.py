@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from busmq_spark.errors import BusError, Reject
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
+    from busmq_spark.outbox.outbox import Outbox
     from busmq_spark.spark.columns import json_columns
     from busmq_spark.spark.realtime import realtime, realtime_foreach
     from busmq_spark.spark.source import BusmqDataSource, register
@@ -29,6 +30,7 @@ HOMES = {
     "Event": "core.event",
     "FederationServer": "federation.serve.server",
     "Keyring": "federation.gate.keyring",
+    "Outbox": "outbox.outbox",
     "Reject": "errors",
     "json_columns": "spark.columns",
     "realtime": "spark.realtime",
@@ -44,6 +46,7 @@ __all__ = [
     "Event",
     "FederationServer",
     "Keyring",
+    "Outbox",
     "Reject",
     "__version__",
     "json_columns",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from busmq_spark import __version__
-from busmq_spark.cli import dead, embedded, events, groups, info, jar, lag, peek, push, queues, serve, subscriptions, tail, token
+from busmq_spark.cli import dead, embedded, events, groups, info, jar, lag, outbox, peek, push, queues, serve, subscriptions, tail, token
 from busmq_spark.cli.output import Output, WarningPrinter
 from busmq_spark.cli.redis_options import reaching
 from busmq_spark.demo.command import demo
@@ -86,6 +86,12 @@ for event_command in (events.subscribe, events.unsubscribe, events.forget):
     of_events.command()(_piped(reaching(event_command)))
 of_events.command("list")(_piped(reaching(events.list_)))
 app.add_typer(of_events, name="events", rich_help_panel="Messages")
+of_outbox = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Look at what an outbox on this disk still has to forward, and forward it."
+)
+for outbox_command in (outbox.status, outbox.unlock, outbox.keys, outbox.subscribers, outbox.incoming, outbox.outgoing, outbox.drain):
+    of_outbox.command()(_piped(reaching(outbox_command)))
+app.add_typer(of_outbox, name="outbox", rich_help_panel="Messages")
 
 
 def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:

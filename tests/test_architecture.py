@@ -28,6 +28,7 @@ ORDER = [
     "store",
     "bus",
     "federation",
+    "outbox",
     "spark",
     "cli",
     "demo",

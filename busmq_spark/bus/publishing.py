@@ -64,10 +64,8 @@ class Publishing:
         ``require`` says how many must be: then TooFewDestinations is raised, and nothing is pushed. Raises PublishIncomplete where a queue is full
         or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key.
         """
-        wanted = _keys(keys)
-        if len(wanted) > 1 and not isinstance(data, Event):
-            about["extensions"] = {"keys": " ".join(wanted), **about.get("extensions", {})}
-        event = _event(wanted[0], data, about)
+        wanted = keys_of(keys)
+        event = event_of(wanted, data, about)
         value = event.encode()
         queues = destinations(await self._at_table(flows.table()), wanted)
         if len(queues) < require:
@@ -90,7 +88,7 @@ class Publishing:
         From the first command on the queue takes one group, or Spark subscription, only. Raises QueueBusy where it has several, QueueFull, and
         LinkLost: where the connection broke before the reply, it is unknown whether the command is stored.
         """
-        event = _event(check_queue(queue), data, about)
+        event = event_of([check_queue(queue)], data, about)
         await self._deliver(flows.send, queue, event.encode())
         return Receipt(event.id, (queue,))
 
@@ -123,13 +121,15 @@ class Publishing:
         return await self.servers.commands[index].run(how(keys, value, new_token()))
 
 
-def _keys(keys: Sequence[str]) -> list[str]:
+def keys_of(keys: Sequence[str]) -> list[str]:
+    """The keys of an event. Raises ConfigError."""
     if isinstance(keys, str) or not keys:
         raise ConfigError(reason=f"the keys are {keys!r}; expected a list of at least one, such as ['user.signup']")
     return [check_key(key) for key in keys]
 
 
-def _event(kind: str, data: object, about: EventKeywords) -> Event:
+def event_of(keys: Sequence[str], data: object, about: EventKeywords) -> Event:
+    """The event with these keys, or the command for the queue that is the only one. Raises ConfigError, MessageRefused."""
     if isinstance(data, Event):
         if about:
             raise ConfigError(reason=f"{next(iter(about))} is given beside a whole Event; make the event with it")
@@ -137,5 +137,7 @@ def _event(kind: str, data: object, about: EventKeywords) -> Event:
     if unknown := sorted(about.keys() - EventKeywords.__annotations__.keys()):
         known = ", ".join(EventKeywords.__annotations__)
         raise ConfigError(reason=f"an event has no attribute {unknown[0]!r}; it has {known}, and what you name in extensions={{…}}")
-    named = {"type": kind, "id": new_token(TOKEN_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
+    if len(keys) > 1:
+        about = {**about, "extensions": {"keys": " ".join(keys), **about.get("extensions", {})}}
+    named = {"type": keys[0], "id": new_token(TOKEN_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
     return made(data, **named)

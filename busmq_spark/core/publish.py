@@ -77,16 +77,23 @@ def deliver(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
 
 def send(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     """The same with a command. Raises QueueBusy where the queue has several groups."""
-    names = (keys.metadata, keys.acks)
-    groups = yield script("command", names, ())
-    if groups is None:
+    try:
+        yield from claim(keys)
+    except QueueMissing:
         yield from attach(keys, born, ttl_s=LONG_TTL_S)
-        groups = yield script("command", names, ())
+        yield from claim(keys)
+    return (yield from _stored(keys, (yield from push(keys, value))))
+
+
+def claim(keys: QueueKeys) -> Flow[None]:
+    """Let a queue take one group only. Raises QueueMissing, and QueueBusy where it has several."""
+    groups = yield script("command", (keys.metadata, keys.acks), ())
+    if groups is None:
+        raise QueueMissing(queue=keys.name)
     if groups:
         found = ", ".join(repr(group.decode("utf-8", "replace")) for group in groups)
         remedy = "Drop all of them but one (busmq unsubscribe), or publish an event instead"
         raise QueueBusy(queue=keys.name, found=f"has the groups {found}, and a command is for one", remedy=remedy)
-    return (yield from _stored(keys, (yield from push(keys, value))))
 
 
 def _stored(keys: QueueKeys, id: int | None) -> Flow[int]:

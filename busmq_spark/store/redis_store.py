@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Any, TypeVar
 
-from busmq_spark.core import clock
+from busmq_spark.core import clock, publish
 from busmq_spark.core import queue as queues_
 from busmq_spark.core import sender as senders
 from busmq_spark.core import sink as sinks
@@ -17,7 +17,7 @@ from busmq_spark.core import state as states_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import Flow, command, together
-from busmq_spark.core.keys import QueueKeys, hash_index, sink_queues, sink_record
+from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import LONG_TTL_S, AttachResult
 from busmq_spark.core.ranges import TARGET_BYTES
@@ -190,6 +190,18 @@ class RedisStore:
         """Append what a sender has not sent before (core/sender.py): how many are there now, and the maxsize that was in the way (0: none)."""
         return self._run(queue, senders.push_from(self.keys(queue), sender, sequences, values))
 
+    def take_commands(self, queue: str) -> None:
+        """Let the queue take one group only, as a queue of commands does. Raises QueueMissing, and QueueBusy where it has several."""
+        self._run(queue, publish.claim(self.keys(queue)))
+
+    def event_subscriptions(self) -> list[tuple[str, str]]:
+        """Every pattern with a queue that is subscribed with it."""
+        return self._table().run(publish.table())
+
+    def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
+        """Subscribe a queue to what the patterns take, or end that."""
+        self._table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue))
+
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._home(sink)
         epoch, held = home.run(stagings.begin(sink, run, queues))
@@ -283,6 +295,10 @@ class RedisStore:
     def _home(self, sink: str) -> Link:
         """The server that has the record of a sink."""
         return self._links[hash_index(sink_record(sink), len(self._links))]
+
+    def _table(self) -> Link:
+        """The server that has the table of subscriptions to events."""
+        return self._links[hash_index(SUBSCRIPTIONS, len(self._links))]
 
     def _node(self, queue: str) -> str:
         """The node of a cluster that has the queue; '' of another layout."""

@@ -77,6 +77,9 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "stage": (TEXT, TEXT, WHOLE, RUN),
     "push": (TEXT,),
     "push_from": (TEXT, TEXT, st.lists(WHOLE, max_size=3).map(tuple)),
+    "take_commands": (TEXT,),
+    "event_queues": (st.lists(NAMES, max_size=3).map(tuple),),
+    "subscribe_events": (TEXT, NAMES, st.booleans()),
     "record": (TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple), TEXT, TEXT, WHOLE),
     "commit": (TEXT, TEXT, WHOLE, st.lists(STAGED, max_size=3).map(tuple)),
     "recorded": (TEXT, WHOLE),
@@ -270,6 +273,8 @@ SERVERS = {
 }
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
 PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
+OTHERS = {"hello", "listen", "wait", "stage", "push", "push_from", "take_commands", "event_queues", "subscribe_events", "ends", "trim"}
+"""What source and sink do not ask, or in other words."""
 LOCAL = {"keys", "locate", "appender", "commit_many", "truncate", "close"}
 """What the client answers itself, or with other operations."""
 
@@ -284,7 +289,7 @@ def test_an_operation_that_is_declared_is_served(name: str) -> None:
 
 def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
     assert {*OPERATIONS} >= PROTOCOL - LOCAL
-    assert {*OPERATIONS} - PROTOCOL == {"hello", "listen", "wait", "stage", "push", "push_from", "ends", "trim"}
+    assert {*OPERATIONS} - PROTOCOL == OTHERS
     for name in PROTOCOL:
         wanted = getattr(ReadStore if hasattr(ReadStore, name) else WriteStore, name)
         assert [*signature(getattr(FederatedStore, name)).parameters] == [*signature(wanted).parameters]

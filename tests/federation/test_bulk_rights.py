@@ -29,11 +29,11 @@ pytestmark = pytest.mark.redis
 NEEDS = {
     "read": "ack bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
     "traces",
-    "write": "begin commit discard forget push push_from record stage",
+    "write": "begin commit discard forget push push_from record stage subscribe_events take_commands",
     "admin": "ends trim",
     "any": "attach",
 }
-OF_NO_QUEUE = {"hello", "discover", "wait", "recorded", "renew"}
+OF_NO_QUEUE = {"hello", "discover", "wait", "event_queues", "recorded", "renew"}
 THREE = [b"1", b"2", b"3"]
 SECRETS = {name: f"the-secret-of-{name}-{secrets.token_hex(8)}" for name in ("all", "reader", "writer", "other")}
 FILE = f"""
@@ -117,6 +117,8 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "stage": lambda: staged(store, queue),
         "push": lambda: store.appender().push(queue, [b"4"], FullPolicy(0)),
         "push_from": lambda: store.push_from(queue, "sender", [1], [b"4"]),
+        "take_commands": lambda: store.take_commands(queue),
+        "subscribe_events": lambda: store.subscribe_events(queue, ["a.key"], True),
         "begin": lambda: store.begin("sink", "run", [queue]),
         "record": lambda: store.record("sink", 0, [part]),
         "commit": lambda: store.commit(queue, "sink", 0, [part]),

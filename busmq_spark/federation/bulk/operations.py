@@ -278,6 +278,9 @@ OPERATIONS: dict[str, Operation] = {
     "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage, ServedBy.PEER, values=True),
     "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.STORE, values=True),
     "push_from": Operation(several(TEXT, TEXT, listed(WHOLE)), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.PEER, values=True),
+    "take_commands": Operation(several(TEXT), NOTHING, each_queue(PUSH), ServedBy.STORE),
+    "event_queues": Operation(several(listed(NAMES)), listed(NAMES), some_queue(PUSH), ServedBy.PEER),
+    "subscribe_events": Operation(several(TEXT, NAMES, FLAG), NOTHING, each_queue(PUSH), ServedBy.STORE),
     "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink, ServedBy.PEER),
     "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit, ServedBy.PEER),
     "recorded": Operation(several(*SINK), listed(STAGED), _sink, ServedBy.PEER),
@@ -321,6 +324,6 @@ def _errors() -> dict[str, type[BusError]]:
     line: list[type[BusError]] = [BusError]
     for cls in line:
         line += cls.__subclasses__()
-        if cls.__module__ == BusError.__module__:
+        if cls.__module__.startswith(BusError.__module__):
             found.setdefault(cls.code, cls)
     return found

@@ -17,6 +17,7 @@ from typing import Any
 
 from busmq_spark.core.keys import is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
+from busmq_spark.core.patterns import check_key, destinations
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import ATTEMPT, CommitStopped, StagedList
@@ -141,6 +142,11 @@ class PeerOperations:
         if len(sequences) != len(values) or any(a >= b for a, b in pairwise((0, *sequences))):
             raise wrong("numbers of messages that do not rise from 1 on, or are not as many as the values", "one for each value, each above the last")
         return self.store.push_from(queue, f"{self._mark}{sender}", sequences, values)
+
+    def event_queues(self, events: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The queues that are subscribed to the keys of each event, and that the peer may push to."""
+        table = [row for row in self.store.event_subscriptions() if self._identity.may("push", "queue", row[1])]
+        return [destinations(table, [check_key(key) for key in keys]) for keys in events]
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         """As the store's, for the peer's own sink of this name."""

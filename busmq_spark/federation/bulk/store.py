@@ -85,9 +85,20 @@ class FederatedStore(PerQueueOperations):
             yield from self._link.read(some, fail_on_data_loss)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
-        """As of a RedisStore; values that together are over the server's limit of a message are not sent in one call, so cut them before."""
+        """As of a RedisStore, in one call."""
+        _check_size(sum(map(len, values)), self._link.ready().message_bytes - _HEAD_BYTES)
         stored: tuple[int, int] = self._link.call("push_from", queue, sender, tuple(sequences), values=values)
         return stored
+
+    def take_commands(self, queue: str) -> None:
+        self._link.call("take_commands", queue)
+
+    def event_queues(self, events: Sequence[Sequence[str]]) -> list[Sequence[str]] | None:
+        """The queues that are subscribed to the keys of each event, of those that may be pushed to. None: the server keeps no subscriptions."""
+        return list(self._link.call("event_queues", events))
+
+    def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
+        self._link.call("subscribe_events", queue, patterns, end)
 
     def appender(self) -> FederatedAppender:
         return FederatedAppender(self._link)
@@ -149,6 +160,13 @@ def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
         size += more
     if some:
         yield some
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise MessageRefused(
+            reason=f"a message of {size} bytes is over what the federation server takes ({most}); raise its limit message_bytes, or push less"
+        )
 
 
 class _StagedChunk:
@@ -247,10 +265,7 @@ class FederatedAppender:
         room = PIECE_BYTES
         for chunk in chunks(values):
             size = sum(map(len, chunk))
-            if size > most:
-                raise MessageRefused(
-                    reason=f"a message of {size} bytes is over what the federation server takes ({most}); raise its limit message_bytes, or push less"
-                )
+            _check_size(size, most)
             if piece and (size > room or len(piece) + len(chunk) > PIECE_ROWS):
                 yield piece, sizes
                 piece, sizes, room = [], [], PIECE_BYTES

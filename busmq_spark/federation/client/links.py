@@ -72,14 +72,14 @@ class FederationClients:
         if secret_in_url is None:
             named = options.federate_secret_in_url
             secret_in_url = named if isinstance(named, bool) else url in named
-        shown = secret or _of(options.federate_secret, url)
+        shown = secret or secret_of(options.federate_secret, url)
         found = target(url, shown, options.federate_tls_ca, secret_in_url=secret_in_url, compression=options.federate_compression)
         if found not in self._pools:
             self._pools[found] = Pool(found, options.federate_sockets, self._bus.spawn)
         return self._pools[found]
 
 
-def _of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
+def secret_of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
     """One secret for all, or one per URL; else that of the environment."""
     given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
     return given or environ.get("BUSMQ_FEDERATION_SECRET")

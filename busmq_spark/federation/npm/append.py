@@ -26,7 +26,7 @@ class PlainAppender:
 
     def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
         """Append values to the queue. Those under way when the link breaks are pushed again, since it is unknown whether they are stored."""
-        left = [_text(queue, value) for value in values]
+        left = [text_of(queue, value) for value in values]
         while left:
             before = len(left)
             maxsize = self._store.push(queue, left)
@@ -53,7 +53,8 @@ class PlainAppender:
         """Nothing is under way between calls."""
 
 
-def _text(queue: str, value: bytes) -> str:
+def text_of(queue: str, value: bytes) -> str:
+    """A value as the wire carries it. Raises MessageRefused for what is no UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError as error:

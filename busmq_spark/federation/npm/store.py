@@ -31,7 +31,7 @@ from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreat
 from busmq_spark.federation.address import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import FederationTarget
-from busmq_spark.federation.npm.append import PlainAppender
+from busmq_spark.federation.npm.append import PlainAppender, text_of
 from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.place import at_once
@@ -183,6 +183,26 @@ class PlainStore:
                 return await asked.push(left)
 
         return self._patiently(push)
+
+    def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:  # noqa: ARG002  as of others
+        """As of a RedisStore, at least once: the wire remembers no sender."""
+        left = [text_of(queue, value) for value in values]
+        try:
+            maxsize = self.push(queue, left)
+        except LinkLost:
+            if len(left) == len(values):
+                raise
+            maxsize = 0  # some are stored: the rest may be sent again, and those need not be
+        return len(values) - len(left), maxsize if left else 0
+
+    def take_commands(self, queue: str) -> None:
+        """A queue there has no groups."""
+
+    def event_queues(self, _: Sequence[Sequence[str]]) -> None:
+        """The server keeps no subscriptions."""
+
+    def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
+        """The server keeps none: who asks keeps them."""
 
     def appender(self) -> PlainAppender:
         return PlainAppender(self)

@@ -1,0 +1,193 @@
+"""``busmq outbox``: what an outbox still has to forward, read beside the process that has it open; and forwarding it without that."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.options import JsonOption, seconds
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.terminal_text import count, duration, number, shown, size
+from busmq_spark.options import RedisOptions
+from busmq_spark.outbox import lock, report
+from busmq_spark.outbox.outbox import SyncOutbox
+
+StoreArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file of the outbox.", show_default=False)]
+
+
+def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
+    """Show what waits in an outbox, for how long, and why; and which process has it open.
+
+    ```
+    busmq outbox status outbox.db
+    ```
+    """
+    out = Output(as_json)
+    found = report.status(path)
+    if as_json:
+        out.record(path=str(path), **asdict(found))
+        return
+    out.say(
+        f"open in    {f'process {found.owner.pid} on {found.owner.host}' if found.owner else 'no process'}",
+        f"incoming   {number(found.incoming)}",
+        f"outgoing   {number(found.outgoing)}",
+        f"oldest     {duration(found.oldest_s) if found.oldest_s is not None else 'nothing waits'}",
+        f"on disk    {size(found.bytes)}",
+    )
+    if found.error:
+        out.say(Text(f"failing    {found.error}", "yellow"))
+
+
+def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
+    """Remove what a dead process has left of its lock. An outbox that is open in a live one stays locked: exit code 1, with its pid and host.
+
+    It is seldom needed: the lock of a process that died is gone with it.
+
+    ```
+    busmq outbox unlock outbox.db
+    ```
+    """
+    out = Output(as_json)
+    report.status(path)  # an error for what is no outbox
+    before = lock.noted(path)
+    removed = lock.clear(path)
+    if as_json:
+        out.record(path=str(path), unlocked=removed, pid=before.pid if before else None, host=before.host if before else None)
+    elif removed and before:
+        out.say(f"unlocked: process {before.pid} on {before.host} is gone")
+    else:
+        out.note("it was not locked")
+
+
+def keys(path: StoreArgument, *, as_json: JsonOption = False) -> None:
+    """List the patterns that queues are subscribed to events with, as the outbox saw them last.
+
+    ```
+    busmq outbox keys outbox.db
+    ```
+    """
+    _subscriptions(path, None, Output(as_json), queues=False)
+
+
+def subscribers(
+    path: StoreArgument,
+    key: Annotated[str | None, typer.Argument(metavar="[KEY]", help="Those that an event with this key goes to.", show_default=False)] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """List the queues that are subscribed to events, as the outbox saw them last.
+
+    ```
+    busmq outbox subscribers outbox.db user.signup
+    ```
+    """
+    _subscriptions(path, key, Output(as_json), queues=True)
+
+
+def incoming(
+    path: StoreArgument,
+    *,
+    first: Annotated[int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List the events and subscriptions of which it is not known yet where they go, oldest first.
+
+    ```
+    busmq outbox incoming outbox.db
+    ```
+    """
+    out = Output(as_json)
+    found = report.incoming(path, first)
+    if as_json:
+        for each in found:
+            out.record(**asdict(each))
+    elif found:
+        heads = [("number", "right"), ("kind", "left"), ("keys", "left"), ("queue", "left"), ("waits for", "right")]
+        out.show(table(heads, [[str(each.number), each.kind, _listed(each.keys), shown(each.queue), duration(each.age_s)] for each in found]))
+    else:
+        out.note("nothing waits to be routed")
+
+
+def outgoing(path: StoreArgument, *, as_json: JsonOption = False) -> None:
+    """List the queues that messages wait for: how many, for how long, and why they do not go out.
+
+    ```
+    busmq outbox outgoing outbox.db
+    ```
+    """
+    out = Output(as_json)
+    found = report.outgoing(path)
+    if as_json:
+        for each in found:
+            out.record(**asdict(each))
+    elif found:
+        heads = [("queue", "left"), ("messages", "right"), ("oldest", "right"), ("failing for", "right"), ("error", "left")]
+        out.show(table(heads, [_row(each) for each in found]))
+    else:
+        out.note("nothing waits for a queue")
+
+
+def drain(
+    path: StoreArgument,
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", envvar="BUSMQ_OUTBOX_TO", help="A federation server instead of --redis; its secret is taken from BUSMQ_FEDERATION_SECRET."
+        ),
+    ] = None,
+    secret_in_url: Annotated[bool, typer.Option("--secret-in-url", help="For npm servers, which take the secret from the URL only.")] = False,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long at most: 30s, 10m, 2h.")] = "1m",
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Forward everything that is in an outbox which no process has open. Exit code 1 when some of it still waits at the end.
+
+    ```
+    busmq outbox drain outbox.db --redis redis://bus.example.com --timeout 10m
+    ```
+    """
+    out = Output(as_json)
+    before = report.status(path)
+    settings = {name: value for name, value in asdict(redis).items() if name != "url" and value != getattr(RedisOptions(), name)}
+    if secret_in_url:
+        settings["federate_secret_in_url"] = True
+    with (
+        SyncOutbox(path, to or redis.address, **settings) as outbox,
+        out.working(f"forwarding {count(before.incoming + before.outgoing, 'message')}"),
+    ):
+        outbox.drained(seconds(timeout, "--timeout"))
+    if as_json:
+        out.record(path=str(path), **asdict(replace(before, owner=None)))
+    else:
+        out.say(f"forwarded {count(before.incoming + before.outgoing, 'message')}")
+
+
+def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) -> None:
+    found, seen_s = report.subscriptions(path, key)
+    grouped: dict[str, list[str]] = {}
+    for pattern, queue in found:
+        name, other = (queue, pattern) if queues else (pattern, queue)
+        grouped.setdefault(name, []).append(other)
+    name, others = ("queue", "keys") if queues else ("key", "queues")
+    if out.as_json:
+        for each in sorted(grouped):
+            out.record(**{name: each, others: grouped[each], "seen_s": seen_s})
+    elif grouped:
+        out.show(table([(name, "left"), (others, "left")], [[shown(each), _listed(grouped[each])] for each in sorted(grouped)]))
+    if not out.as_json and seen_s is None:
+        out.note("no event was routed yet, so only subscriptions made with this outbox are known")
+    elif not out.as_json:
+        out.note(f"as of {duration(seen_s or 0)} ago")
+
+
+def _row(each: report.Outgoing) -> list[str | Text]:
+    failing = "" if each.failing_s is None else duration(each.failing_s)
+    return [Text(shown(each.queue), "cyan"), number(each.messages), duration(each.oldest_s), failing, Text(each.error, "yellow")]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return shown(", ".join(names))

@@ -1,0 +1,6 @@
+"""A durable queue on the local disk that forwards to a bus: what a call has returned for arrives, whoever is down meanwhile.
+
+The way of a message: ``outbox.py`` (what a program holds) hands it to ``writer.py``, which writes those of all callers in one transaction;
+``forwarder.py`` sends it on to ``target.py``, and notes what was confirmed. ``rows.py`` is all that is said to SQLite, ``schema.py`` the file,
+``lock.py`` who may write to it, ``report.py`` what the command line shows.
+"""

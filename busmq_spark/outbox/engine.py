@@ -1,0 +1,142 @@
+"""What an outbox is, without a loop: the store, its writer and its forwarders. Calls hand over work and return a future; two faces wait for it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from busmq_spark.core.message import encode
+from busmq_spark.core.patterns import check_pattern
+from busmq_spark.core.publish import check_queue
+from busmq_spark.errors import ConfigError, OutboxWaits, StateError
+from busmq_spark.outbox import report, rows, schema
+from busmq_spark.outbox.forwarder import Forwarder
+from busmq_spark.outbox.lock import StoreLock
+from busmq_spark.outbox.opener import lane_of, opener
+from busmq_spark.outbox.rows import Destination, EntryKind
+from busmq_spark.outbox.writer import Writer, closed
+from busmq_spark.redis_io.place import new_token
+
+
+class Kept(NamedTuple):
+    """What an outbox keeps from now on, until it is forwarded."""
+
+    number: int
+    """Rises with each message of this outbox; of several the last one's."""
+    ids: tuple[str, ...] = ()
+    """Of the events, in their order; a message of ``push`` has none before it is in its queue."""
+
+
+class Engine:
+    """Opens nothing before :meth:`open`. Raises ConfigError for a bad address or setting."""
+
+    def __init__(self, path: Path, to: str | None, settings: dict[str, Any]) -> None:
+        self.path = path
+        self._open_target, self._lanes = opener(to, settings)
+        self._writer: Writer | None = None
+        self._forwarders: list[Forwarder] = []
+        self._opening = 0
+        self._destinations: dict[str, Destination] = {}
+
+    def open(self) -> None:
+        """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxFull."""
+        if self._writer is not None:
+            raise StateError(event="enter", what="this outbox", state="open already", remedy="Make another Outbox, of another file")
+        lock = StoreLock(self.path)
+        try:
+            connection = schema.create_or_open(self.path)
+            try:
+                with schema.translated(self.path):
+                    connection.execute("BEGIN IMMEDIATE")
+                    self._opening = rows.begin_opening(connection, new_token(128))
+                    connection.execute("COMMIT")
+            except BaseException:
+                connection.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        self._lock, self._destinations = lock, {}
+        self._writer = Writer(connection, self.path)
+        self._forwarders = [self._forwarder(lane) for lane in range(self._lanes)]
+        self._forwarders[0].rescan_all = self._rescan
+        for forwarder in self._forwarders:
+            forwarder.start()
+
+    def close(self) -> None:
+        """Write what was asked for, and end; what is not forwarded yet stays in the store. Nothing when it is not open."""
+        if self._writer is None:
+            return
+        writer, self._writer = self._writer, None
+        for forwarder in self._forwarders:
+            forwarder.stop()
+        writer.close()
+        self._lock.release()
+
+    def push(self, queue: str, values: Sequence[object]) -> Future[Kept]:
+        """Messages for one queue. Raises ConfigError, MessageRefused, StateError."""
+        return self._append(EntryKind.PUSH, check_queue(queue), [encode(value) for value in values], ())
+
+    def send(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> Future[Kept]:
+        """Commands for one queue."""
+        return self._append(EntryKind.SEND, check_queue(queue), values, ids)
+
+    def publish(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> Future[Kept]:
+        """Events with the same keys."""
+        return self._submit(lambda c: Kept(rows.publish(c, self._opening, keys, values), ids))
+
+    def subscribe(self, patterns: Sequence[str], queue: str, *, end: bool) -> Future[Kept]:
+        """Subscriptions to begin, or to end. Raises ConfigError."""
+        if isinstance(patterns, str) or not patterns:
+            raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
+        found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
+        return self._submit(lambda c: Kept(rows.subscribe(c, self._opening, found, into, end=end)))
+
+    def is_empty(self) -> Future[bool]:
+        """Whether everything was forwarded."""
+        return self._need().submit(rows.is_empty, durable=False)
+
+    def waits(self) -> OutboxWaits:
+        """The error for what is not drained in time."""
+        found = report.status(self.path)
+        return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
+
+    def _append(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> Future[Kept]:
+        if not values:
+            raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
+
+        found: list[Destination] = []
+
+        def work(connection: sqlite3.Connection) -> Kept:
+            its = self._destinations.get(queue) or rows.destination(connection, queue)
+            found[:] = [its]
+            return Kept(rows.append(connection, self._opening, kind, its, values), ids)
+
+        def after(_: Kept) -> None:
+            self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
+            self._wake(found[0])
+
+        return self._need().submit(work, after=after)
+
+    def _submit(self, work: Callable[[sqlite3.Connection], Kept]) -> Future[Kept]:
+        return self._need().submit(work, after=lambda _: self._wake(None))
+
+    def _need(self) -> Writer:
+        if self._writer is None:
+            raise closed()
+        return self._writer
+
+    def _wake(self, to: Destination | None) -> None:
+        for forwarder in self._forwarders:
+            forwarder.wake(to)
+
+    def _rescan(self) -> None:
+        for forwarder in self._forwarders:
+            forwarder.rescan()
+
+    def _forwarder(self, lane: int) -> Forwarder:
+        assert self._writer is not None
+        return Forwarder(self.path, self._open_target, self._writer, lambda queue: lane_of(queue, self._lanes) == lane)

@@ -1,0 +1,276 @@
+"""Sends on what waits in a store: a thread for each server, so that one that is away holds up no other.
+
+Rule 1. To each queue in the order of the calls, one chunk under way. What the queue has confirmed is deleted; after a crash the rest is sent, and
+        what was confirmed and not deleted yet is known to the queue by its number.
+Rule 2. Events are routed in their order, by the first thread, before anything behind them is sent.
+Rule 3. What failed is tried again after 0.1 to 30 s: all queues of a server that is unreachable, else the one queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+
+from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
+from busmq_spark.core.retry import Pauses
+from busmq_spark.errors import BusError, LinkLost, QueueFull
+from busmq_spark.outbox import rows
+from busmq_spark.outbox.rows import Destination, EntryKind, Unrouted
+from busmq_spark.outbox.schema import open_to_read, translate
+from busmq_spark.outbox.target import Target
+from busmq_spark.outbox.writer import Writer
+
+PAUSES_S = (0.2, 30.0)
+"""The first and the longest pause; each is between half of it and all of it."""
+STOP_S = 5.0
+log = logging.getLogger("busmq_spark")
+
+
+@dataclass(slots=True)
+class _BackOff:
+    """When something that failed may be tried again."""
+
+    pauses: Pauses = field(default_factory=lambda: Pauses(*PAUSES_S))
+    until: float = 0.0
+
+    def failed(self) -> bool:
+        """Whether it is the first time."""
+        first = not self.pauses.failures
+        self.until = time.monotonic() + self.pauses.next_s()
+        return first
+
+    def worked(self) -> None:
+        if self.pauses.failures:
+            self.pauses.failures, self.until = 0, 0.0
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far one queue is."""
+
+    to: Destination
+    sent: int = 0
+    """The last number that the queue has confirmed to this process."""
+    noted: Future[None] | None = None
+    """The confirmation on its way to the store."""
+    back_off: _BackOff = field(default_factory=_BackOff)
+    site: str = ""
+    """What it became unreachable with, when it did."""
+    error: str = ""
+
+
+class Forwarder:
+    """One thread, for the queues that are ``mine``. The first of several ``routes``."""
+
+    def __init__(self, path: Path, open_target: Callable[[], Target], writer: Writer, mine: Callable[[str], bool]) -> None:
+        self._path, self._open_target, self._writer, self._mine = path, open_target, writer, mine
+        self.rescan_all: Callable[[], None] | None = None
+        """Called when events were routed; of the thread that routes."""
+        self._target: Target | None = None
+        self._reader: sqlite3.Connection
+        self._active: dict[int, _Progress] = {}
+        self._sites: dict[str, _BackOff] = {}
+        self._routing, self._route_error = _BackOff(), ""
+        self._changed = threading.Condition()
+        self._woken: set[Destination | None] = set()
+        self._known: dict[int, _Progress] = {}
+        self._rescan, self._stopped = True, False
+        self._thread = threading.Thread(target=self._run, name="busmq-outbox-forwarder", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self, to: Destination | None) -> None:
+        """Something waits for this queue; None: an event is to be routed."""
+        if (to is None and self.rescan_all is None) or (to is not None and not self._mine(to.queue)):
+            return
+        with self._changed:
+            self._woken.add(to)
+            self._changed.notify()
+
+    def rescan(self) -> None:
+        """Something may wait for any queue."""
+        with self._changed:
+            self._rescan = True
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End. What is under way may still arrive, and is known there when it is sent again."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._target is not None:
+            self._target.stop()
+        self._thread.join(STOP_S)
+
+    # -- in the thread --------------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with closing(open_to_read(self._path)) as self._reader:
+            while not self._stopped:
+                try:
+                    busy = self._turn()
+                except Exception as error:  # whatever it is, what waits must be tried again
+                    found = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
+                    if not self._stopped:
+                        log.exception("the outbox %s forwards nothing for now: %s", self._path, found)
+                    self._rescan, busy = True, False
+                    self._wait(1.0)
+                if not busy:
+                    self._wait(self._idle_s())
+        if self._target is not None:
+            self._target.close()
+
+    def _turn(self) -> bool:
+        """Route, and send each queue one chunk. Whether there was anything to do."""
+        with self._changed:
+            woken, self._woken = self._woken, set()
+            rescan, self._rescan = self._rescan, False
+        if rescan:
+            woken.update(to for to in rows.waiting(self._reader) if self._mine(to.queue))
+        for to in woken - {None}:
+            assert to is not None
+            self._active[to.id] = self._known.setdefault(to.id, _Progress(to))
+        busy = self.rescan_all is not None and self._due(self._routing) and self._route()
+        for progress in tuple(self._active.values()):
+            if self._stopped:
+                break
+            if self._due(progress.back_off) and self._due(self._site(progress)):
+                busy = self._forward(progress) or busy
+        return busy
+
+    def _forward(self, progress: _Progress) -> bool:
+        to = progress.to
+        chunk = rows.next_chunk(self._reader, to, progress.sent, CHUNK_MESSAGES, CHUNK_BYTES)
+        if chunk is None:
+            return self._settle(progress)
+        try:
+            done, maxsize = self._to().push(to.queue, chunk)
+        except BusError as error:
+            self._failed(progress, error)
+            return False
+        self._site(progress).worked()
+        if done:
+            progress.sent, progress.error = chunk.numbers[done - 1], ""
+            progress.back_off.worked()
+            self._confirm(progress)
+        if done < len(chunk.numbers) and maxsize:
+            self._failed(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
+        return True
+
+    def _confirm(self, progress: _Progress) -> None:
+        """Without waiting: the next chunk goes out meanwhile."""
+        if progress.noted is not None and not progress.noted.done():
+            with suppress(BusError):  # at most two on their way; what failed is noted with the next
+                progress.noted.result()
+        to, upto = progress.to, progress.sent
+        progress.noted = self._writer.submit(lambda c: rows.confirm(c, to, upto), durable=False)
+
+    def _settle(self, progress: _Progress) -> bool:
+        """Nothing waits for the queue: it is idle once that is noted."""
+        try:
+            if progress.noted is not None:
+                progress.noted.result()
+        except BusError as error:
+            if self._stopped:
+                return False
+            self._failed(progress, error)
+            self._confirm(progress)
+            return False
+        del self._active[progress.to.id]
+        return False
+
+    def _failed(self, progress: _Progress, error: BusError) -> None:
+        if self._stopped:
+            return
+        back_off = progress.back_off
+        if isinstance(error, LinkLost):
+            progress.site = self._to().site(progress.to.queue)
+            back_off = self._site(progress)
+        first = back_off.failed()
+        if progress.error != str(error):
+            progress.error = str(error)
+            to, text = progress.to, progress.error
+            self._writer.submit(lambda c: rows.failed(c, to, text), durable=False)
+            log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps what is for queue %r: %s", self._path, to.queue, error)
+
+    def _route(self) -> bool:
+        found = rows.unrouted(self._reader)
+        if not found:
+            return False
+        try:
+            self._routed(found)
+        except BusError as error:
+            first, text = self._routing.failed(), str(error)
+            if text != self._route_error and not self._stopped:
+                self._route_error = text
+                self._writer.submit(lambda c: rows.note(c, "routing_error", text), durable=False)
+                log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps its events: %s", self._path, error)
+            return False
+        self._routing.worked()
+        if self._route_error:
+            self._route_error = ""
+            self._writer.submit(lambda c: rows.note(c, "routing_error", None), durable=False)
+        return True
+
+    def _routed(self, found: list[Unrouted]) -> None:
+        events = list(takewhile(lambda entry: entry.kind == EntryKind.PUBLISH, found))
+        if not events:
+            self._subscribed(found[0])
+            return
+        queues, table = self._to().route([entry.keys for entry in events], rows.subscriptions_made(self._reader))
+
+        def write(connection: sqlite3.Connection) -> None:
+            for entry, its in zip(events, queues, strict=True):
+                rows.route(connection, entry.id, its)
+            rows.note_subscriptions(connection, table)
+
+        self._writer.submit(write, durable=False).result()
+        assert self.rescan_all is not None
+        self.rescan_all()
+
+    def _subscribed(self, entry: Unrouted) -> None:
+        end = entry.kind == EntryKind.UNSUBSCRIBE
+        self._to().subscribe(entry.keys, entry.queue, end=end)
+
+        def write(connection: sqlite3.Connection) -> None:
+            rows.note_subscription_made(connection, entry.keys, entry.queue, end=end)
+            rows.done(connection, entry.id)
+
+        self._writer.submit(write, durable=False).result()
+        assert self.rescan_all is not None
+        self.rescan_all()
+
+    # -- pauses ---------------------------------------------------------------------------------------------------------------------------
+
+    def _to(self) -> Target:
+        if self._target is None:
+            self._target = self._open_target()
+        return self._target
+
+    def _site(self, progress: _Progress) -> _BackOff:
+        return self._sites.setdefault(progress.site, _BackOff())
+
+    def _due(self, *back_offs: _BackOff) -> bool:
+        return all(back_off.until <= time.monotonic() for back_off in back_offs)
+
+    def _idle_s(self) -> float | None:
+        """How long nothing is to be done; None: until somebody wakes us."""
+        until: list[float] = [max(progress.back_off.until, self._site(progress).until) for progress in self._active.values()]
+        if self._routing.until:
+            until.append(self._routing.until)
+        return max(0.0, min(until) - time.monotonic()) if until else None
+
+    def _wait(self, for_s: float | None) -> None:
+        with self._changed:
+            if not (self._woken or self._rescan or self._stopped):
+                self._changed.wait(for_s)

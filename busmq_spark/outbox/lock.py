@@ -1,0 +1,125 @@
+"""One process per store: a lock of the operating system on a file beside the store, which ends with the process however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from busmq_spark.errors import OutboxBusy
+from busmq_spark.outbox.schema import translated
+
+_HELD: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who has a store open. ``since``: seconds since 1970."""
+
+    pid: int
+    host: str
+    since: float
+
+
+class StoreLock:
+    """Held from its creation to :meth:`release`. Raises OutboxBusy, which names the process that has it."""
+
+    def __init__(self, store: Path) -> None:
+        path = lock_path(store)
+        with translated(store):
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not _taken(self._file):
+            os.close(self._file)
+            raise busy(store)
+        with translated(store):
+            _write(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
+        _HELD.add(self)
+
+    def release(self) -> None:
+        """Let others have the store. The file stays: who removed it might remove that of the next owner."""
+        if self._file >= 0:
+            _write(self._file, "")
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the file only: a process that was forked shares the lock, and must not keep it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def owner(store: Path) -> Owner | None:
+    """Who has the store open now; None when nobody has. Changes nothing."""
+    try:
+        file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if _taken(file):
+            return None
+        return _noted(os.read(file, 4096))
+    finally:
+        os.close(file)
+
+
+def noted(store: Path) -> Owner | None:
+    """Who had it last and did not end in an orderly way, or has it still."""
+    try:
+        found = _noted(lock_path(store).read_bytes())
+    except FileNotFoundError:
+        return None
+    return found if found.pid else None
+
+
+def clear(store: Path) -> bool:
+    """Remove the note of an owner that is gone. Whether there was one. Raises OutboxBusy when it lives."""
+    if owner(store) is not None:
+        raise busy(store)
+    if noted(store) is None:
+        return False
+    StoreLock(store).release()
+    return True
+
+
+def busy(store: Path) -> OutboxBusy:
+    """The error for a store that another has open."""
+    found = owner(store) or Owner(0, "", 0)
+    return OutboxBusy(path=str(store), pid=found.pid or "unknown", host=found.host or "an unknown host")
+
+
+def lock_path(store: Path) -> Path:
+    """The file that is locked."""
+    return store.with_name(f"{store.name}.lock")
+
+
+def _taken(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(file: int, text: str) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, text.encode(), 0)
+
+
+def _noted(text: bytes) -> Owner:
+    try:
+        return Owner(**json.loads(text))
+    except (ValueError, TypeError):
+        return Owner(0, "", 0)
+
+
+def _forked() -> None:
+    for held in tuple(_HELD):
+        held.forget()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,165 @@
+"""What a program holds: calls that return when the disk has what they were given.
+
+    async with Outbox("outbox.db", to="redis://localhost") as outbox:
+        await outbox.push("orders", {"n": 1})              # on the disk; it arrives, whoever is down
+
+Rule 1. What a call has returned for is forwarded: at once, when the other side is back, or when the outbox is opened again. What a call has raised
+        for was not stored; what was cancelled, or under way when the process died, may or may not be.
+Rule 2. To each queue in the order of the calls, once (towards npm servers: at least once).
+Rule 3. One process has an outbox open. ``Outbox.sync(...)`` is the same without a loop, for any number of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from os import PathLike
+from pathlib import Path
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from busmq_spark.bus.publishing import EventKeywords, event_of, keys_of
+from busmq_spark.core.event import Event
+from busmq_spark.core.publish import check_queue
+from busmq_spark.errors import ConfigError
+from busmq_spark.outbox.engine import Engine, Kept
+
+T = TypeVar("T")
+LOOK_S = 0.05
+"""``drained`` looks so often."""
+
+
+class Outbox:
+    """An outbox in the file ``path`` that forwards ``to`` Redis (as for Bus; default BUSMQ_REDIS_URL) or a federation server (``ws://``, ``wss://``).
+
+    ``settings`` are those of Bus: ``layout``, ``password``, ``tls_ca``, ``federate_secret`` … Raises ConfigError for a bad one.
+    """
+
+    def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
+        self._engine = Engine(Path(path), to, settings)
+
+    @classmethod
+    def sync(cls, path: str | PathLike[str], to: str | None = None, **settings: Any) -> SyncOutbox:
+        """The same for programs without a loop: ``with Outbox.sync(...) as outbox``."""
+        return SyncOutbox(path, to, **settings)
+
+    def __repr__(self) -> str:
+        return f"Outbox({str(self._engine.path)!r})"
+
+    async def __aenter__(self) -> Self:
+        """Open the store, or make it, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxFull."""
+        await asyncio.to_thread(self._engine.open)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """What is not forwarded yet stays in the store."""
+        await asyncio.to_thread(self._engine.close)
+
+    async def push(self, queue: str, *values: object) -> Kept:
+        """Messages for one queue, as of ``queue.push``; several are stored together or not at all.
+
+        Raises OutboxFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing was stored.
+        """
+        return await asyncio.wrap_future(self._engine.push(queue, values))
+
+    async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+        """One event for every queue that is subscribed to one of ``keys`` when it is forwarded, as of ``bus.publish``. Raises as ``push``."""
+        return await asyncio.wrap_future(_publish(self._engine, keys, [data], about))
+
+    async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> Kept:
+        """The same with several events, which are stored together or not at all."""
+        return await asyncio.wrap_future(_publish(self._engine, keys, data, {}))
+
+    async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+        """A command for one queue, as of ``bus.send``. Raises as ``push``."""
+        return await asyncio.wrap_future(_send(self._engine, queue, data, about))
+
+    async def subscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+        """Let the events whose key one of ``patterns`` takes go to the queue ``into``, as of ``bus.subscribe``: all that this outbox
+        publishes behind the call.
+
+        Raises as ``push``.
+        """
+        return await asyncio.wrap_future(self._engine.subscribe(patterns, into, end=False))
+
+    async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+        """Let them not go there any more. Raises as ``push``."""
+        return await asyncio.wrap_future(self._engine.subscribe(patterns, into, end=True))
+
+    async def drained(self, timeout_s: float | None = None) -> None:
+        """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was not in time."""
+        until = _until(timeout_s)
+        while not await asyncio.wrap_future(self._engine.is_empty()):
+            if monotonic() >= until:
+                raise self._engine.waits()
+            await asyncio.sleep(LOOK_S)
+
+
+class SyncOutbox:
+    """The calls of an Outbox, which wait. For any number of threads: those that call at the same time share an fsync."""
+
+    def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
+        self._engine = Engine(Path(path), to, settings)
+
+    def __repr__(self) -> str:
+        return f"Outbox({str(self._engine.path)!r}) (synchronous)"
+
+    def __enter__(self) -> Self:
+        """As of Outbox."""
+        self._engine.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """As of Outbox."""
+        self._engine.close()
+
+    def push(self, queue: str, *values: object) -> Kept:
+        """As of Outbox."""
+        return self._engine.push(queue, values).result()
+
+    def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+        """As of Outbox."""
+        return _publish(self._engine, keys, [data], about).result()
+
+    def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> Kept:
+        """As of Outbox."""
+        return _publish(self._engine, keys, data, {}).result()
+
+    def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+        """As of Outbox."""
+        return _send(self._engine, queue, data, about).result()
+
+    def subscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+        """As of Outbox."""
+        return self._engine.subscribe(patterns, into, end=False).result()
+
+    def unsubscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+        """As of Outbox."""
+        return self._engine.subscribe(patterns, into, end=True).result()
+
+    def drained(self, timeout_s: float | None = None) -> None:
+        """As of Outbox."""
+        until = _until(timeout_s)
+        while not self._engine.is_empty().result():
+            if monotonic() >= until:
+                raise self._engine.waits()
+            sleep(LOOK_S)
+
+
+def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> Future[Kept]:
+    wanted = keys_of(keys)
+    events = [event_of(wanted, each, about) for each in data]
+    if not events:
+        raise ConfigError(reason="no data is given to publish; expected at least one")
+    return engine.publish(wanted, [event.encode() for event in events], tuple(event.id for event in events))
+
+
+def _send(engine: Engine, queue: str, data: object, about: EventKeywords) -> Future[Kept]:
+    event: Event = event_of([check_queue(queue)], data, about)
+    return engine.send(queue, [event.encode()], (event.id,))
+
+
+def _until(timeout_s: float | None) -> float:
+    return float("inf") if timeout_s is None else monotonic() + timeout_s

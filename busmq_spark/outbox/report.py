@@ -1,0 +1,115 @@
+"""What is in a store, for people and programs: read beside the process that has it open, and changing nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from busmq_spark.core.patterns import matches
+from busmq_spark.outbox import lock, schema
+from busmq_spark.outbox.lock import Owner
+from busmq_spark.outbox.rows import EntryKind, unrouted
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A store as a whole. Times are seconds."""
+
+    owner: Owner | None
+    """The process that has it open."""
+    incoming: int
+    """Events and subscriptions of which it is not known yet where they go."""
+    outgoing: int
+    """Messages that wait for a queue; one that goes to three counts three times."""
+    oldest_s: float | None
+    """For how long the oldest of them has waited."""
+    bytes: int
+    """Of the file, with what SQLite has beside it."""
+    error: str
+    """Why the oldest does not go out; '' when nothing failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """An event of which it is not known yet where it goes, or a subscription."""
+
+    number: int
+    kind: str
+    keys: tuple[str, ...]
+    queue: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What waits for one queue."""
+
+    queue: str
+    messages: int
+    oldest_s: float
+    error: str
+    failing_s: float | None
+    """For how long nothing has gone there; None: nothing failed."""
+
+
+def status(path: Path) -> Status:
+    """The store as it is. Raises OutboxUnusable."""
+    with _reading(path) as connection:
+        incoming = _one(connection, "SELECT count(*) FROM entry WHERE refs IS NULL")
+        outgoing = _one(connection, "SELECT count(*) FROM outgoing")
+        oldest = connection.execute("SELECT at FROM entry ORDER BY id LIMIT 1").fetchone()
+        failing = connection.execute("SELECT error FROM destination WHERE error IS NOT NULL ORDER BY since LIMIT 1").fetchone()
+        routing = connection.execute("SELECT value FROM note WHERE name = 'routing_error'").fetchone()
+    size = sum(each.stat().st_size for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))) if each.exists())
+    error = (routing and routing[0]) or (failing and failing[0]) or ""
+    return Status(lock.owner(path), incoming, outgoing, _age(oldest[0]) if oldest else None, size, error)
+
+
+def incoming(path: Path, most: int = 1000) -> list[Incoming]:
+    """The oldest events and subscriptions that are not routed yet."""
+    with _reading(path) as connection:
+        found = unrouted(connection, most)
+    names = {EntryKind.PUBLISH: "event", EntryKind.SUBSCRIBE: "subscribe", EntryKind.UNSUBSCRIBE: "unsubscribe"}
+    return [Incoming(each.id, names[each.kind], each.keys, each.queue, _age(each.at)) for each in found]
+
+
+def outgoing(path: Path) -> list[Outgoing]:
+    """The queues that something waits for, by name."""
+    asked = (
+        "SELECT d.queue, count(*), min(o.entry), d.error, d.since "
+        "FROM destination d JOIN outgoing o ON o.destination = d.id GROUP BY d.id ORDER BY d.queue"
+    )
+    with _reading(path) as connection:
+        found = []
+        for queue, count, first, error, since in connection.execute(asked).fetchall():
+            [at] = connection.execute("SELECT at FROM entry WHERE id = ?", (first,)).fetchone()
+            found.append(Outgoing(queue, count, _age(at), error or "", None if since is None else _age(since)))
+    return found
+
+
+def subscriptions(path: Path, key: str | None = None) -> tuple[list[tuple[str, str]], float | None]:
+    """Pattern and queue of the subscriptions as the forwarder saw them last, and how many seconds ago; with ``key`` those that take it."""
+    with _reading(path) as connection:
+        table = connection.execute("SELECT pattern, queue FROM subscription UNION SELECT pattern, queue FROM made ORDER BY 1, 2").fetchall()
+        seen = connection.execute("SELECT value FROM note WHERE name = 'subscriptions_at'").fetchone()
+    return [row for row in table if key is None or matches(row[0], key)], _age(seen[0]) if seen else None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """One moment of the store."""
+    with closing(schema.open_to_read(path)) as connection, schema.translated(path):
+        connection.execute("BEGIN")
+        yield connection
+
+
+def _one(connection: sqlite3.Connection, asked: str) -> int:
+    return int(connection.execute(asked).fetchone()[0])
+
+
+def _age(at: float) -> float:
+    return max(0.0, time.time() - at)

@@ -1,0 +1,214 @@
+"""Everything that is said to the SQLite of an outbox. Each function is a part of a transaction that its caller begins and ends."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import IntEnum
+
+MOST_ROUTED = 500
+"""Events whose queues are found out in one transaction."""
+SPARE_PAGES = 2000
+"""Pages of the file (4 KB) that may be free before some are given back to the file system."""
+
+
+class EntryKind(IntEnum):
+    """What is to be done with an entry."""
+
+    PUSH = 0
+    """Append its value to the queue that ``outgoing`` names."""
+    SEND = 1
+    """The same with a command: the queue takes one group only."""
+    PUBLISH = 2
+    """Append it to every queue that is subscribed to its keys, which ``target`` has; they are in ``outgoing`` once they are known."""
+    SUBSCRIBE = 3
+    UNSUBSCRIBE = 4
+    """``target`` has patterns and a queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unrouted:
+    """An entry of which it is not known yet where it goes."""
+
+    id: int
+    kind: EntryKind
+    keys: tuple[str, ...]
+    """Of an event, or the patterns of a subscription."""
+    queue: str
+    """To subscribe."""
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A queue that something goes to."""
+
+    id: int
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages for one queue that go together: of one sender, in order, all of them commands or none."""
+
+    sender: str
+    commands: bool
+    numbers: list[int]
+    values: list[bytes]
+
+
+def begin_opening(connection: sqlite3.Connection, sender: str) -> int:
+    """A new opening of the store. Those whose last message is gone are forgotten."""
+    first = connection.execute("SELECT opening FROM entry ORDER BY id LIMIT 1").fetchone()
+    connection.execute("DELETE FROM opening WHERE id < ?", first or (2**62,))
+    return connection.execute("INSERT INTO opening(sender, at) VALUES (?, ?)", (sender, time.time())).lastrowid or 0
+
+
+def destination(connection: sqlite3.Connection, queue: str) -> Destination:
+    """The destination of this name, which is noted if it is new."""
+    connection.execute("INSERT OR IGNORE INTO destination(queue) VALUES (?)", (queue,))
+    [id] = connection.execute("SELECT id FROM destination WHERE queue = ?", (queue,)).fetchone()
+    return Destination(id, queue)
+
+
+def append(connection: sqlite3.Connection, opening: int, kind: EntryKind, to: Destination, values: Sequence[bytes]) -> int:
+    """Messages or commands for one queue. The number of the last."""
+    last = _add(connection, kind, None, opening, 1, values)
+    connection.execute("INSERT INTO outgoing SELECT ?, id FROM entry WHERE id > ?", (to.id, last - len(values)))
+    return last
+
+
+def publish(connection: sqlite3.Connection, opening: int, keys: Sequence[str], values: Sequence[bytes]) -> int:
+    """Events with these keys. The number of the last."""
+    return _add(connection, EntryKind.PUBLISH, json.dumps([*keys]), opening, None, values)
+
+
+def subscribe(connection: sqlite3.Connection, opening: int, patterns: Sequence[str], queue: str, *, end: bool) -> int:
+    """A subscription that is to begin, or to ``end``. Its number."""
+    kind = EntryKind.UNSUBSCRIBE if end else EntryKind.SUBSCRIBE
+    return _add(connection, kind, json.dumps([*patterns, queue]), opening, None, [b""])
+
+
+def _add(connection: sqlite3.Connection, kind: EntryKind, target: str | None, opening: int, refs: int | None, values: Sequence[bytes]) -> int:
+    now = time.time()
+    connection.executemany(
+        "INSERT INTO entry(kind, target, opening, at, refs, value) VALUES (?, ?, ?, ?, ?, ?)",
+        [(int(kind), target, opening, now, refs, value) for value in values],
+    )
+    return int(connection.execute("SELECT last_insert_rowid()").fetchone()[0])
+
+
+def unrouted(connection: sqlite3.Connection, most: int = MOST_ROUTED) -> list[Unrouted]:
+    """The oldest entries of which it is not known where they go."""
+    found = connection.execute("SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)).fetchall()
+    return [_unrouted(*row) for row in found]
+
+
+def _unrouted(id: int, kind: int, target: str, at: float) -> Unrouted:
+    words = tuple(json.loads(target))
+    return Unrouted(id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at)
+
+
+def routed_upto(connection: sqlite3.Connection) -> int:
+    """The number up to which it is known of every entry where it goes. Nothing behind it is sent: something before it may be for the same queue."""
+    [first] = connection.execute("SELECT min(id) FROM entry WHERE refs IS NULL").fetchone()
+    return 2**62 if first is None else int(first) - 1
+
+
+def route(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[Destination]:
+    """An event goes to these queues; to none: it is done."""
+    found = [destination(connection, queue) for queue in dict.fromkeys(queues)]
+    connection.executemany("INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found])
+    if found:
+        connection.execute("UPDATE entry SET refs = ? WHERE id = ?", (len(found), id))
+    else:
+        done(connection, id)
+    return found
+
+
+def done(connection: sqlite3.Connection, id: int) -> None:
+    """An entry is of no use any more."""
+    connection.execute("DELETE FROM entry WHERE id = ?", (id,))
+
+
+def waiting(connection: sqlite3.Connection) -> list[Destination]:
+    """The destinations that something waits for."""
+    asked = "SELECT id, queue FROM destination WHERE EXISTS (SELECT 1 FROM outgoing WHERE destination = destination.id)"
+    return [Destination(id, queue) for id, queue in connection.execute(asked)]
+
+
+def next_chunk(connection: sqlite3.Connection, to: Destination, behind: int, most: int, most_bytes: int) -> Chunk | None:
+    """The messages for a queue behind a number: at most so many, of one sender, none behind the one that reaches ``most_bytes``."""
+    asked = (
+        "SELECT o.entry, e.opening, e.kind, e.value FROM outgoing o JOIN entry e ON e.id = o.entry "
+        "WHERE o.destination = ? AND o.entry > ? AND o.entry <= ? ORDER BY o.entry LIMIT ?"
+    )
+    numbers: list[int] = []
+    values: list[bytes] = []
+    of: tuple[int, bool] | None = None
+    with closing(connection.execute(asked, (to.id, behind, routed_upto(connection), most))) as found:
+        for number, opening, kind, value in found:
+            most_bytes -= len(value)
+            its = (opening, kind == EntryKind.SEND)
+            if values and (its != of or most_bytes < 0):
+                break
+            of = its
+            numbers.append(number)
+            values.append(value)
+    if of is None:
+        return None
+    [sender] = connection.execute("SELECT sender FROM opening WHERE id = ?", of[:1]).fetchone()
+    return Chunk(sender, of[1], numbers, values)
+
+
+def confirm(connection: sqlite3.Connection, to: Destination, upto: int) -> None:
+    """A queue has everything that was for it up to a number."""
+    asked = (to.id, upto)
+    of = "(SELECT entry FROM outgoing WHERE destination = ? AND entry <= ?)"
+    connection.execute(f"DELETE FROM entry WHERE refs = 1 AND id IN {of}", asked)  # noqa: S608  no text from outside
+    connection.execute(f"UPDATE entry SET refs = refs - 1 WHERE id IN {of}", asked)  # noqa: S608
+    connection.execute("DELETE FROM outgoing WHERE destination = ? AND entry <= ?", asked)
+    connection.execute("UPDATE destination SET error = NULL, since = NULL WHERE id = ? AND error IS NOT NULL", (to.id,))
+
+
+def failed(connection: sqlite3.Connection, to: Destination, error: str) -> None:
+    """Why nothing goes to a queue now; how long that has been so stays noted."""
+    connection.execute("UPDATE destination SET error = ?, since = coalesce(since, ?) WHERE id = ?", (error, time.time(), to.id))
+
+
+def note(connection: sqlite3.Connection, name: str, value: str | float | None) -> None:
+    """Something about the whole store, for people."""
+    connection.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, value))
+
+
+def note_subscriptions(connection: sqlite3.Connection, table: Iterable[tuple[str, str]]) -> None:
+    """Who is subscribed, as it was seen last."""
+    connection.execute("DELETE FROM subscription")
+    connection.executemany("INSERT OR IGNORE INTO subscription VALUES (?, ?)", table)
+    note(connection, "subscriptions_at", time.time())
+
+
+def note_subscription_made(connection: sqlite3.Connection, patterns: Iterable[str], queue: str, *, end: bool) -> None:
+    """A subscription was begun, or ended, with this outbox."""
+    asked = "DELETE FROM made WHERE pattern = ? AND queue = ?" if end else "INSERT OR IGNORE INTO made VALUES (?, ?)"
+    connection.executemany(asked, [(pattern, queue) for pattern in patterns])
+
+
+def subscriptions_made(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Pattern and queue of the subscriptions that were made with this outbox."""
+    return connection.execute("SELECT pattern, queue FROM made").fetchall()
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether everything was forwarded."""
+    return connection.execute("SELECT 1 FROM entry LIMIT 1").fetchone() is None
+
+
+def give_back(connection: sqlite3.Connection) -> None:
+    """Some of the free pages of the file become free space of the disk."""
+    if connection.execute("PRAGMA freelist_count").fetchone()[0] > SPARE_PAGES:
+        connection.execute(f"PRAGMA incremental_vacuum({SPARE_PAGES})").fetchall()
