@@ -30,6 +30,8 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
 from busmq_spark.core.job import OUTCOME_TTL_S
+from busmq_spark.bus.topic import Topic
+from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
@@ -142,6 +144,13 @@ class Bus(Publishing, Emitter):
         ``server``: of several independent ones, the index in ``url`` of the one that a new queue is created on; one that exists is used where it is.
         """
         return Queue(self, name, server)
+
+    def topic(self, name: str, partitions: int | None = None, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0) -> Topic:
+        """The topic with this name: ``partitions`` queues ``name/0`` …, of which a key chooses one.
+
+        ``partitions`` counts when it is made, as do ``ttl_s`` and ``maxsize`` when a queue of it is; what exists keeps its own. Raises ConfigError.
+        """
+        return Topic(self, name, partitions, ttl_s, maxsize)
 
     def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
         """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
 
 from busmq_spark.core.flow import Call, Flow, command, script
-from busmq_spark.core.keys import LIKE_A_PART, TopicKeys, is_subscription, is_topic
+from busmq_spark.core.keys import LIKE_A_PART, QueueKeys, TopicKeys, is_subscription, is_topic
+from busmq_spark.core.lag import ReaderLag
 from busmq_spark.core.subscription import check_name
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 
@@ -33,6 +35,29 @@ class Topic(NamedTuple):
     partitions: int
     born: str
     """Names this life of the topic."""
+
+
+class Placed(NamedTuple):
+    """Where a message of a topic is."""
+
+    partition: int
+    id: int
+    """In the partition queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """One group of a topic."""
+
+    name: str
+    behind: int
+    """Messages that it has not acknowledged, over all partitions."""
+    behind_s: int | None
+    """Seconds since the oldest of them came, or a little less; None where that is not known of a partition."""
+    partitions: int
+    """How many partitions know of it."""
+    read: int
+    """How many of them somebody reads now."""
 
 
 class Membership(NamedTuple):
@@ -79,6 +104,23 @@ def ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
     each, more = divmod(partitions, max(1, len(names)))
     ends = [each * n + min(n, more) for n in range(len(names) + 1)]
     return {name: range(first, end) for name, first, end in zip(names, ends, ends[1:], strict=False)}
+
+
+def by_group(readers: Sequence[ReaderLag]) -> list[GroupLag]:
+    """The groups of a topic, by name, from the readers of its partition queues."""
+    found: dict[str, list[ReaderLag]] = {}
+    for each in readers:
+        if each.reader:
+            found.setdefault(each.reader, []).append(each)
+    return [_group_lag(name, its) for name, its in sorted(found.items())]
+
+
+def _group_lag(name: str, its: Sequence[ReaderLag]) -> GroupLag:
+    ages = [each.behind_s for each in its]
+    known = [age for age in ages if age is not None]
+    return GroupLag(
+        name, sum(each.behind for each in its), max(known) if len(known) == len(ages) else None, len(its), sum(bool(each.holder) for each in its)
+    )
 
 
 def check_topic(name: object) -> str:
@@ -155,6 +197,11 @@ def join(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[
 def leave(keys: TopicKeys, group: str, member: str) -> Flow[None]:
     """Be a member no more. Safe to repeat."""
     yield _member_call(keys, group, member, 0, ())
+
+
+def registered(queue: QueueKeys, group: str) -> Flow[bool]:
+    """Whether a partition queue knows of a group."""
+    return bool((yield command("HEXISTS", queue.acks, group)))
 
 
 def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False) -> Call:

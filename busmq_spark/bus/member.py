@@ -1,0 +1,267 @@
+"""A member of a group of a topic: it owns a contiguous range of the partitions, and reads them; all members together own all.
+
+Rule 1. Who is a member is advice in Redis (core/topic.py), of which each computes the same ranges. It takes what is its, and gives up only what is
+        not its any more; a partition is owned by lease (bus/share.py), so no two members ever read one at a time, whatever each thinks of the other.
+Rule 2. A hint says that members have come or gone, or that a partition is free. One that is lost costs seconds: each looks every few, and when
+        another was due to be heard of.
+Rule 3. While the server that knows of members is away, each keeps what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.group import check_most
+from busmq_spark.bus.share import Batch, Share
+from busmq_spark.core import subscription
+from busmq_spark.core import topic as flows
+from busmq_spark.core.flow import command
+from busmq_spark.core.message import CHUNK_MESSAGES
+from busmq_spark.core.queue import clock_ms
+from busmq_spark.core.retry import Pauses
+from busmq_spark.core.topic import STAY_MS, Membership, ranges
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.redis_io.holder import is_dead, my_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.topic import Topic
+    from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+
+SLOTS = 16
+"""How many partitions at most have a batch read ahead."""
+ROUND_S = STAY_MS / 3000
+SETTLE_S = 1.0
+"""How long the others are waited for after nobody could be heard of."""
+LATE_S = 0.05
+FREE = "\n"
+"""Between group and partition in a hint that the partition is free; no name has it."""
+
+
+class Member(Emitter):
+    """``async with topic.group("agg") as member: async for batch in member.batches(): …; await member.ack(batch)``.
+
+    Events: ``assigned(partition)`` when this member owns a partition; ``revoked(partition)`` when it is to give it up, and may still ack;
+    ``lost(partition)`` when it does not own it any more though it had not given it up, or had not acked all that was handed out. A handler that is a
+    coroutine function is waited for; the loop of ``batches()`` goes on meanwhile with other partitions.
+    """
+
+    events = ("assigned", "revoked", "lost")
+
+    def __init__(self, topic: Topic, name: str, start: str | int) -> None:
+        super().__init__(topic.bus.spawn)
+        self.bus, self.topic, self.name = topic.bus, topic, flows.check_group(name)
+        self.reading, self.slots = asyncio.Event(), asyncio.Semaphore(SLOTS)
+        self.most, self.linger_s = CHUNK_MESSAGES, 0.0
+        self._start, self._late = start, set[int]()
+        self._id = ""
+        self._shares: dict[int, Share] = {}
+        self._offered: deque[Batch] = deque()
+        self._more, self._look = asyncio.Event(), asyncio.Event()
+        self._error: BusError | None = None
+        self._running = False
+        self._rounds: asyncio.Task[None] | None = None
+        self._others: dict[str, int] = {}
+        self._heard = 0.0
+        self._giving: set[asyncio.Task[None]] = set()
+        self._leaving = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Member({self.topic.name!r}, {self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        """Join. The group is registered in every partition, so that nothing is missed of those that others read, or nobody yet.
+
+        Raises LinkLost while the server that knows of the topic is away, QueueBusy where the name is of another kind of reader.
+        """
+        if self._running:
+            raise StateError(event="enter", what=f"group {self.name!r}", state="entered already", remedy="Make another with topic.group(…)")
+        await self.topic.attach()
+        self._running, self._error = True, None
+        try:
+            await self._pubsub.add(self.topic.keys.changed, self._notified)
+            await self._register()
+            first = self.topic.queues[0]
+            self._id = f"{await self.topic.run(clock_ms(first.keys)):013d}.{my_token()}"  # who comes later is later in the order: others keep more
+            self._apply(await self._join())
+            self._rounds = self.bus.spawn(self._go_round(), f"being a member of group {self.name} of {self.topic.name}")
+        except BaseException:
+            await self.stop()
+            raise
+        self.bus.adopt(self)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that this member owns now."""
+        return sorted(partition for partition, share in self._shares.items() if share.ours)
+
+    async def batches(self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0) -> AsyncIterator[Batch]:
+        """Messages of the partitions that are this member's, in turn: each batch is 1 to ``most`` (1,000) of one ``batch.partition``, in order.
+
+        A batch that is not full waits up to ``linger_s`` seconds for more. What is handed out and not acked comes again when the partition gets
+        another member. Ends at ``stop()``. Raises what ends the reading of a partition, such as DataLoss: enter again to begin at what is acked.
+        """
+        check_most(most)
+        if not 0 <= linger_s <= STAY_MS / 1000:
+            raise ConfigError(reason=f"linger_s is {linger_s!r}; expected 0 to {STAY_MS // 1000} seconds")
+        self._need_entered("read")
+        self.most, self.linger_s = min(most, CHUNK_MESSAGES), float(linger_s)
+        self.reading.set()
+        for share in self._shares.values():
+            share.look()
+        while self._running:
+            if self._error is not None:
+                raise self._error
+            if not self._offered:
+                self._more.clear()
+                await self._more.wait()
+                continue
+            batch = self._offered.popleft()
+            if batch.share.take(batch):
+                yield batch
+
+    async def ack(self, batch: Batch) -> None:
+        """Acknowledge a batch, and what was handed out of its partition before it; again changes nothing.
+
+        Raises QueueBusy where the partition is another member's by now, which gets these messages again, and DataLoss where they are gone.
+        """
+        if not isinstance(batch, Batch):
+            raise ConfigError(reason=f"a {type(batch).__name__} was to be acked; expected a batch, as batches() hands it out")
+        self._need_entered("ack in")
+        await batch.share.ack_batch(batch)
+
+    async def stop(self) -> None:
+        """End ``batches()`` and leave the group: others get its partitions at once, and what is not acked. No error when it has ended."""
+        self._running = False
+        self._more.set()
+        async with self._leaving:
+            if self._rounds is not None:
+                self._rounds.cancel()
+                self._rounds = None
+            shares, self._shares = list(self._shares.values()), {}
+            for share in shares:
+                share.hurry()
+            me = asyncio.current_task()  # of a handler that stops
+            await asyncio.gather(*(self._giving - {me}), *(share.give_up() for share in shares if not share.leaving), return_exceptions=True)
+            self._offered.clear()
+            self.reading.clear()
+            if self._id:
+                with suppress(LinkLost, TimeoutError):
+                    async with asyncio.timeout(ROUND_S):
+                        await self.topic.run(flows.leave(self.topic.keys, self.name, self._id))
+                self._id = ""
+            self._pubsub.remove(self.topic.keys.changed, self._notified)
+            self.bus.release(self)
+
+    detach = stop
+
+    # -- for its shares ---------------------------------------------------------------------------------------------------------------------
+
+    def offer(self, batch: Batch) -> None:
+        """A batch that may be handed out."""
+        self._offered.append(batch)
+        self._more.set()
+
+    def failed(self, error: BusError) -> None:
+        """A partition cannot be read on."""
+        self._error = self._error or error
+        self._more.set()
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        """The group in every partition that can be reached. Partition 0 is the last one: where it knows the group, what lacks it came later."""
+        first, *others = self.topic.queues
+        if first.reachable and (await first.run(flows.registered(first.keys, self.name))):
+            self._start = "earliest"
+        self._late = {queue.partition for queue in self.topic.queues if not (queue.attached and queue.reachable)}
+        for part in (others, [first]):
+            reached = [queue for queue in part if queue.partition not in self._late]
+            steps = (queue.run(subscription.register(queue.keys, self.name, self._start, is_dead)) for queue in reached)
+            for queue, outcome in zip(reached, await asyncio.gather(*steps, return_exceptions=True), strict=True):
+                if isinstance(outcome, LinkLost):
+                    self._late.add(queue.partition)
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+
+    async def _join(self) -> Membership:
+        dead = [name for name in self._others if name != self._id and is_dead(name)]
+        found = await self.topic.run(flows.join(self.topic.keys, self.topic.known, self.name, self._id, dead))
+        self._others, self._heard = found.members, time.monotonic()
+        return found
+
+    async def _go_round(self) -> None:
+        pauses = Pauses()
+        while True:
+            try:
+                if time.monotonic() - self._heard > STAY_MS / 1000:  # as the others, who say so within a moment
+                    await self._join()
+                    await asyncio.sleep(SETTLE_S)
+                found = await self._join()
+            except BusError as error:
+                if not isinstance(error, LinkLost):
+                    self.failed(error)
+                await asyncio.sleep(pauses.next_s())
+                continue
+            pauses = Pauses()
+            self._apply(found)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_next(found)):
+                    await self._look.wait()
+            self._look.clear()
+
+    def _until_next(self, found: Membership) -> float:
+        """Seconds until the next round, in which a member may be missed."""
+        due = min((until for name, until in found.members.items() if name != self._id), default=found.now_ms + STAY_MS)
+        return min(ROUND_S, max(0.0, (due - found.now_ms) / 1000) + LATE_S)
+
+    def _apply(self, found: Membership) -> None:
+        """Begin to read what is ours, and to give up what is not any more."""
+        if not self._running:
+            return
+        self.topic.learn(found.topic)
+        mine = ranges(list(found.members), self.topic.partitions).get(self._id, range(0))
+        for partition, share in self._shares.items():
+            if partition not in mine and not share.leaving:
+                share.leaving = True
+                task = self.bus.spawn(self._give_up(share), f"giving up {share.queue.name}")
+                self._giving.add(task)
+                task.add_done_callback(self._giving.discard)
+        for partition in mine:
+            if partition not in self._shares:
+                self._shares[partition] = Share(self, self.topic.queues[partition], self._start if partition in self._late else "earliest")
+
+    async def _give_up(self, share: Share) -> None:
+        await share.give_up()
+        if self._shares.get(share.partition) is share:
+            del self._shares[share.partition]
+        self._look.set()
+        hint = command("PUBLISH", self.topic.keys.changed, f"{self.name}{FREE}{share.partition}")
+        with suppress(BusError):
+            await self.bus.servers.commands[self.topic.server].execute(hint)
+
+    def _notified(self, payload: bytes | None) -> None:
+        group, free, partition = (payload or b"").decode("utf-8", "replace").partition(FREE)
+        if not free and group in ("", self.name):
+            self._look.set()
+        elif group == self.name and partition.isdigit() and int(partition) in self._shares:
+            self._shares[int(partition)].look()
+
+    def _need_entered(self, event: str) -> None:
+        if not self._running:
+            remedy = "Use it inside 'async with topic.group(…) as member:'"
+            raise StateError(event=event, what=f"group {self.name!r} of topic {self.topic.name!r}", state="not entered, or stopped", remedy=remedy)
+
+    @property
+    def _pubsub(self) -> PubSubConnection:
+        return self.bus.servers.pubsub[self.topic.server]

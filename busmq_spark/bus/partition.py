@@ -1,0 +1,104 @@
+"""One partition queue of a topic, and pushes that may have to wait until it is attached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from busmq_spark.bus.queue import Queue
+from busmq_spark.core.flow import T
+from busmq_spark.core.topic import Placed, partition_home, partition_queue
+from busmq_spark.errors import BusError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.topic import Topic
+
+
+class PartitionQueue(Queue):
+    """One partition: an ordinary queue, created on a server in its turn."""
+
+    def __init__(self, topic: Topic, partition: int) -> None:
+        home = partition_home(partition, len(topic.bus.servers.commands))
+        super().__init__(topic.bus, partition_queue(topic.name, partition), home)
+        self.partition, self._topic, self._home_server = partition, topic, home
+        self._ensuring = asyncio.Lock()
+        self.waiting = 0
+        """Pushes that wait until it is attached: later ones must not overtake them."""
+
+    async def ensure(self) -> Self:
+        """Attach it, if that has not worked yet."""
+        async with self._ensuring:
+            if not self.attached:
+                await self.attach(ttl_s=self._topic.ttl_s, maxsize=self._topic.maxsize)
+        return self
+
+    @property
+    def reachable(self) -> bool:
+        """Whether its server answers, as far as is known."""
+        return self.bus.servers.ready[self.server if self.attached else self._home_server]
+
+    def when_attached(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """Push now, or when it is attached, behind the pushes that wait for that already."""
+        if self.attached and not self.waiting:
+            return push()
+        self.waiting += 1
+
+        async def later() -> T:
+            try:
+                await self.ensure()
+                pushed = push()
+            finally:
+                self.waiting -= 1
+            return await pushed
+
+        return future_of(self.bus, later(), f"pushing to {self.name}")
+
+
+def future_of(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> asyncio.Future[T]:
+    """The result of work that is a task of the bus, whose errors are the caller's and end nothing else."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        try:
+            found = await work
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001  the caller gets it
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(found)
+
+    bus.spawn(run(), what)
+    return future
+
+
+def settle(
+    parts: Sequence[tuple[int, Sequence[int], asyncio.Future[Any]]], count: int, outer: asyncio.Future[Any], result: Callable[[list[Any]], Any]
+) -> None:
+    """All pushes have ended: their ids, in the order of the values, or the first error."""
+    placed: list[Placed | None] = [None] * count
+    failed: BaseException | None = None
+    for partition, places, inner in parts:
+        if inner.cancelled():
+            failed = failed or asyncio.CancelledError()
+        elif (error := inner.exception()) is not None:
+            failed = failed or error
+        else:
+            ids = inner.result()
+            for place, id in zip(places, [ids] if isinstance(ids, int) else ids, strict=True):
+                placed[place] = Placed(partition, id)
+    if outer.done():
+        return
+    if isinstance(failed, asyncio.CancelledError):
+        outer.cancel()
+    elif failed is not None:
+        if isinstance(failed, BusError):
+            failed.details["placed"] = placed
+        outer.set_exception(failed)
+    else:
+        outer.set_result(result(placed))

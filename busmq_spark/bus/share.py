@@ -1,0 +1,193 @@
+"""One partition in the hands of one member of a group: the ordered group of its queue, which the member reads from and gives up again.
+
+Rule 1. Who owns the partition is who holds the lease of that ordered group. A share that is being given up renews its lease no more: it waits until
+        what it has handed out is acked, or until the lease has ended, whichever comes first.
+Rule 2. What was read counts while its turn lasts. A turn ends when another had the partition, or when it was moved: then it is read again from what
+        is acked, and what was handed out before is not ours to ack any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from busmq_spark.bus.consume import LEASE_POLL_S
+from busmq_spark.bus.group import POLL_S
+from busmq_spark.bus.ordered_group import OrderedGroup
+from busmq_spark.core.message import CHUNK_BYTES, Message
+from busmq_spark.core.retry import Pauses
+from busmq_spark.errors import BusError, LinkLost, QueueBusy
+from busmq_spark.redis_io.holder import LEASE_MS
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.member import Member
+    from busmq_spark.bus.topic import PartitionQueue
+
+LEAVE_S = 2.0
+"""Longest wait for a server to take a lease back; then it ends by itself."""
+
+
+class Batch(list[Message]):
+    """Messages of one partition, in order."""
+
+    def __init__(self, messages: list[Message], share: Share) -> None:
+        super().__init__(messages)
+        self.share = share
+        self.turn = share.turn
+
+    @property
+    def partition(self) -> int:
+        """Their partition."""
+        return self.share.partition
+
+
+class Share(OrderedGroup):
+    """Reads one partition for a member, as a task of the bus, from ``start`` to ``give_up``."""
+
+    def __init__(self, member: Member, queue: PartitionQueue, start: str | int) -> None:
+        super().__init__(queue, member.name, start)
+        self.partition = queue.partition
+        self.turn: int = 0
+        self.leaving = False
+        self._partition_queue, self._member = queue, member
+        self._at_once = False
+        self._unacked = 0
+        """The last message that was handed out in this turn, 0 once it is acked."""
+        self._had: int | None = None
+        """The turn that ``assigned`` was told of, None while it is not ours."""
+        self._taken, self._settled = asyncio.Event(), asyncio.Event()
+        self._task = member.bus.spawn(self._run_until_left(), f"reading {queue.name} for a member of group {member.name}")
+
+    @property
+    def ours(self) -> bool:
+        """Whether the member owns the partition, and keeps it."""
+        return self.holds and not self.leaving
+
+    def look(self) -> None:
+        """See at once whether the partition is free, and has messages."""
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Wait for no ack any more."""
+        self._at_once = True
+        self._settled.set()
+
+    def take(self, batch: Batch) -> bool:
+        """Whether a batch may be handed out now; reading goes on either way."""
+        self._taken.set()
+        if batch.turn != self.turn or self.leaving:
+            return False
+        if not self.holds:
+            self._acked = -1  # so that reading begins anew at what is acked, with this batch
+            return False
+        self._unacked = batch[-1].id
+        return True
+
+    async def ack_batch(self, batch: Batch) -> None:
+        """Acknowledge a batch, and those before it. Raises QueueBusy where the partition was another's since it was handed out."""
+        if batch.turn != self.turn or not self._running:
+            raise self.moved_away()
+        await self.ack(batch[-1].id)
+        if batch[-1].id >= self._unacked:
+            self._unacked = 0
+        self._settled.set()
+
+    def moved_away(self) -> QueueBusy:
+        """The error of an ack that comes too late."""
+        found = f"was given to another member of group {self.name!r}, which gets these messages again"
+        return QueueBusy(queue=self.queue.name, found=found, remedy="Go on with member.batches()")
+
+    async def give_up(self) -> None:
+        """Stop reading, let what was handed out be acked, and give the lease back with what is not acked when the lease ends, or at ``hurry``."""
+        self.leaving = True
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self.holds:
+            await self._member._emit_in_turn("revoked", self.partition)
+        while self.holds and self._unacked and not self._at_once:
+            self._settled.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self._renewed + LEASE_MS / 1000 - time.monotonic())):
+                    await self._settled.wait()
+        if self._unacked and not self._at_once:
+            await self._member._emit_in_turn("lost", self.partition)
+        with suppress(TimeoutError, BusError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._leave(None)
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    async def _run_until_left(self) -> None:
+        try:
+            await self._enter()
+            await self._read_on()
+        except BusError as error:
+            self._member.failed(error)
+
+    async def _enter(self) -> None:
+        pauses = Pauses()
+        while True:
+            try:
+                await self._partition_queue.ensure()
+                await self.__aenter__()
+                return
+            except LinkLost:
+                await asyncio.sleep(pauses.next_s())
+
+    async def _read_on(self) -> None:
+        pauses, member = Pauses(), self._member
+        while self._running:
+            held = await self._attempt(self._hold_alone, pauses)
+            await self._tell()
+            batch: Batch | None = None
+            if held and member.reading.is_set():
+                async with member.slots:
+                    batch = await self._attempt(self._gathered, pauses)
+                    await self._tell()
+                    if batch:
+                        self._taken.clear()
+                        member.offer(batch)
+                        await self._taken.wait()
+            if not batch and held is not None:
+                await self._nap(POLL_S if self.holds else LEASE_POLL_S)
+
+    async def _hold_alone(self) -> bool:
+        async with self._busy:
+            return await self._hold()
+
+    async def _gathered(self) -> Batch:
+        """The next batch; one that is not full waits for more, as long as the member lingers."""
+        most, linger_s = self._member.most, self._member.linger_s
+        turn = self.turn
+        first = await self._next(most)
+        if first and linger_s and len(first) < most and sum(len(each.value) for each in first) < CHUNK_BYTES:
+            await asyncio.sleep(linger_s)
+            with suppress(LinkLost):  # what there is can be handed out
+                more = await self._next(most - len(first))
+                first = first + more if self.turn == turn else more
+        return Batch(first, self)
+
+    async def _tell(self) -> None:
+        """Tells the member what has become of the partition."""
+        now = self.turn if self.holds else None
+        if self._had is not None and now != self._had:
+            self._had = None
+            await self._member._emit_in_turn("lost", self.partition)
+        if now is not None and self._had is None:
+            self._had = now
+            await self._member._emit_in_turn("assigned", self.partition)
+
+    async def _hold(self) -> bool:
+        return self.holds if self.leaving else await super()._hold()
+
+    async def _register(self) -> None:
+        before = self._marks
+        await super()._register()
+        if self._marks is not before:  # reading begins anew
+            self.turn += 1
+            self._unacked = 0

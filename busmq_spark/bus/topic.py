@@ -1,0 +1,316 @@
+"""A topic as a live object: its partition queues, attached, and pushes that a key sends to one of them.
+
+    async with bus.topic("metrics", partitions=10) as topic:
+        await topic.push({"cpu": 0.5}, key="host-1")
+        async with topic.group("agg") as member:
+            async for batch in member.batches(most=1000):
+                ...
+                await member.ack(batch)
+
+Rule 1. What concerns one partition waits for no other: one whose server is away is attached when that is back, and others are pushed to meanwhile.
+Rule 2. A topic that has grown is noticed by a hint, else within a minute, and at once by a group (bus/member.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from busmq_spark.bus.member import Member
+from busmq_spark.bus.partition import PartitionQueue, future_of, settle
+from busmq_spark.core import topic as flows
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.keys import TopicKeys, hash_index
+from busmq_spark.core.lag import lags
+from busmq_spark.core.topic import GroupLag, Placed, by_group, partition_of
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
+from busmq_spark.redis_io.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+LOOK_S, RETRY_S = 60.0, 1.0
+"""How often it is looked whether the topic has grown, and whether a server that was away is back."""
+log = logging.getLogger("busmq_spark")
+
+
+class Topic:
+    """One topic of a bus: ``async with bus.topic("metrics", partitions=10) as topic``, or without, when it is used first until the bus is left."""
+
+    def __init__(self, bus: Bus, name: str, partitions: int | None, ttl_s: int, maxsize: int) -> None:
+        self.bus, self.name = bus, flows.check_topic(name)
+        self.ttl_s, self.maxsize = ttl_s, maxsize
+        self.keys = TopicKeys(name, bus.options.cluster)
+        self.queues: list[PartitionQueue] = []
+        """The partition queues, by partition; known once attached."""
+        self._wanted = None if partitions is None else flows.check_partitions(partitions)
+        self._known = flows.Topic(0, "")
+        self._keeping: asyncio.Task[None] | None = None
+        self._hint = asyncio.Event()
+        self._busy = asyncio.Lock()
+        self._turn, self._waiting = -1, 0
+
+    def __repr__(self) -> str:
+        return f"Topic({self.name!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.attach()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    # -- life -------------------------------------------------------------------------------------------------------------------------------
+
+    async def attach(self) -> None:
+        """Create the topic, or adopt the one that exists, with as many partitions as it has; attach its queues. Nothing when it is attached.
+
+        Raises TopicMissing when there is none and no number of partitions was given, LinkLost when the server that knows of it is away. Partitions
+        whose server is away are attached when it is back.
+        """
+        async with self._busy:
+            if self.attached:
+                return
+            known = await self.run(flows.open_topic(self.keys, self._wanted, new_token()))
+            if self._wanted not in (None, known.partitions):
+                log.info(
+                    "topic %r has %d partitions, not %d: a topic keeps the number it was made with until it grows",
+                    *(self.name, known.partitions, self._wanted),
+                )
+            self.bus.adopt(self)
+            try:
+                self.learn(known)
+                await self._attach_all([queue for queue in self.queues if queue.reachable])
+                await self.bus.servers.pubsub[self._server].add(self.keys.changed, self._notified)
+                self._keeping = self.bus.spawn(self._keep(), f"keeping topic {self.name}")
+            except BaseException:
+                await self._close()
+                raise
+
+    async def detach(self) -> None:
+        """Wait for pushes under way, and let the ttl of the queues run. No error when not attached."""
+        async with self._busy:
+            await self._close()
+
+    @property
+    def attached(self) -> bool:
+        """Whether this object is attached."""
+        return self._keeping is not None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it has, as far as is known here; 0 until it is attached."""
+        return self._known.partitions
+
+    async def grow(self, partitions: int) -> int:
+        """Let the topic have so many partitions, at least those it has; the result is how many it has now. Keys get other partitions then.
+
+        Raises TopicShrinks when it has more, and what creating a queue raises: then it has not grown.
+        """
+        flows.check_partitions(partitions)
+        await self.attach()
+        if partitions > self.partitions:
+            await self._prepare([PartitionQueue(self, i) for i in range(self.partitions, partitions)])
+        self.learn(await self.run(flows.grow(self.keys, partitions)))
+        await self._attach_all([queue for queue in self.queues if queue.reachable])
+        return self.partitions
+
+    # -- pushing ----------------------------------------------------------------------------------------------------------------------------
+
+    def push(self, value: object, *, key: bytes | str | None = None, partition: int | None = None) -> asyncio.Future[Placed]:
+        """Append a message; the result is its partition and id, once stored. Messages of a partition are stored in the order of the calls.
+
+        ``partition`` counts more than ``key``; without either (a key of None is none, an empty one is a key) partitions have their turns. The future
+        fails with QueueFull, and with LinkLost as for a queue.
+        """
+        return self._when_ready(lambda: self._push(value, key, partition))
+
+    def _push(self, value: object, key: bytes | str | None, partition: int | None) -> asyncio.Future[Placed]:
+        queue = self.queues[self._choose([key], partition)[0]]
+        outer: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        inner = queue.when_attached(lambda: queue.push(value))
+        inner.add_done_callback(lambda _: settle([(queue.partition, [0], inner)], 1, outer, lambda placed: placed[0]))
+        return outer
+
+    def push_many(
+        self, values: Iterable[object], *, keys: Iterable[bytes | str | None] | None = None, partition: int | None = None
+    ) -> asyncio.Future[list[Placed]]:
+        """Append messages, each with its key; the result are their places, in the order of the values. Those of one key stay in order.
+
+        The values without a key go to one partition, those of the next call to the next. When a partition fails, the others are stored all the same:
+        the future raises the first error, whose ``details["placed"]`` has None for what is not stored, or not known to be.
+        """
+        batch = list(values)
+        of = [None] * len(batch) if keys is None else list(keys)
+        if len(of) != len(batch):
+            raise ConfigError(reason=f"there are {len(batch)} values and {len(of)} keys; expected one key, or None, for each value")
+        return self._when_ready(lambda: self._push_many(batch, of, partition))
+
+    def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[list[Placed]]:
+        places: dict[int, list[int]] = {}
+        for place, chosen in enumerate(self._choose(keys, partition)):
+            places.setdefault(chosen, []).append(place)
+        outer: asyncio.Future[list[Placed]] = asyncio.get_running_loop().create_future()
+        parts = [(chosen, its, self._send_many(self.queues[chosen], [batch[i] for i in its])) for chosen, its in places.items()]
+        left = len(parts)
+
+        def ended(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                settle(parts, len(batch), outer, lambda placed: placed)
+
+        for _, _, inner in parts:
+            inner.add_done_callback(ended)
+        if not parts:
+            outer.set_result([])
+        return outer
+
+    def partition_of(self, key: bytes | str) -> int:
+        """The partition of a key, with as many partitions as the topic has now. Raises StateError until it is attached."""
+        if not self.partitions:
+            raise StateError(event="ask", what=f"topic {self.name!r} for a partition", state="not attached", remedy="Use it inside 'async with'")
+        return partition_of(key, self.partitions)
+
+    # -- groups -----------------------------------------------------------------------------------------------------------------------------
+
+    def group(self, name: str, *, start: str | int = "earliest") -> Member:
+        """A member of a group, whose members divide the partitions: ``async with topic.group("agg") as member``, then ``member.batches()``.
+
+        ``start``, of a new group: ``earliest``, ``latest``, a time, or ``-1000 messages`` of each partition, as for a group of a queue. A partition
+        that comes later is read from its oldest message. Raises ConfigError.
+        """
+        return Member(self, name, start)
+
+    async def groups(self) -> list[GroupLag]:
+        """Every group: how far it is behind, over all partitions, and how many of them are read now. Raises LinkLost while a server is away."""
+        await self.attach()
+        found = await asyncio.gather(*(queue.run(lags([queue.keys])) for queue in self.queues))
+        return by_group([each for part in found for each in part])
+
+    async def seek(self, group: str, where: str | int) -> list[int]:
+        """Let a group go on elsewhere in every partition, while it has no members: ``where`` as ``start``. The last ids that count as read now.
+
+        Raises QueueBusy while a member reads, ConfigError, TimeUnknown; partitions before the one that is named are moved then.
+        """
+        await self.attach()
+        return [await queue.group(flows.check_group(group)).seek(where) for queue in self.queues]
+
+    async def drop(self, group: str) -> bool:
+        """Forget a group, so that nothing stays stored for it. Whether there was one. Raises QueueBusy while a member reads."""
+        await self.attach()
+        return any([await queue.unsubscribe(flows.check_group(group)) for queue in self.queues])
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow on the server that knows of the topic."""
+        return await self.bus.servers.commands[self._server].run(flow)
+
+    def learn(self, found: flows.Topic) -> None:
+        """What the topic is now: new partitions are attached."""
+        self._known = flows.Topic(max(found.partitions, self.partitions), found.born)
+        if len(self.queues) < self.partitions:
+            self.queues += [PartitionQueue(self, i) for i in range(len(self.queues), self.partitions)]
+            self._hint.set()
+
+    @property
+    def known(self) -> flows.Topic:
+        """The topic as it was seen last."""
+        return self._known
+
+    @property
+    def _server(self) -> int:
+        return hash_index(self.keys.base, len(self.bus.servers.commands))
+
+    @property
+    def server(self) -> int:
+        """Index of the server that knows of the topic, of several independent ones."""
+        return self._server
+
+    async def _close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+        self.bus.servers.pubsub[self._server].remove(self.keys.changed, self._notified)
+        self.bus.release(self)
+        for queue in self.queues:
+            await queue.detach()
+
+    async def _attach_all(self, queues: Sequence[PartitionQueue]) -> None:
+        """Attach queues, beside each other. Those whose server goes away meanwhile are left to the keeper."""
+        for outcome in await asyncio.gather(*(queue.ensure() for queue in queues), return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, LinkLost):
+                raise outcome
+
+    async def _prepare(self, queues: Sequence[PartitionQueue]) -> None:
+        """Create queues that are to be partitions, with every group of the others: before anybody pushes to them or trims what was read."""
+        names = [each.name for each in await self.queues[0].groups() if not each.shared]
+        try:
+            await asyncio.gather(*(queue.ensure() for queue in queues))
+            await asyncio.gather(*(queue.subscribe(name) for queue in queues for name in names))
+        finally:
+            await asyncio.gather(*(queue.detach() for queue in queues))
+
+    async def _keep(self) -> None:
+        while True:
+            missing = [queue for queue in self.queues if not queue.attached]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S if missing else LOOK_S):
+                    await self._hint.wait()
+            self._hint.clear()
+            with suppress(BusError):  # of a server that is away: later; what else is wrong, a push or a group says
+                await self._attach_all([queue for queue in self.queues if not queue.attached and queue.reachable])
+            if not missing:
+                with suppress(BusError):
+                    self.learn(await self.run(flows.keep(self.keys, self._known)))
+
+    def _notified(self, payload: bytes | None) -> None:
+        if not payload:
+            self._hint.set()
+
+    def _when_ready(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        """Push now, or when the topic is attached, behind the pushes that wait for that already."""
+        if self.attached and not self._waiting:
+            return push()
+        self._waiting += 1
+
+        async def later() -> T:
+            try:
+                await self.attach()
+                pushed = push()
+            finally:
+                self._waiting -= 1
+            return await pushed
+
+        return future_of(self.bus, later(), f"pushing to topic {self.name}")
+
+    def _choose(self, keys: Sequence[bytes | str | None], partition: int | None) -> list[int]:
+        """The partition of each message."""
+        if partition is not None:
+            return [flows.check_partition(partition, self.name, self.partitions)] * len(keys)
+        count, turn = self.partitions, self._next_turn() if None in keys else 0
+        try:
+            return [turn if key is None else partition_of(key, count) for key in keys]
+        except TypeError:
+            wrong = next((key for key in keys if type(key) not in (bytes, str, type(None))), None)
+            raise ConfigError(reason=f"a key is {wrong!r}; expected text, bytes, or None") from None
+
+    def _next_turn(self) -> int:
+        """The next partition whose server answers; the first one at random, so that many producers do not go in step."""
+        if self._turn < 0:
+            self._turn = random.randrange(self.partitions)  # noqa: S311  not a secret
+        for _ in self.queues:
+            self._turn = (self._turn + 1) % self.partitions
+            if self.queues[self._turn].reachable:
+                break
+        return self._turn
+
+    @staticmethod
+    def _send_many(queue: PartitionQueue, values: list[object]) -> asyncio.Future[list[int]]:
+        return queue.when_attached(lambda: queue.push_many(values))
