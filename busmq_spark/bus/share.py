@@ -23,8 +23,10 @@ from busmq_spark.redis_io.holder import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.member import Member
-    from busmq_spark.bus.topic import PartitionQueue
+    from busmq_spark.bus.partition import PartitionQueue
 
+LOOKS = 4
+"""How often at most it is seen whether a batch that lingers is full."""
 LEAVE_S = 2.0
 """Longest wait for a server to take a lease back; then it ends by itself."""
 
@@ -162,15 +164,20 @@ class Share(OrderedGroup):
 
     async def _gathered(self) -> Batch:
         """The next batch; one that is not full waits for more, as long as the member lingers."""
-        most, linger_s = self._member.most, self._member.linger_s
-        turn = self.turn
-        first = await self._next(most)
-        if first and linger_s and len(first) < most and sum(len(each.value) for each in first) < CHUNK_BYTES:
-            await asyncio.sleep(linger_s)
+        most, turn = self._member.most, self.turn
+        found = await self._next(most)
+        for nth in range(1, LOOKS + 1) if found and self._member.linger_s else ():
+            if len(found) >= most or sum(len(each.value) for each in found) >= CHUNK_BYTES:
+                break
+            await asyncio.sleep(self._member.linger_s / LOOKS)
+            if nth < LOOKS and not self._wake.is_set():
+                continue
+            self._wake.clear()
             with suppress(LinkLost):  # what there is can be handed out
-                more = await self._next(most - len(first))
-                first = first + more if self.turn == turn else more
-        return Batch(first, self)
+                more = await self._next(most - len(found))
+                found = found + more if self.turn == turn else more
+                turn = self.turn
+        return Batch(found, self)
 
     async def _tell(self) -> None:
         """Tells the member what has become of the partition."""
