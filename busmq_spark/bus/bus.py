@@ -29,8 +29,8 @@ from busmq_spark.bus.pubsub import MOST, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
-from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.bus.topic import Topic
+from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
