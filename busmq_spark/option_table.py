@@ -25,6 +25,22 @@ ENGINE_OPTIONS = frozenset(
 """What Spark itself takes from the same option map; not ours, so not an error."""
 
 
+OF_KAFKA = {
+    "kafka.bootstrap.servers": "the address of the bus is option 'redis.url'",
+    "kafka.group.id": "the name of a group is option 'subscription'",
+    "assign": "a partition of a topic is a queue here: name the queues in option 'subscribe'",
+    "startingoffsetsbytimestamp": 'option \'startingOffsets\' takes a time for each queue, such as {"orders": "2026-05-01T12:00:00Z"}',
+    "endingoffsetsbytimestamp": 'option \'endingOffsets\' takes a time for each queue, such as {"orders": "2026-05-01T12:00:00Z"}',
+    "kafkaconsumer.polltimeoutms": "it is not needed here: what fails is tried again for as long as is useful; leave it out",
+    "fetchoffset.numretries": "it is not needed here: what fails is tried again for as long as is useful; leave it out",
+    "fetchoffset.retryintervalms": "it is not needed here: what fails is tried again for as long as is useful; leave it out",
+    "groupidprefix": "it is not needed here: a query has no group of its own making; leave it out, or name one with option 'subscription'",
+    "includeheaders": "a message has no headers here; leave it out, and have in the value what they would say",
+}
+"""Options of Spark's Kafka source that have another name here, or are not needed, in small letters: what the error for them says."""
+KAFKA_CLIENT = "options of Kafka's own clients, kafka.…, mean nothing here; docs/kafka.md says what is there instead"
+
+
 def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "", unsaid: str = "") -> Any:
     """One row of an option table. Without a default the option must be given. What may hold a secret is left out of the object's repr.
 
@@ -73,6 +89,8 @@ def _parsed(name: str, parser: Callable[[str], Any], text: str) -> Any:
 def _unknown(name: str, known: list[str]) -> str:
     near = get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
     hint = f"did you mean {next(k for k in known if k.lower() == near[0])!r}?" if near else f"known are: {', '.join(sorted(set(known)))}"
+    if (low := name.lower()) in OF_KAFKA or low.startswith("kafka."):
+        hint = OF_KAFKA.get(low, KAFKA_CLIENT)
     if name.lower() == "path":
         hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path"
     return f"unknown option {name!r}; {hint}"

@@ -176,7 +176,7 @@ class ReadOptions(StoreOptions):
         "startingOffsets",
         starting,
         None,
-        doc="earliest, latest, -10m, or JSON from queue to that or an id; new checkpoints only",
+        doc="earliest, latest, -10m, a time, or JSON from queue to one of them or an id; new checkpoints only",
         unsaid="earliest",
     )
     starting_timestamp: AtTime | None = option(
@@ -210,11 +210,23 @@ class ReadOptions(StoreOptions):
         None,
         doc="most bytes of values in one micro-batch, such as 64k, 10m, 1g (at least one message is read; estimated beyond 1 MB)",
     )
+    min_messages: int | None = option(
+        "minMessagesPerTrigger",
+        whole(1),
+        None,
+        doc="with fewer new messages than these a micro-batch waits for more, until maxTriggerDelay has passed since the last one",
+        alias="minOffsetsPerTrigger",
+    )
+    trigger_delay_s: int = option(
+        "maxTriggerDelay", duration_s, 15 * 60, doc="how long minMessagesPerTrigger may hold back a micro-batch: seconds, or 30s, 15m"
+    )
     discard: bool = option(
         "discardBacklog", flag, False, doc="true: a new query may delete unread messages before its startingOffsets; else that is an error"
     )
     min_partitions: int | None = option("minPartitions", whole(1), None, doc="split queues by id ranges until there are so many tasks")
-    max_per_partition: int | None = option("maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages")
+    max_per_partition: int | None = option(
+        "maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages", alias="maxRecordsPerPartition"
+    )
     fail_on_data_loss: bool = option("failOnDataLoss", flag, True, doc="stop when planned messages are gone; false: go on from the oldest stored")
     ack: str = option(
         "ack",
@@ -241,6 +253,9 @@ class ReadOptions(StoreOptions):
             raise ConfigError(reason="startingOffsets and startingTimestamp both say where to begin; leave one of them out")
         if self.ending and self.ending_timestamp:
             raise ConfigError(reason="endingOffsets and endingTimestamp both say where to end; leave one of them out")
+        if self.max_messages is not None and (self.min_messages or 0) > self.max_messages:
+            limits = f"minMessagesPerTrigger is {self.min_messages} and maxMessagesPerTrigger is {self.max_messages}"
+            raise ConfigError(reason=f"{limits}: a batch would wait for messages that it may not have; lower the former, or raise the latter")
         self._check_queues("startingOffsets", self.starting)
         self._check_queues("endingOffsets", self.ending)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from busmq_spark.start import Start, relative
+from busmq_spark.start import Start, iso, relative
 
 LOCAL, UNNAMED = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
@@ -118,7 +118,8 @@ def starting(text: str) -> Start | dict[str, Any]:
     if word := _start(text):
         return word
     wanted = (
-        'earliest, latest, -10m, -2h, "-1000 messages", or JSON such as {"orders": 41, "audit": "latest", "clicks": "-10m"} '
+        'earliest, latest, -10m, -2h, "-1000 messages", a time such as 2026-05-01T12:00:00Z, or JSON such as '
+        '{"orders": 41, "audit": "latest", "clicks": "-10m"} '
         "(an id is the last one that counts as read)"
     )
     try:
@@ -141,7 +142,10 @@ def ending(text: str) -> Start | dict[str, Any]:
         found = "earliest"
     starts = [start for v in found.values() for start in (v.values() if isinstance(v, dict) else (v,))] if isinstance(found, dict) else [found]
     if "earliest" in starts:
-        raise ValueError('latest, -10m, "-1000 messages", or JSON such as {"orders": 41, "clicks": "-10m"} (an id is the last one that is read)')
+        raise ValueError(
+            'latest, -10m, "-1000 messages", a time such as 2026-05-01T12:00:00Z, or JSON such as {"orders": 41, "clicks": "-10m"} '
+            "(an id is the last one that is read)"
+        )
     return found
 
 
@@ -149,7 +153,7 @@ def _start(found: object) -> Start | None:
     """A start, None for what is none."""
     if isinstance(found, str):
         word = found.strip().lower()
-        return word if word in ("earliest", "latest") else relative(found)
+        return word if word in ("earliest", "latest") else relative(found) or iso(found)
     return found if type(found) is int and 0 <= found < 2**53 else None
 
 

@@ -54,6 +54,15 @@ def relative(text: str) -> AtTime | Newest | None:
     return AtTime(-min(int(found[1]), LATEST_MS // unit) * unit, text.strip())
 
 
+def iso(text: str) -> AtTime | None:
+    """A time in ISO 8601 with its offset from UTC; None for any other text."""
+    found = _ISO.fullmatch(text.strip())
+    try:
+        return timestamp(text) if found and found[2] else None
+    except ValueError:
+        return None
+
+
 def moment(time: int | str | datetime) -> AtTime:
     """A time in any form: milliseconds since 1970 (below 0: so long before now), a datetime with its time zone, or the text of one, or ``-10m``.
 

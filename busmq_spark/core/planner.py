@@ -108,6 +108,7 @@ class Planner:
         self._counters: object = ()
         self._ceiling: dict[str, int] | None = None
         self._passed_over: frozenset[str] = frozenset()
+        self._batch_ms: int | None = None  # when a batch with messages was planned last
 
     def seal(self) -> None:
         """Trigger.AvailableNow: what is stored at the first planning is what is available now."""
@@ -118,20 +119,23 @@ class Planner:
         """Whether ``seal`` was called."""
         return self._ceiling is not None
 
-    def behind(self, begin: Positions, held: HeldQueues, away: Collection[str]) -> bool:
-        """Whether planning finds something beyond ``begin`` by what is known already. ``away``: sources that cannot be reached."""
+    def behind(self, begin: Positions, held: HeldQueues, away: Collection[str], now_ms: int = 0) -> bool:
+        """Whether planning finds something beyond ``begin`` by what is known already. ``away``: sources that cannot be reached.
+
+        ``now_ms`` here and for ``plan``: by a clock that only goes forward."""
         if {*held.queues} - self.unknown_last_ids != {*begin} - {*held.paused}:
             return True
         reachable = (queue for queue in held.queues if queue in begin and not (away and split(queue)[0] in away))
-        return any(self._ceiled(queue, self.states[queue].last_id if queue in self.states else 0) > begin[queue].last for queue in reachable)
+        count = sum(max(0, self._ceiled(queue, self.states[queue].last_id if queue in self.states else 0) - begin[queue].last) for queue in reachable)
+        return count > 0 and not self._waits(count, now_ms)
 
     def pushed(self, held: HeldQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning."""
         counters: object = yield ReadCounters(held.queues)
         return bool(counters != self._counters)
 
-    def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool) -> Planning[dict[str, Position]]:
-        """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps of the options."""
+    def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
+        """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps and the minimum of the options."""
         counters = yield ReadCounters(held.queues)  # before the states: a push in between is seen by the next poll
         states = yield ReadStates({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
         paused = begin.keys() & {*held.paused, *(queue for queue in held.queues if queue not in states)}
@@ -139,11 +143,20 @@ class Planner:
         entries = yield from self._entries(begin, held, states)
         goals = {queue: max(entry.last, self._ceiled(queue, states[queue].newest)) for queue, entry in entries.items()}
         if not unlimited:
-            goals = yield from self._capped(entries, goals)
+            changed = any(entry is not begin.get(queue) for queue, entry in entries.items())  # must be in the log, whatever else there is
+            count = sum(goals[queue] - entry.last for queue, entry in entries.items())
+            goals = {} if not changed and self._waits(count, now_ms) else (yield from self._capped(entries, goals))
         moved = yield from self._fetched({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
+        self._batch_ms = now_ms if moved else self._batch_ms
         marks = yield from _marks(moved, states)
         ends = {queue: _advanced(entry, begin.get(queue), moved.get(queue), marks.get(queue)) for queue, entry in entries.items()}
         return {**ends, **{queue: begin[queue] for queue in paused}}
+
+    def _waits(self, count: int, now_ms: int) -> bool:
+        """Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now."""
+        if self._options.min_messages is None or self.sealed or self._batch_ms is None:
+            return False
+        return count < self._options.min_messages and now_ms - self._batch_ms < 1000 * self._options.trigger_delay_s
 
     def _remember(self, counters: object, states: Mapping[str, QueueState], paused: Collection[str]) -> None:
         self.states, self._counters = {**{queue: self.states[queue] for queue in paused if queue in self.states}, **states}, counters

@@ -23,13 +23,15 @@ else:
     StreamArrowWriter = getattr(api, "DataSourceStreamArrowWriter", None)
 
 
-def read_limit(messages: int | None, size_bytes: int | None) -> Any:
-    """Spark's read limit object for the caps, or for none. It has none for two caps at once; the reader obeys its options anyway."""
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+def read_limit(messages: int | None, size_bytes: int | None, least: int | None) -> Any:
+    """Spark's read limit object for the limits, or for none. It has none for two at once; the reader obeys its options anyway."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
     if messages:
         return ReadMaxRows(messages)
-    return ReadMaxBytes(size_bytes) if size_bytes else ReadAllAvailable()
+    if size_bytes:
+        return ReadMaxBytes(size_bytes)
+    return ReadMinRows(least) if least else ReadAllAvailable()
 
 
 def is_unlimited(limit: object) -> bool:

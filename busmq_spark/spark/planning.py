@@ -62,7 +62,7 @@ class QueryPlanning:
             return self._nothing_new(at, begin, reader_queues)
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self.planner.sealed)
         answers = PlannerIO(reader_queues, strict=self._options.fail_on_data_loss)
-        positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited), answers)
+        positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited, now_ms=_now_ms()), answers)
         self.prefetched = answers.prefetched
         if self._blind and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
             self._acks = BatchAcks(self._options)  # this is tried again within the same call of Spark
@@ -120,7 +120,7 @@ class QueryPlanning:
     def _news(self, begin: Mapping[str, Position], held: HeldQueues, reader_queues: ReaderQueues) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
-        if self.planner.behind(begin, held, reader_queues.store.unavailable):
+        if self.planner.behind(begin, held, reader_queues.store.unavailable, _now_ms()):
             return True
         if not self._polling.due():
             return False
@@ -149,3 +149,7 @@ class QueryPlanning:
         names = self.names.to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.sealed)
         reader_queues.acquire(names, known, sources, done=done, blind=self._blind)
         return reader_queues
+
+
+def _now_ms() -> int:
+    return int(1000 * time.monotonic())

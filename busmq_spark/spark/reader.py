@@ -43,7 +43,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return dict(offsets.INITIAL)
 
     def getDefaultReadLimit(self) -> Any:
-        return compat.read_limit(self._options.max_messages, self._options.max_bytes)
+        return compat.read_limit(self._options.max_messages, self._options.max_bytes, self._options.min_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._planning.planner.seal()

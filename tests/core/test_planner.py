@@ -37,7 +37,7 @@ def test_a_batch_ends_where_the_table_says_and_asks_what_it_says(case: dict[str,
         held = HeldQueues(
             [name_of(q) for q in table["held"]], [name_of(q) for q in table.get("paused", ())], positions(table.get("entering", {})), known
         )
-        ends = outcome(plans.plan(positions(table["begin"]), held, unlimited=table.get("unlimited", False)), world)
+        ends = outcome(plans.plan(positions(table["begin"]), held, unlimited=table.get("unlimited", False), now_ms=table.get("now_ms", 0)), world)
         assert ends == (table["raises"] if "raises" in table else positions(table["end"]))
         assert world.asked == table["asks"]
 
@@ -88,3 +88,18 @@ def test_what_is_known_already_is_planned_without_a_question() -> None:
     assert plans.behind(second, HeldQueues(["a", "b"]), ()), "a queue that is new"
     assert not run_sync(plans.pushed(held), world)
     assert run_sync(plans.pushed(held), World({"queues": {"a": {"last_id": 5}}}))
+
+
+def test_an_idle_query_with_too_few_messages_is_not_planned_anew_until_its_time_has_come() -> None:
+    plans = planner({"subscribe": "a", "minMessagesPerTrigger": "3", "maxTriggerDelay": "10"})
+    held = HeldQueues(["a"])
+
+    def ends(at: dict[str, Position], newest: int, now_ms: int) -> dict[str, Position]:
+        world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": newest, "last_id": newest}}})
+        return run_sync(plans.plan(at, held, unlimited=False, now_ms=now_ms), world)
+
+    first = ends({}, 1, 0)
+    assert ends(first, 3, 1000)["a"].last == 1
+    assert not plans.behind(first, held, (), 9_999), "two messages wait for a third"
+    assert plans.behind(first, held, (), 10_000)
+    assert ends(first, 4, 2000)["a"].last == 4

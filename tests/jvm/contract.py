@@ -15,7 +15,7 @@ from typing import Any
 from busmq_spark import __version__, errors, options, parsers
 from busmq_spark.core import idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks
 from busmq_spark.errors import BusError, DataLoss
-from busmq_spark.option_table import ENGINE_OPTIONS
+from busmq_spark.option_table import ENGINE_OPTIONS, KAFKA_CLIENT, OF_KAFKA
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
 from busmq_spark.spark import acks, batch_span, discovery, jar, lease, polling, reader_queues, renewal
 from busmq_spark.store import redis_range
@@ -31,6 +31,7 @@ def contract() -> dict[str, Any]:
         "errors": {cls.code: _error(cls) for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BusError)},
         "options": {"read": _options(options.ReadOptions), "write": _options(options.WriteOptions)},
         "engineOptions": sorted(ENGINE_OPTIONS),
+        "ofKafka": OF_KAFKA,
         "numbers": {**_of_queues(), **_of_links(), **_of_streams()},
         "texts": _texts(),
         "sets": {"notNow": sorted(translate.NOT_NOW), "keyless": sorted(slots._KEYLESS)},
@@ -134,6 +135,7 @@ def _of_streams() -> dict[str, int]:
 
 def _texts() -> dict[str, str]:
     return {
+        "kafkaClient": KAFKA_CLIENT,
         "queuePrefix": keys.QUEUE_PREFIX,
         "metadataSuffix": keys.METADATA_SUFFIX,
         "sentinelMaster": sentinel.DEFAULT_MASTER,

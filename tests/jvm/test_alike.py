@@ -28,6 +28,8 @@ NAMES = {
     "tls_check_hostname": "tlsCheckHostname",
     "max_messages": "maxMessages",
     "max_bytes": "maxBytes",
+    "min_messages": "minMessages",
+    "trigger_delay_s": "triggerDelayS",
     "discard": "discard",
     "min_partitions": "minPartitions",
     "max_per_partition": "maxPerPartition",
@@ -58,6 +60,11 @@ SPECIAL = [
     {"subscribe": "a", "endingOffsets": "-1h", "endingTimestamp": "1"},
     {"subscribe": "a", "startingOffsets": '{"local": {"it\'s": 1}}'},
     {"subscribe": "a", "startingOffsets": '{"eu": {"a": 1}}'},
+    {"subscribe": "a", "minMessagesPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+    *(
+        {"subscribe": "a", name: "x"}
+        for name in ("assign", "kafka.bootstrap.servers", "kafka.security.protocol", "groupIdPrefix", "startingOffsetsByTimestamp")
+    ),
     {"subscribe": "a", "ttl": "1234567890123"},
     {"subscribe": "a", "minPartitions": "1" * 19},
     {"subscribe": "a", "minPartitions": "\u0663"},

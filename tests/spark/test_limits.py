@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 
 from tests.conftest import Fresh
-from tests.spark.conftest import Bus
+from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, Row
+from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
 
@@ -146,3 +147,62 @@ def test_hundreds_of_queues_need_a_handful_of_tasks(bus: Bus, engine: MakeEngine
     query = engine({"redis.url": bus.url, "subscribe": ",".join(queues)})
     assert len(query.step() or []) == 3000
     assert query.tasks == [1000, 1000, 1000]
+
+
+# The least number of messages
+
+
+def ids(rows: list[Row] | None) -> list[int] | None:
+    return rows and [id for _, id, _ in rows]
+
+
+@pytest.mark.parametrize("name", ["minMessagesPerTrigger", "minOffsetsPerTrigger"])
+def test_a_batch_waits_for_so_many_messages_but_the_first_one(bus: Bus, engine: MakeEngine, queue: str, name: str) -> None:
+    bus.fill(queue, 1)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "ack": "none", "idlePollMs": "1", name: "3"})
+    assert [ids(rows) for rows in query.drain()] == [[1]]
+    for more in (2, 3):
+        bus.fill(queue, 1, first=more)
+        assert [query.step() for _ in range(3)] == [None] * 3
+    bus.fill(queue, 1, first=4)
+    assert [ids(rows) for rows in query.drain()] == [[2, 3, 4]]
+
+
+def test_too_few_messages_wait_no_longer_than_they_may(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 1)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "minMessagesPerTrigger": "9", "maxTriggerDelay": "1s"})
+    query.drain()
+    bus.fill(queue, 1, first=2)
+    found: list[list[int] | None] = []
+    wait_until(lambda: found.append(ids(query.step())) or found[-1], PATIENCE_S)
+    assert found[-1] == [2]
+
+
+def test_what_was_read_is_acknowledged_while_too_few_messages_wait(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    """The idle query plans a batch without rows, so that Spark commits the one before."""
+    bus.fill(queue, 2)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", "minMessagesPerTrigger": "9"})
+    query.drain()
+    bus.fill(queue, 1, first=3)
+    wait_until(lambda: query.step() in (None, []) and bus.ids(queue) == [3], PATIENCE_S)
+    assert [query.step() for _ in range(3)] == [None] * 3
+
+
+def test_after_a_restart_the_first_batch_does_not_wait(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 1)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", "minMessagesPerTrigger": "3"})
+    query.drain()
+    bus.fill(queue, 1, first=2)
+    assert query.drain() == []
+    query.restart()
+    assert [ids(rows) for rows in query.drain()] == [[2]]
+    bus.fill(queue, 3, first=3)
+    query.step("planned")  # a batch that was planned before a crash is executed whatever waits now
+    query.restart()
+    assert [ids(rows) for rows in query.drain()] == [[3, 4, 5]]
+
+
+def test_what_is_available_now_does_not_wait(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    bus.fill(queue, 5)
+    query = engine({"redis.url": bus.url, "subscribe": queue, "minMessagesPerTrigger": "2", "maxMessagesPerTrigger": "2"})
+    assert [ids(rows) for rows in query.available_now()] == [[1, 2], [3, 4], [5]]

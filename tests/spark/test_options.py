@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import parse, rows
+from busmq_spark.option_table import OF_KAFKA, parse, rows
 from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, StoreOptions, WriteOptions
 from busmq_spark.start import AtTime, Newest
 
@@ -49,6 +50,13 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (ReadOptions, "endingOffsets", '{"q": 7}', "ending", {"q": 7}),
     (ReadOptions, "endingOffsets", "-1h", "ending", AtTime(-3_600_000, "-1h")),
     (ReadOptions, "endingTimestamp", "2026-05-01T12:00Z", "ending_timestamp", AtTime(1_777_636_800_000, "2026-05-01T12:00Z")),
+    (ReadOptions, "startingOffsets", "2026-05-01T12:00:00Z", "starting", AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z")),
+    (ReadOptions, "startingOffsets", '{"q": "2026-05-01 12:00+02:00"}', "starting", {"q": AtTime(1_777_629_600_000, "2026-05-01 12:00+02:00")}),
+    (ReadOptions, "endingOffsets", '{"q": "2026-05-01T12:00:00Z"}', "ending", {"q": AtTime(1_777_636_800_000, "2026-05-01T12:00:00Z")}),
+    (ReadOptions, "minMessagesPerTrigger", "7", "min_messages", 7),
+    (ReadOptions, "minOffsetsPerTrigger", "7", "min_messages", 7),
+    (ReadOptions, "maxTriggerDelay", "15m", "trigger_delay_s", 900),
+    (ReadOptions, "maxRecordsPerPartition", "7", "max_per_partition", 7),
     (ReadOptions, "maxMessagesPerTrigger", " 1 ", "max_messages", 1),
     (ReadOptions, "maxOffsetsPerTrigger", "7", "max_messages", 7),
     (ReadOptions, "subscribe", ' ["a,b", "c d", "a,b"]', "subscribe", ("a,b", "c d")),
@@ -113,6 +121,11 @@ BAD = [
     (ReadOptions, "endingOffsets", "earliest", "an id is the last one that is read"),
     (ReadOptions, "endingOffsets", "tomorrow", "an id is the last one that is read"),
     (ReadOptions, "endingTimestamp", "tomorrow", "a time such as"),
+    (ReadOptions, "startingOffsets", "2026-05-01T12:00:00", "a time such as 2026-05-01T12:00:00Z"),
+    (ReadOptions, "startingOffsets", '{"q": "2026-13-01T12:00:00Z"}', "a time such as 2026-05-01T12:00:00Z"),
+    (ReadOptions, "minMessagesPerTrigger", "0", "whole number of at least 1"),
+    (ReadOptions, "maxTriggerDelay", "0", "seconds, or a number with s, m, h or d"),
+    (ReadOptions, "maxTriggerDelay", "0m", "seconds, or a number with s, m, h or d"),
     (ReadOptions, "maxMessagesPerTrigger", "0", "whole number of at least 1"),
     (ReadOptions, "subscribe", "[]", "queue names with commas between them"),
     (ReadOptions, "subscribe", '["a", 1]', "JSON list"),
@@ -192,8 +205,29 @@ def test_a_misspelt_option_names_the_nearest_one(cls: type[Any], given: str, nea
 
 
 def test_an_option_like_no_other_gets_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"unknown option 'kafka.bootstrap.servers'; known are: ack, createQueue, .*ttl"):
-        parse(ReadOptions, {**READ, "kafka.bootstrap.servers": "h:9092"})
+    with pytest.raises(ConfigError, match=r"unknown option 'kafka'; known are: ack, createQueue, .*ttl"):
+        parse(ReadOptions, {**READ, "kafka": "h:9092"})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("kafka.bootstrap.servers", "the address of the bus is option 'redis.url'"),
+        ("Kafka.Group.Id", "the name of a group is option 'subscription'"),
+        ("kafka.ssl.keystore.password", "mean nothing here; docs/kafka.md says what is there instead"),
+        ("assign", "name the queues in option 'subscribe'"),
+        ("endingOffsetsByTimestamp", "option 'endingOffsets' takes a time for each queue"),
+        ("fetchOffset.numRetries", "it is not needed here"),
+    ],
+)
+def test_an_option_of_kafkas_source_gets_the_name_of_ours(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{name}'; .*{hint}"):
+        parse(ReadOptions, {**READ, name: SECRET})
+
+
+def test_every_option_that_stands_for_one_of_kafkas_exists() -> None:
+    known = {row.metadata["name"] for row in fields(ReadOptions)}
+    assert {name for hint in OF_KAFKA.values() for name in re.findall(r"option '([^']+)'", hint)} <= known
 
 
 @pytest.mark.parametrize("name", ["queue", "delivery", "maxsize", "sinkId"])
@@ -223,6 +257,7 @@ def test_an_option_and_its_alias_cannot_both_be_given() -> None:
         ({}, "exactly one of 'subscribe' and 'subscribePattern' names the queues to read; neither is given"),
         ({"subscribe": "a", "subscribePattern": "b"}, "both are given"),
         ({"subscribe": "a", "ack": "none", "subscription": "s"}, "'subscription' has no meaning with it"),
+        ({"subscribe": "a", "minMessagesPerTrigger": "5", "maxMessagesPerTrigger": "4"}, "a batch would wait for messages that it may not have"),
         ({"subscribe": "a", "startingOffsets": '{"b": 1}'}, "startingOffsets names 'b', which is not in subscribe"),
     ],
 )

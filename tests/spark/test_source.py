@@ -88,6 +88,7 @@ def test_rows_of_every_queue_come_in_the_order_of_their_ids_also_when_split_over
         ({"maxMessagesPerTrigger": 4}, [4, 4, 2]),
         ({"maxOffsetsPerTrigger": 4}, [4, 4, 2]),
         ({"maxBytesPerTrigger": 35}, [3, 3, 3, 1]),
+        ({"minMessagesPerTrigger": 100}, [10]),
         ({}, [10]),
     ],
     ids=str,

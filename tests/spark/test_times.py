@@ -61,6 +61,12 @@ def test_a_stream_begins_with_the_second_of_a_time(bus: Bus, engine: MakeEngine,
     assert read(engine, bus, hours, startingTimestamp=shape(at + SECOND)) == [7, 8, 9]
 
 
+def test_each_queue_may_begin_at_a_time_of_its_own(bus: Bus, engine: MakeEngine, hours: QueueKeys) -> None:
+    at = next(each.ms for each in noted(bus, hours) if each.id == 6)
+    assert read(engine, bus, hours, startingOffsets=f'{{"{hours.name}": "{iso(at)}"}}') == [4, 5, 6, 7, 8, 9]
+    assert read(engine, bus, hours, startingOffsets=iso(at + SECOND)) == [7, 8, 9]
+
+
 def test_with_acks_it_begins_there_too(bus: Bus, engine: MakeEngine, hours: QueueKeys) -> None:
     bus("HSET", hours.acks, "other", 0, ":born", bus("HGET", hours.metadata, "born"))
     assert read(engine, bus, hours, startingOffsets="-90m", ack="commit", subscription="s") == [7, 8, 9]
@@ -179,7 +185,7 @@ def snapshot(spark: SparkSession, java_spark: SparkSession | None, bus: Bus, hou
     """The ids of a batch read, by the source in the language of the test."""
 
     def load(**options: str) -> list[int]:
-        given = {"redis.url": bus.url, "subscribe": hours.name, **options}
+        given = {"redis.url": bus.url, "subscribe": hours.name, **{name: text.replace("QUEUE", hours.name) for name, text in options.items()}}
         frame = spark.read.format("busmq-realtime" if java_spark else "busmq").options(**given).load()
         return sorted(row["id"] for row in frame.select("id").collect())
 
@@ -195,6 +201,10 @@ def snapshot(spark: SparkSession, java_spark: SparkSession | None, bus: Bus, hou
         ({"startingOffsets": "-30m"}, []),
         ({"startingOffsets": "-4 messages", "endingOffsets": "-1 message"}, [6, 7, 8]),
         ({"endingOffsets": "-99 messages"}, []),
+        ({"startingOffsets": '{"QUEUE": 2}', "endingOffsets": '{"QUEUE": 5}'}, [3, 4, 5]),
+        ({"startingOffsets": '{"QUEUE": "-150m"}', "endingOffsets": '{"QUEUE": 5}'}, [4, 5]),
+        ({"startingOffsets": '{"QUEUE": 7}', "endingOffsets": '{"QUEUE": "-1 message"}'}, [8]),
+        ({"startingOffsets": '{"QUEUE": 5}', "endingOffsets": '{"QUEUE": 5}'}, []),
     ],
 )
 def test_a_batch_read_is_from_one_time_to_another(snapshot: Callable[..., list[int]], options: dict[str, str], expected: list[int]) -> None:

@@ -78,6 +78,12 @@ public final class Contract {
         return words(ROOT.get("engineOptions"));
     }
 
+    /** What the error for an option of Spark's Kafka source says, {@code name} in small letters; null where it is none that is known by another name. */
+    public static String ofKafka(String name) {
+        JsonNode known = ROOT.get("ofKafka").get(name);
+        return known != null ? known.textValue() : name.startsWith("kafka.") ? text("kafkaClient") : null;
+    }
+
     /** How many of the smallest unit ({@code seconds} or {@code bytes}) each letter stands for. */
     public static Map<String, Long> units(String of) {
         Map<String, Long> units = new LinkedHashMap<>();

@@ -24,6 +24,7 @@ public final class Planner {
     private Map<String, Long> counters = Map.of();
     private Map<String, Long> ceiling;
     private Set<String> passedOver = Set.of();
+    private Long batchMs; // when a batch with messages was planned last
 
     /**
      * The queues that a stream holds.
@@ -59,9 +60,24 @@ public final class Planner {
         return found;
     }
 
-    /** Whether planning finds something beyond {@code begin} by what is known already. */
-    public boolean behind(Map<String, Position> begin, HeldQueues held) {
-        return !held.queues().equals(begin.keySet()) || begin.entrySet().stream().anyMatch(at -> reachable(at.getKey()) > at.getValue().last());
+    /**
+     * Whether planning finds something beyond {@code begin} by what is known already. {@code nowMs}, here and for {@code plan}: by a clock that only
+     * goes forward.
+     */
+    public boolean behind(Map<String, Position> begin, HeldQueues held, long nowMs) {
+        if (!held.queues().equals(begin.keySet())) {
+            return true;
+        }
+        long count = begin.entrySet().stream().mapToLong(at -> Math.max(0, reachable(at.getKey()) - at.getValue().last())).sum();
+        return count > 0 && !waits(count, nowMs);
+    }
+
+    /** Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now. */
+    private boolean waits(long count, long nowMs) {
+        if (options.minMessages() == null || sealed() || batchMs == null) {
+            return false;
+        }
+        return count < options.minMessages() && nowMs - batchMs < 1000 * options.triggerDelayS();
     }
 
     /** Whether ids were given out since the last planning: one small command per server. */
@@ -96,15 +112,22 @@ public final class Planner {
         return found;
     }
 
-    /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps of the options. */
-    public Map<String, Position> plan(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
+    /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps and the minimum of the options. */
+    public Map<String, Position> plan(Map<String, Position> begin, HeldQueues held, boolean unlimited, long nowMs) {
         Map<String, Position> entries = entries(begin, held);
         Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), ceiled(queue, states.get(queue).newest()))));
         if (!unlimited) {
-            cap(entries, goals);
+            boolean changed = entries.entrySet().stream().anyMatch(at -> at.getValue() != begin.get(at.getKey())); // must be in the log
+            long count = entries.entrySet().stream().mapToLong(at -> goals.get(at.getKey()) - at.getValue().last()).sum();
+            if (!changed && waits(count, nowMs)) {
+                goals.clear();
+            } else {
+                cap(entries, goals);
+            }
         }
         goals.keySet().removeIf(queue -> goals.get(queue) <= entries.get(queue).last());
+        batchMs = goals.isEmpty() ? batchMs : Long.valueOf(nowMs);
         Map<String, String> marks = marks(goals);
         Map<String, Position> ends = new HashMap<>(entries);
         goals.forEach((queue, goal) -> {

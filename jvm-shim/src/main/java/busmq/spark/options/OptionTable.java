@@ -53,6 +53,10 @@ final class OptionTable {
         String near = Suggestion.nearest(name.toLowerCase(Locale.ROOT), rows.keySet());
         String hint = near == null ? "known are: " + String.join(", ", rows.values().stream().map(Row::name).distinct().sorted().toList())
                 : "did you mean " + PyText.repr(rows.get(near).name()) + "?";
+        String ofKafka = Contract.ofKafka(name.toLowerCase(Locale.ROOT));
+        if (ofKafka != null) {
+            hint = ofKafka;
+        }
         if (name.equalsIgnoreCase("path")) {
             hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path";
         }

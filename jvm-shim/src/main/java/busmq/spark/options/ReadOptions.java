@@ -17,8 +17,9 @@ import java.util.stream.Stream;
  * @param ack {@code commit} or {@code none}
  */
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Start startingTimestamp,
-        String timestampStrategy, Starting ending, Start endingTimestamp, Long maxMessages, Long maxBytes, boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS,
-        long idlePollMs, boolean requireNoEviction) implements Serializable {
+        String timestampStrategy, Starting ending, Start endingTimestamp, Long maxMessages, Long maxBytes, Long minMessages,
+        long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription,
+        boolean create, long ttlS, long idlePollMs, boolean requireNoEviction) implements Serializable {
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
     private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern);
     private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.UNSAID);
@@ -28,6 +29,8 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Start> ENDING_TIMESTAMP = Row.of("endingTimestamp", Start::timestamp);
     private static final Row<Long> MAX_MESSAGES = Row.of("maxMessagesPerTrigger", Parsers.whole(1));
     private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers::size);
+    private static final Row<Long> MIN_MESSAGES = Row.of("minMessagesPerTrigger", Parsers.whole(1));
+    private static final Row<Long> TRIGGER_DELAY = Row.of("maxTriggerDelay", Parsers::duration);
     private static final Row<Boolean> DISCARD = Row.of("discardBacklog", Parsers::flag);
     private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1));
     private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1));
@@ -38,8 +41,8 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Long> TTL = Row.of("ttl", Parsers::duration);
     private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1));
     private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, STARTING,
-            STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
-            IDLE_POLL_MS)).toList());
+            STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, MIN_MESSAGES, TRIGGER_DELAY, DISCARD,
+            MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL, IDLE_POLL_MS)).toList());
 
     /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static ReadOptions parse(Map<String, String> given) {
@@ -48,7 +51,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         ReadOptions options = new ReadOptions(RedisOptions.from(values), values.get(SUBSCRIBE),
                 pattern == null || pattern.isEmpty() ? null : pattern, values.get(STARTING),
                 values.get(STARTING_TIMESTAMP), values.get(TIMESTAMP_STRATEGY), values.get(ENDING), values.get(ENDING_TIMESTAMP),
-                values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
+                values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(MIN_MESSAGES), values.get(TRIGGER_DELAY), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
                 values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
                 values.get(IDLE_POLL_MS), values.get(RedisOptions.REQUIRE_NO_EVICTION));
         options.check();
@@ -72,6 +75,10 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         }
         if (ending.said() && endingTimestamp != null) {
             throw BusException.config("endingOffsets and endingTimestamp both say where to end; leave one of them out");
+        }
+        if (maxMessages != null && minMessages != null && minMessages > maxMessages) {
+            throw BusException.config("minMessagesPerTrigger is " + minMessages + " and maxMessagesPerTrigger is " + maxMessages
+                    + ": a batch would wait for messages that it may not have; lower the former, or raise the latter");
         }
         checkQueues("startingOffsets", starting);
         checkQueues("endingOffsets", ending);

@@ -34,19 +34,31 @@ public record Start(Kind kind, long value, String text) implements Serializable 
         return new Start(Kind.ID, last, String.valueOf(last));
     }
 
-    /** A word, or {@code -10m}, {@code -1000 messages}; null for any other text. */
+    /** A word, {@code -10m}, {@code -1000 messages}, or a time in ISO 8601 with its offset; null for any other text. */
     static Start word(String text) {
         String low = text.strip().toLowerCase(Locale.ROOT);
         Matcher found = RELATIVE.matcher(low);
         if (low.equals("earliest") || low.equals("latest")) {
             return low.equals("latest") ? LATEST : EARLIEST;
         }
-        if (!found.matches() || Long.parseLong(found.group(1)) < 1) {
+        if (!found.matches()) {
+            return iso(text);
+        }
+        if (Long.parseLong(found.group(1)) < 1) {
             return null;
         }
         long count = Long.parseLong(found.group(1));
         Long unit = UNITS_MS.get(found.group(2));
         return unit == null ? new Start(Kind.NEWEST, count, "-" + count + " messages") : new Start(Kind.TIME, -Math.min(count, LATEST_MS / unit) * unit, text.strip());
+    }
+
+    private static Start iso(String text) {
+        Matcher found = ISO.matcher(text.strip());
+        try {
+            return found.matches() && found.group(2) != null ? timestamp(text) : null;
+        } catch (IllegalArgumentException error) {
+            return null;
+        }
     }
 
     /** Parser of a time: ISO 8601 with its offset from UTC, or milliseconds since 1970. */

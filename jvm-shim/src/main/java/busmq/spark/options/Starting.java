@@ -21,10 +21,11 @@ public record Starting(Start all, Map<String, Start> queues, Map<String, Map<Str
     static final Starting UNSAID = new Starting(null, Map.of(), Map.of());
     private static final long IDS = Contract.number("maxId") + 1;
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
-    private static final String WANTED = "earliest, latest, -10m, -2h, \"-1000 messages\", or JSON such as {\"orders\": 41, \"audit\": \"latest\", "
-            + "\"clicks\": \"-10m\"} (an id is the last one that counts as read)";
+    private static final String WANTED = "earliest, latest, -10m, -2h, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as "
+            + "{\"orders\": 41, \"audit\": \"latest\", \"clicks\": \"-10m\"} (an id is the last one that counts as read)";
     private static final String WANTED_END =
-            "latest, -10m, \"-1000 messages\", or JSON such as {\"orders\": 41, \"clicks\": \"-10m\"} (an id is the last one that is read)";
+            "latest, -10m, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as {\"orders\": 41, \"clicks\": \"-10m\"} "
+                    + "(an id is the last one that is read)";
 
     static Starting parse(String text) {
         Start word = Start.word(text);

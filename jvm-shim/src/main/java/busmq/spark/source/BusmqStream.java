@@ -110,7 +110,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (options.maxMessages() != null) {
             return ReadLimit.maxRows(options.maxMessages());
         }
-        return options.maxBytes() != null ? ReadLimit.maxBytes(options.maxBytes()) : ReadLimit.allAvailable();
+        if (options.maxBytes() != null) {
+            return ReadLimit.maxBytes(options.maxBytes());
+        }
+        return options.minMessages() != null ? ReadLimit.minRows(options.minMessages(), 1000 * options.triggerDelayS()) : ReadLimit.allAvailable();
     }
 
     @Override
@@ -147,7 +150,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return idle(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.sealed();
-        String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(fresh), unlimited));
+        String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(fresh), unlimited, nowMs()));
         if (!fresh && next.equals(OffsetJson.encode(begin))) {
             return idle(start, begin);
         }
@@ -364,7 +367,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
     private boolean news(Map<String, Position> begin) {
-        if (planner.behind(begin, readerQueues.held(false))) {
+        if (planner.behind(begin, readerQueues.held(false), nowMs())) {
             return true;
         }
         long now = System.nanoTime();
@@ -382,6 +385,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             Thread.currentThread().interrupt(); // the query is being stopped, and will notice
             return false;
         }
+    }
+
+    private static long nowMs() {
+        return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
     }
 
     /** Spark hands each offset back several times. */
