@@ -176,7 +176,7 @@ class ReadOptions(StoreOptions):
         "startingOffsets",
         starting,
         None,
-        doc="earliest, latest, -10m, a time, or JSON from queue to one of them or an id; new checkpoints only",
+        doc="earliest, latest, -10m, a time, or JSON by queue, also of ids; new checkpoints only",
         unsaid="earliest",
     )
     starting_timestamp: AtTime | None = option(
@@ -226,6 +226,9 @@ class ReadOptions(StoreOptions):
     min_partitions: int | None = option("minPartitions", whole(1), None, doc="split queues by id ranges until there are so many tasks")
     max_per_partition: int | None = option(
         "maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages", alias="maxRecordsPerPartition"
+    )
+    include_timestamp: bool = option(
+        "includeTimestamp", flag, False, doc="true: a column timestamp, the second in which a message was there at the latest; NULL if not known"
     )
     fail_on_data_loss: bool = option("failOnDataLoss", flag, True, doc="stop when planned messages are gone; false: go on from the oldest stored")
     ack: str = option(

@@ -6,17 +6,19 @@ nothing. Times are those of the queue's Redis server, in whole milliseconds sinc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import parts
 from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
 
-PAIRS_PER_CALL = 2000
+PAIRS_PER_CALL, LEAST_PAIRS, PAIRS_IN_ALL = 2000, 16, 20_000
+"""Known times of one queue in one call, and of all queues of one question."""
 EVERY_S = 1.0
 """How often a reader notes what it sees, at most."""
 
@@ -53,6 +55,15 @@ class FoundTime:
         return self.id
 
 
+class TimesOfIds(NamedTuple):
+    """What the clock of a queue knows around some ids."""
+
+    born: str
+    """The incarnation whose times these are."""
+    pairs: tuple[tuple[int, int], ...]
+    """Milliseconds since 1970 and the id that was the newest then; both rise. What is before the first pair is not known."""
+
+
 def note(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
     """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
     replies = yield [
@@ -85,19 +96,52 @@ def id_at(keys: QueueKeys, ms: int) -> Flow[int]:
     return found.last_id(keys.name)
 
 
+def some_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[TimesOfIds]]:
+    """The known times around some ids of each queue (first and last, inclusive), PAIRS_IN_ALL of them at most: :func:`gathered` asks for the rest."""
+    most = max(LEAST_PAIRS, min(PAIRS_PER_CALL, PAIRS_IN_ALL // max(1, len(wanted))))
+    replies = yield [script("times", (keys.metadata, keys.clock), (first, last, most)) for keys, (first, last) in wanted]
+    return [
+        TimesOfIds(born.decode("utf-8", "replace"), tuple((int(ms), int(id)) for ms, id in zip(pairs[0::2], pairs[1::2], strict=True)))
+        for born, *pairs in replies
+    ]
+
+
+def gathered(wanted: Mapping[str, tuple[int, int]]) -> Generator[Mapping[str, tuple[int, int]], Mapping[str, TimesOfIds], dict[str, TimesOfIds]]:
+    """All known times around ids of queues: from the last one before the first id, where there is one, to the first that has the last id.
+
+    Yields what is still wanted, and is sent what :func:`some_times` found; queues left out there have none.
+    """
+    found: dict[str, TimesOfIds] = {}
+    rest = dict(wanted)
+    while rest:
+        answers = yield rest
+        for queue, (_, last) in tuple(rest.items()):
+            some, before = answers.get(queue, TimesOfIds("", ())), found.get(queue)
+            known = before.pairs if before else ()
+            more = tuple(pair for pair in some.pairs if not known or pair[1] > known[-1][1])
+            if before and before.born != some.born:
+                known, more = (), ()  # another life began meanwhile, whose ids are others
+            found[queue] = TimesOfIds(some.born, known + more)
+            if more and more[-1][1] < last:
+                rest[queue] = (more[-1][1] + 1, last)
+            else:
+                del rest[queue]
+    return found
+
+
 def times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
     """The known times around the ids ``first..last`` (inclusive): from the last before ``first``, where there is one, to the first that has ``last``.
 
     An id came after the last known time before it, and at the latest at the next.
     """
-    found: list[KnownTime] = []
+    asking, answer = gathered({keys.name: (first, last)}), None
     while True:
-        reply = yield script("times", (keys.metadata, keys.clock), (first, last, PAIRS_PER_CALL))
-        some = [KnownTime(int(ms), int(id)) for ms, id in zip(reply[0::2], reply[1::2], strict=True)]
-        found += [each for each in some if not found or each.id > found[-1].id]
-        if len(some) < PAIRS_PER_CALL or some[-1].id >= last:
-            return found
-        first = some[-1].id + 1
+        try:
+            rest = asking.send(answer)  # type: ignore[arg-type]  # None begins it
+        except StopIteration as done:
+            return [KnownTime(ms, id) for ms, id in done.value[keys.name].pairs]
+        [found] = yield from some_times([(keys, rest[keys.name])])
+        answer = {keys.name: found}
 
 
 def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:

@@ -18,9 +18,11 @@ from busmq_spark.core.state import QueueState
 from busmq_spark.core.tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
+from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.stores import patient_store
+from busmq_spark.spark.time_notes import TimeNotes
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.start import Newest, Start
 from busmq_spark.store.protocol import QueueCreation, ReadStore
@@ -52,6 +54,8 @@ class BatchReader(DataSourceReader):
             unnamed = [queue for queue, state in states.items() if not state.born]
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
+            if COLUMN in self._schema.names:
+                TimeNotes().update(states, store)
             windows = _windows(options, store, states)
             ranges = [
                 Range(queue, state.born or born[queue], first, last, servers[queue])

@@ -16,6 +16,7 @@ from busmq_spark.core.loss import lost
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import shown
 from busmq_spark.options import ReadOptions
+from busmq_spark.spark.message_times import COLUMN, MessageTimes
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import task_store
@@ -54,7 +55,9 @@ class Partition(InputPartition):
 def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) -> Iterator[Any]:
     """The record batches of a task."""
     freeze()
-    return ArrowRows(schema).batches(_rows(task_store(options), partition, options.fail_on_data_loss))
+    store = task_store(options)
+    times = MessageTimes.of(store, partition.ranges) if COLUMN in schema.names and partition.ranges else None
+    return ArrowRows(schema, times).batches(_rows(store, partition, options.fail_on_data_loss))
 
 
 def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[MessageRows]:

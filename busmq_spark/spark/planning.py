@@ -20,6 +20,7 @@ from busmq_spark.spark.acks import BatchAcks
 from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import Polling
+from busmq_spark.spark.query_lag import QueryLag
 from busmq_spark.spark.queue_names import QueueNames
 from busmq_spark.spark.reader_queues import ReaderQueues, mention_changes
 from busmq_spark.spark.stores import planning_store, push_notifiers
@@ -31,8 +32,10 @@ from busmq_spark.store.protocol import MessageRows
 class QueryPlanning:
     """The batches of one query, one after the other. The first call that asks Redis opens connections and threads."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, timed: bool = False) -> None:
+        """``timed``: the rows have their times, which must be noted before they are read."""
         self.planner = Planner(options)
+        self._timed = timed
         self.names = QueueNames(options)
         self.reader_queues: ReaderQueues | None = None
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
@@ -40,6 +43,7 @@ class QueryPlanning:
         self._offsets = offsets.OffsetCache()
         self._idle = EmptyBatches()
         self._times = TimeNotes()
+        self._lag = QueryLag()
         self._acks = BatchAcks(options)
         self._polling: Polling | None = None
         self._planned: dict[str, Any] | None = None
@@ -70,19 +74,22 @@ class QueryPlanning:
         planned = self._offsets.encode(positions, self._links(sources, reader_queues))
         if at != offsets.INITIAL and offsets.alike(planned, at):
             return self._nothing_new(at, begin, reader_queues)
+        if self._timed:
+            self._times.update(self.planner.states, reader_queues.store, at_once=True)
         self._planned = planned
         self._idle.end()
         return planned
 
     def report(self) -> dict[str, Any] | None:
-        """What ``reportLatestOffset`` says."""
+        """What ``reportLatestOffset`` says: the newest ids, and how far the query is behind them."""
         if not self.planner.states or self.reader_queues is None:
             return None
         away = self.reader_queues.store.unavailable
+        lag = self._lag.behind(self._offsets.decode(self._planned or offsets.INITIAL), self.planner.states, self.reader_queues.store)
         report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self.planner.states.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
-        return report
+        return {**report, "lag": lag.messages, "lag_s": lag.seconds}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Partition]:
         """The tasks of a batch, planned here or before a restart."""

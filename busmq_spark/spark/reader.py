@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from busmq_spark.core import offsets
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
+from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.planning import QueryPlanning
 from busmq_spark.spark.process import freeze
@@ -34,7 +35,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._planning = QueryPlanning(options)
+        self._planning = QueryPlanning(options, timed=COLUMN in schema.names)
 
     # -- what Spark calls on the driver ---------------------------------------------------------------------------------------------------
 
@@ -60,7 +61,8 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest ids, from the last planning: lag is this minus the end offset. Of an unreachable link, the ids it reported last."""
+        """The newest ids, from the last planning, and how many messages, of how many seconds, are behind the last batch. Of an unreachable link, the
+        ids it reported last."""
         return self._planning.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -8,21 +8,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
 from busmq_spark.core.sources import shown, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
+from busmq_spark.spark.message_times import COLUMN, KIND, MessageTimes
 from busmq_spark.store.protocol import MessageRows
 
 SOURCE_SCHEMA = "queue string, id long, value binary"
 LINKED_SCHEMA = f"{SOURCE_SCHEMA}, source string"
 """With federation.url. Redis itself is called ``local`` there."""
+TIME_COLUMN = f"{COLUMN} timestamp_ltz"
+"""With includeTimestamp, or where a schema asks for it."""
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "queue": (StringType,),
     "id": (LongType,),
     "value": (BinaryType, StringType),
     "source": (StringType,),
+    COLUMN: (TimestampType,),
 }
 BATCH_ROWS = 10_000
 """Rows of one Arrow batch: measured, 5 000 to 20 000 cost Spark the least."""
@@ -34,8 +38,9 @@ def check_source_schema(schema: StructType, known: str = SOURCE_SCHEMA) -> None:
     """Raises ConfigError unless the schema a user asked for has only columns of ``known`` with types they can have, in any order."""
     for column in schema.fields:
         types = _TYPES.get(column.name)
-        if types is None or f"{column.name} " not in known:
-            raise ConfigError(reason=f"column {column.name!r} does not exist; the source has: {known} (value may be string)")
+        if types is None or (f"{column.name} " not in known and column.name != COLUMN):
+            has = f"{known}, {COLUMN} timestamp"
+            raise ConfigError(reason=f"column {column.name!r} does not exist; the source has: {has} (value may be string)")
         if not isinstance(column.dataType, types):
             wanted = " or ".join(t().simpleString() for t in types)
             raise ConfigError(reason=f"column {column.name!r} is {column.dataType.simpleString()}; expected {wanted}")
@@ -47,8 +52,10 @@ class ArrowRows:
     Values come as an Arrow array and are sliced. Ids follow each other, so they are a range, not parsed. Names are repeated, not built row by row.
     """
 
-    def __init__(self, schema: StructType) -> None:
-        self._schema = to_arrow_schema(schema)
+    def __init__(self, schema: StructType, times: MessageTimes | None = None) -> None:
+        """``times`` is needed for the column ``timestamp``."""
+        self._times = times or MessageTimes({}, {})
+        self._schema = _arrow_schema(schema)
         self._columns = [(field.name, field.type) for field in self._schema]
 
     def batches(self, pieces: Iterable[MessageRows]) -> Iterator[Any]:
@@ -70,7 +77,18 @@ class ArrowRows:
             yield self._batch(waiting)
 
     def _batch(self, pieces: Sequence[MessageRows]) -> Any:
-        return pa.RecordBatch.from_arrays([_joined([_column(name, kind, p) for p in pieces]) for name, kind in self._columns], schema=self._schema)
+        return pa.RecordBatch.from_arrays(
+            [_joined([self._column(name, kind, p) for p in pieces]) for name, kind in self._columns], schema=self._schema
+        )
+
+    def _column(self, name: str, kind: Any, rows: MessageRows) -> Any:
+        return self._times.column(rows) if name == COLUMN else _column(name, kind, rows)
+
+
+def _arrow_schema(schema: StructType) -> Any:
+    """As Spark makes it; some releases must be told a time zone for a timestamp, and others cannot be."""
+    others = iter(to_arrow_schema(StructType([column for column in schema.fields if column.name != COLUMN])))
+    return pa.schema([pa.field(COLUMN, KIND) if column.name == COLUMN else next(others) for column in schema.fields])
 
 
 def _cut(piece: MessageRows) -> Iterator[list[MessageRows]]:

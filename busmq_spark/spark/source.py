@@ -21,7 +21,7 @@ from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
-from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, check_source_schema
+from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import check_links
 from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
@@ -38,7 +38,7 @@ Options = TypeVar("Options", bound=StoreOptions)
 class BusmqDataSource(DataSource):
     """``format("busmq")``: queues as a streaming or batch source and sink.
 
-    Columns of the source: ``queue string, id long, value binary``, and with federation.url ``source string``.
+    Columns of the source: ``queue string, id long, value binary``, and with federation.url ``source string``, with includeTimestamp ``timestamp``.
     The sink needs ``value`` (string or binary) and takes ``queue`` (string).
     The options are the fields of ``busmq_spark.options.ReadOptions`` and ``WriteOptions``.
     """
@@ -59,7 +59,8 @@ class BusmqDataSource(DataSource):
         if self.options:
             _refuse_a_table(self.options)
             _checked(parse(ReadOptions, self.options))
-        return LINKED_SCHEMA if "federation.url" in map(str.lower, self.options) else SOURCE_SCHEMA
+        columns = LINKED_SCHEMA if "federation.url" in map(str.lower, self.options) else SOURCE_SCHEMA
+        return f"{columns}, {TIME_COLUMN}" if _given(self.options, "includeTimestamp").strip().lower() == "true" else columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(self._read_options(schema), schema)

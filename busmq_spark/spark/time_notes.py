@@ -20,13 +20,13 @@ class TimeNotes:
         self._noted: dict[str, int] = {}
         self._next = 0.0
 
-    def update(self, states: Mapping[str, QueueState], store: ReadStore) -> None:
-        """Note the last ids of queues, as far as they are news; the same object as before has none.
+    def update(self, states: Mapping[str, QueueState], store: ReadStore, *, at_once: bool = False) -> None:
+        """Note the last ids of queues, as far as they are news; the same object as before has none. ``at_once``: however soon after the last time.
 
         What Redis refuses to note is left out: the clock is less exact then.
         """
         now = time.monotonic()
-        if states is self._states or now < self._next:
+        if states is self._states or (now < self._next and not at_once):
             return
         self._states = states
         moved = {queue: state.last_id for queue, state in states.items() if 0 < state.last_id != self._noted.get(queue)}

@@ -45,6 +45,8 @@ class PerQueueOperations(ABC):
     marks = _each(ReadStore.marks)
     note_times = _each(ReadStore.note_times)
     find_times = _each(ReadStore.find_times)
+    times = _each(ReadStore.times)
+    ages = _each(ReadStore.ages)
     ack = _each(ReadStore.ack)
     subscribe = _each(ReadStore.subscribe)
     subscriptions = _each(ReadStore.subscriptions)

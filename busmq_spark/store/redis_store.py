@@ -15,7 +15,7 @@ from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
-from busmq_spark.core.clock import FoundTime
+from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.flow import Flow, command, together
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.position import Position, Range
@@ -109,6 +109,12 @@ class RedisStore:
 
     def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]:
         return self._grouped(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
+
+    def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
+        return self._grouped(list(ids), lambda part: clock.some_times([(self.keys(queue), ids[queue]) for queue in part]))
+
+    def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
+        return self._grouped(list(ids), lambda part: clock.ages([(self.keys(queue), ids[queue]) for queue in part]))
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         def flow(part: Sequence[str]) -> Flow[list[AckResult]]:

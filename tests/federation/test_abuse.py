@@ -174,6 +174,8 @@ def bulk_calls(queue: str) -> list[bytes]:
         "marks": [{queue: 1}],
         "note_times": [[queue]],
         "find_times": [{queue: -1000}],
+        "times": [{queue: [1, 3]}],
+        "ages": [{queue: 1}],
         "counters": [[queue]],
         "ack": [{queue: ["5f", 1, "", None, 0]}, ""],
         "subscribe": [{queue: "earliest"}, "s"],

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark import errors
-from busmq_spark.core.clock import FoundTime
+from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
@@ -59,6 +59,8 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "marks": (by_queue(WHOLE),),
     "note_times": (NAMES,),
     "find_times": (by_queue(WHOLE),),
+    "times": (by_queue(st.tuples(WHOLE, WHOLE)),),
+    "ages": (by_queue(WHOLE),),
     "counters": (NAMES,),
     "ack": (by_queue(st.builds(Position, TEXT, WHOLE, TEXT, st.none() | WHOLE, WHOLE)), TEXT),
     "subscribe": (by_queue(st.sampled_from(["earliest", "latest"]) | WHOLE), TEXT),
@@ -95,6 +97,8 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "states": by_queue(STATE),
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
     "note_times": by_queue(WHOLE),
+    "times": by_queue(st.builds(TimesOfIds, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple))),
+    "ages": by_queue(WHOLE),
     "find_times": by_queue(st.builds(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from busmq_spark.embedded import RedisServer
@@ -9,7 +10,9 @@ from busmq_spark.errors import WireError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import open_federated
+from busmq_spark.spark.message_times import MessageTimes
 from busmq_spark.spark.time_notes import TimeNotes
+from busmq_spark.store.protocol import MessageRows
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled, read
 from tests.federation.bulk_site import site
@@ -17,9 +20,11 @@ from tests.federation.bulk_site import site
 pytestmark = pytest.mark.redis
 
 
-def test_a_query_goes_on_at_a_server_that_knows_no_clock(redis_server: RedisServer, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_goes_on_at_a_server_that_knows_no_clock(
+    redis_server: RedisServer, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     queue = fresh()
-    older = {name: operation for name, operation in OPERATIONS.items() if name not in {"note_times", "find_times"}}
+    older = {name: operation for name, operation in OPERATIONS.items() if name not in {"note_times", "find_times", "times", "ages"}}
     monkeypatch.setattr(server, "OPERATIONS", older)
     with site(redis_server.url) as here:
         store = open_federated(here.address())
@@ -28,4 +33,7 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(redis_server: RedisServ
         assert read(store, part) == [(1, b"1")]
         with pytest.raises(WireError, match="an unknown operation"):
             store.find_times({queue: -1000})
+        times = MessageTimes.of(store, [part])
+        assert times.column(MessageRows(queue, 1, pa.array([b"1"], pa.binary()))).to_pylist() == [None]
+        assert "the column timestamp is NULL" in caplog.text
         store.close()

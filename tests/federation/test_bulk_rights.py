@@ -27,8 +27,8 @@ from tests.federation.bulk_site import Site, site
 
 pytestmark = pytest.mark.redis
 NEEDS = {
-    "read": "ack bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
-    "traces",
+    "read": "ack ages bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
+    "times traces",
     "write": "begin commit discard forget push push_from record stage subscribe_events take_commands",
     "admin": "ends trim",
     "any": "attach",
@@ -102,6 +102,8 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "marks": lambda: store.marks({queue: 1}),
         "note_times": lambda: store.note_times([queue]),
         "find_times": lambda: store.find_times({queue: -1000}),
+        "times": lambda: store.times({queue: (1, 3)}),
+        "ages": lambda: store.ages({queue: 1}),
         "counters": lambda: store.counters([queue]),
         "ack": lambda: store.ack({queue: Position("born", 1, "")}, ""),
         "subscribe": lambda: store.subscribe({queue: "earliest"}, "s"),

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from busmq_spark.core.clock import gathered
+from busmq_spark.core.flow import run_sync
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.embedded import RedisServer
@@ -55,6 +57,17 @@ def test_a_range_is_read_in_order_and_whole(store: Store, fresh: Fresh) -> None:
     part = filled(store, fresh(), values)
     assert read(store, part) == list(enumerate(values, 1))
     assert read(store, replace(part, first=17, last=4711)) == list(enumerate(values, 1))[16:4711]
+
+
+def test_times_and_ages_are_those_of_the_queue(store: Store, fresh: Fresh, direct: RedisStore) -> None:
+    parts = [filled(store, fresh(), [b"x"] * 3) for _ in range(3)]
+    wanted = {part.queue: (1, 3) for part in parts}
+    found = run_sync(gathered(wanted), store.times)
+    assert found == run_sync(gathered(wanted), direct.times)
+    assert [(times.born, [id for _, id in times.pairs]) for times in found.values()] == [(part.born, [0, 3]) for part in parts]
+    ages = store.ages({part.queue: 3 for part in parts} | {"no-such-queue": 1})
+    assert ages.pop("no-such-queue") == -1
+    assert all(age >= 0 for age in ages.values())
 
 
 def test_values_of_every_kind_come_through(store: Store, fresh: Fresh) -> None:

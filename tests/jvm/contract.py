@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import __version__, errors, options, parsers
-from busmq_spark.core import idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks
+from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_table import ENGINE_OPTIONS, KAFKA_CLIENT, OF_KAFKA
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
@@ -74,6 +74,7 @@ def _of_queues() -> dict[str, int]:
         "namesAtOnce": staging.NAMES_AT_ONCE,
         "queuesShown": sink._SHOWN,
         "queuesPerCall": state.QUEUES_PER_CALL,
+        "pairsPerCall": clock.PAIRS_PER_CALL,
         "stateItems": state._STATE_ITEMS,
         "sampled": state.SAMPLED,
         "longerPercent": round(100 * state.LONGER),

@@ -33,6 +33,7 @@ NAMES = {
     "discard": "discard",
     "min_partitions": "minPartitions",
     "max_per_partition": "maxPerPartition",
+    "include_timestamp": "includeTimestamp",
     "fail_on_data_loss": "failOnDataLoss",
     "ttl_s": "ttlS",
     "starting_timestamp": "startingTimestamp",

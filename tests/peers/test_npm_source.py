@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType, TimestampType
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import (
@@ -29,6 +30,7 @@ from tests.conftest import Fresh
 from tests.federation.cutting import cutter
 from tests.peers.npm import Npm
 from tests.peers.queries import SECRET, Queries, gather, settle, upto
+from tests.spark.links import LINKED
 from tests.support import wait_until
 
 
@@ -237,3 +239,12 @@ def test_what_a_server_of_npm_answers_to_a_wrong_secret_names_the_link_and_not_t
     with pytest.raises(FederationRefused, match=r"link 'dc': it does not know the secret") as failed:
         queries.query(fresh(), **{"federation.dc.secret": "another-secret"}).step()
     assert "another-secret" not in str(failed.value)
+
+
+def test_queues_behind_it_have_no_clock_so_timestamps_are_null(queries: Queries, fresh: Fresh) -> None:
+    queries.fill(queue := fresh(), 1, 3)
+    query = queries.query(queue, ack="none")
+    query._schema = StructType([*LINKED.fields]).add("timestamp", TimestampType())
+    query.reader = query._new_reader()
+    rows = [row for batch in query.drain() for row in batch]
+    assert [(row[1], row[-1]) for row in rows] == [(1, None), (2, None), (3, None)]

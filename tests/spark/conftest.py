@@ -367,7 +367,8 @@ def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def linked(centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[..., Engine]) -> Callable[..., Engine]:
     """Makes an engine over all three; its rows are queue, id, value, source."""
-    return lambda queue="", **more: engine({"redis.url": buses[""].url, **LINKS, **({"subscribe": queue} if queue else {}), **more}, schema=LINKED)
+    own = {"redis.url": buses[""].url, **LINKS}
+    return lambda queue="", schema=LINKED, **more: engine({**own, **({"subscribe": queue} if queue else {}), **more}, schema=schema)
 
 
 @pytest.fixture(scope="session")

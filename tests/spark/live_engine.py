@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from tests.spark.engine import SCHEMA, Row
+from tests.spark.engine import SCHEMA
 from tests.spark.jvm_engine import JvmReader, asked, decoded, row_of
 
 INITIAL: dict[str, Any] = {"v": 1}
@@ -16,7 +17,8 @@ INITIAL: dict[str, Any] = {"v": 1}
 class LiveEngine:
     """One query in real-time mode. ``log`` are the ends of its batches."""
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, Any]) -> None:
+    def __init__(self, spark: SparkSession, options: Mapping[str, Any], schema: StructType = SCHEMA) -> None:
+        self._schema = schema
         self.options = {name: str(value) for name, value in options.items()}
         self.log: list[dict[str, Any]] = []
         self._spark = spark
@@ -24,7 +26,7 @@ class LiveEngine:
         self.reader = self._new_reader()
 
     def _new_reader(self) -> JvmReader:
-        made = JvmReader(self._spark, self.options, SCHEMA)
+        made = JvmReader(self._spark, self.options, self._schema)
         made._stream.prepareForRealTimeMode()
         return made
 
@@ -45,14 +47,14 @@ class LiveEngine:
         """How many readers the batch has."""
         return len(self._readers)
 
-    def rows(self, count: int, patience_ms: int = 30_000) -> list[Row]:
+    def rows(self, count: int, patience_ms: int = 30_000, of: Callable[[Any], Any] = row_of) -> list[Any]:
         """So many rows of a batch, from whichever reader has some; fewer when that takes too long."""
-        found: list[Row] = []
+        found: list[Any] = []
         share_ms = patience_ms if len(self._readers) == 1 else 20
         for _ in range(max(1, patience_ms // share_ms)):
             for reader in self._readers:
                 while len(found) < count and asked(lambda reader=reader: reader.nextWithTimeout(share_ms).hasRecord()):  # type: ignore[misc]
-                    found.append(row_of(reader.get()))
+                    found.append(of(reader.get()))
             if len(found) >= count:
                 break
         return found

@@ -58,6 +58,8 @@ def test_the_offset_has_the_queues_of_links_beside_those_of_redis(linked: Callab
         "v": 1,
         "queues": {queue: {"last": 2}},
         "sources": {link: {"queues": {queue: {"last": 2}}} for link in ("eu", "us")},
+        "lag": 0,
+        "lag_s": 0,
     }
 
 

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
+from tests.clocks import HOUR, pass_by
 from tests.conftest import Fresh
-from tests.spark.conftest import Bus
+from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, Row
 
 MakeEngine = Callable[..., Engine]
@@ -162,6 +164,37 @@ def test_lag_is_the_newest_id_minus_the_end_of_the_batch(bus: Bus, engine: MakeE
     bus.fill(queue, 9)
     query = engine({"redis.url": bus.url, "subscribe": queue, "maxMessagesPerTrigger": "4"})
     assert query.reader.reportLatestOffset() is None
+    pass_by(bus, QueueKeys(queue), HOUR)
     query.step()
     assert query.positions() == {queue: 4}
-    assert query.reader.reportLatestOffset() == {"v": 1, "queues": {queue: {"last": 9}}}
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert HOUR // 1000 <= report.pop("lag_s") < HOUR // 1000 + PATIENCE_S, "the age of message 5"
+    assert report == {"v": 1, "queues": {queue: {"last": 9}}, "lag": 5}
+    query.drain()
+    assert query.reader.reportLatestOffset() == {"v": 1, "queues": {queue: {"last": 9}}, "lag": 0, "lag_s": 0}
+
+
+def test_lag_in_seconds_is_that_of_the_queue_that_waits_longest_and_left_out_where_it_is_not_known(
+    bus: Bus, engine: MakeEngine, fresh: Fresh
+) -> None:
+    queues = [fresh("lag") for _ in range(3)]
+    for hours, queue in enumerate(queues):
+        bus.fill(queue, 2)
+        pass_by(bus, QueueKeys(queue), hours * HOUR)
+    query = engine({"redis.url": bus.url, "subscribe": ",".join(queues), "maxMessagesPerTrigger": "3", "ack": "none"})
+    query.step()
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert (report["lag"], report["lag_s"] * 1000 // HOUR) == (3, 2)
+    query.drain()
+    for queue in queues:
+        bus.fill(queue, 3, first=3)
+    query.restart()
+    query.step()
+    for queue in queues:
+        bus("DEL", QueueKeys(queue).clock)
+        bus("HDEL", QueueKeys(queue).metadata, "clock")
+    report = query.reader.reportLatestOffset()
+    assert report is not None
+    assert (report["lag"], report["lag_s"]) == (6, None)

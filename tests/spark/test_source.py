@@ -264,4 +264,5 @@ def test_progress_has_the_lag_of_each_queue(bus: Bus, stream: Stream, read: dict
     query.wait_for(lambda: len([p for p in query.query.recentProgress if p.numInputRows]) == 3)
     sources = [json.loads(p.json)["sources"][0] for p in query.query.recentProgress if p.numInputRows]
     lags = [s["latestOffset"]["queues"][queue]["last"] - s["endOffset"]["queues"][queue]["last"] for s in sources]
-    assert lags == [6, 2, 0]
+    assert lags == [s["latestOffset"]["lag"] for s in sources] == [6, 2, 0]
+    assert sources[-1]["latestOffset"]["lag_s"] == 0

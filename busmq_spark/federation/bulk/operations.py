@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from busmq_spark.core.clock import FoundTime
+from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
@@ -142,6 +142,7 @@ CREATION = record(QueueCreation, FLAG, WHOLE, WHOLE)
 ATTACHED = record(AttachResult, FLAG, WHOLE, WHOLE, TEXT)
 STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 FOUND_TIME = record(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
+TIMES = of_fields(TimesOfIds, tuple, TEXT, listed(several(WHOLE, WHOLE)))
 ACK_RESULT = record(AckResult, TEXT, TEXT)
 TRACES = of_fields(LossEvidence, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
 STAGED = record(StagedList, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
@@ -261,6 +262,8 @@ OPERATIONS: dict[str, Operation] = {
     "counters": Operation(several(NAMES), listed(maybe(RAW)), each_queue(BROWSE), ServedBy.STORE),
     "note_times": Operation(several(NAMES), mapped(WHOLE), each_queue(BROWSE), ServedBy.STORE),
     "find_times": Operation(several(mapped(WHOLE)), mapped(FOUND_TIME), each_queue(BROWSE), ServedBy.STORE),
+    "times": Operation(several(mapped(several(WHOLE, WHOLE))), mapped(TIMES), each_queue(BROWSE), ServedBy.STORE),
+    "ages": Operation(several(mapped(WHOLE)), mapped(WHOLE), each_queue(BROWSE), ServedBy.STORE),
     "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), _subscription, ServedBy.PEER, subscription=True),
     "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), _subscription, ServedBy.PEER, subscription=True),
     "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), each_queue(CONSUME), ServedBy.STORE),

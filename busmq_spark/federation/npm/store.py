@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
@@ -102,6 +103,14 @@ class PlainStore:
 
     def find_times(self, wanted: Mapping[str, int]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         raise self.impossible("its queues have no clock; begin at earliest, latest, an id or with the newest messages")
+
+    def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
+        """The wire shows none."""
+        return dict.fromkeys(ids, TimesOfIds("", ()))
+
+    def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
+        """The wire shows none."""
+        return dict.fromkeys(ids, -1)
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         self._check(subscription)

@@ -37,7 +37,7 @@ public final class BusmqProvider implements TableProvider, DataSourceRegister {
         if (!options.isEmpty() && options.keySet().stream().noneMatch(name -> name.startsWith(TableCatalog.OPTION_PREFIX))) {
             ReadOptions.parse(options.asCaseSensitiveMap());
         }
-        return SourceSchema.FULL;
+        return SourceSchema.of(options.asCaseSensitiveMap());
     }
 
     @Override

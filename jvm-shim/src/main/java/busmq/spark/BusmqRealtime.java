@@ -20,7 +20,7 @@ public final class BusmqRealtime implements TableProvider, DataSourceRegister {
 
     @Override
     public StructType inferSchema(CaseInsensitiveStringMap options) {
-        return SourceSchema.FULL;
+        return SourceSchema.of(options.asCaseSensitiveMap());
     }
 
     @Override

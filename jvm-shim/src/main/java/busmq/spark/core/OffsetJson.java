@@ -62,14 +62,14 @@ public final class OffsetJson {
     }
 
     /** The newest ids in the shape of an offset, for the progress of a query. */
-    public static String report(Map<String, Long> lastIds) {
+    public static String report(Map<String, Long> lastIds, long lag, Long lagS) {
         StringBuilder out = new StringBuilder("{\"v\": 1, \"queues\": {");
         String between = "";
         for (Map.Entry<String, Long> entry : sorted(lastIds).entrySet()) {
             quote(out.append(between), entry.getKey()).append(": {\"last\": ").append(entry.getValue()).append('}');
             between = ", ";
         }
-        return out.append("}}").toString();
+        return out.append("}, \"lag\": ").append(lag).append(", \"lag_s\": ").append(lagS).append('}').toString();
     }
 
     /** The positions in an offset, by name. Throws BUSMQ_CONFIG when it is not one of ours, or needs what only the Python source has. */

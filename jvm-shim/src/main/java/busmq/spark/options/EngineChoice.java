@@ -93,7 +93,7 @@ public enum EngineChoice {
     }
 
     /** Without the prefix that the OPTIONS of a table have among its properties. */
-    private static Map<String, String> plain(Map<String, String> given) {
+    public static Map<String, String> plain(Map<String, String> given) {
         Map<String, String> plain = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         String prefix = TableCatalog.OPTION_PREFIX;
         given.forEach((name, value) -> plain.put(name.startsWith(prefix) ? name.substring(prefix.length()) : name, value));

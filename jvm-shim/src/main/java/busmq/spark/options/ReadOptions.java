@@ -18,8 +18,8 @@ import java.util.stream.Stream;
  */
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Start startingTimestamp,
         String timestampStrategy, Starting ending, Start endingTimestamp, Long maxMessages, Long maxBytes, Long minMessages,
-        long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition, boolean failOnDataLoss, String ack, String subscription,
-        boolean create, long ttlS, long idlePollMs, boolean requireNoEviction) implements Serializable {
+        long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition, boolean includeTimestamp, boolean failOnDataLoss,
+        String ack, String subscription, boolean create, long ttlS, long idlePollMs, boolean requireNoEviction) implements Serializable {
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
     private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern);
     private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.UNSAID);
@@ -34,6 +34,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Boolean> DISCARD = Row.of("discardBacklog", Parsers::flag);
     private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1));
     private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1));
+    private static final Row<Boolean> INCLUDE_TIMESTAMP = Row.of("includeTimestamp", Parsers::flag);
     private static final Row<Boolean> FAIL_ON_DATA_LOSS = Row.of("failOnDataLoss", Parsers::flag);
     private static final Row<String> ACK = Row.of("ack", Parsers.oneOf("commit", "none"));
     private static final Row<String> SUBSCRIPTION = Row.of("subscription", Parsers::subscription, "");
@@ -42,7 +43,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1));
     private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, STARTING,
             STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, MIN_MESSAGES, TRIGGER_DELAY, DISCARD,
-            MIN_PARTITIONS, MAX_PER_PARTITION, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL, IDLE_POLL_MS)).toList());
+            MIN_PARTITIONS, MAX_PER_PARTITION, INCLUDE_TIMESTAMP, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL, IDLE_POLL_MS)).toList());
 
     /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static ReadOptions parse(Map<String, String> given) {
@@ -52,7 +53,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
                 pattern == null || pattern.isEmpty() ? null : pattern, values.get(STARTING),
                 values.get(STARTING_TIMESTAMP), values.get(TIMESTAMP_STRATEGY), values.get(ENDING), values.get(ENDING_TIMESTAMP),
                 values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(MIN_MESSAGES), values.get(TRIGGER_DELAY), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
-                values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
+                values.get(INCLUDE_TIMESTAMP), values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
                 values.get(IDLE_POLL_MS), values.get(RedisOptions.REQUIRE_NO_EVICTION));
         options.check();
         return options;

@@ -66,6 +66,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final Pattern pattern;
     private final SiblingReaders siblings;
     private final TimeNotes times = new TimeNotes();
+    private final QueryLag queryLag = new QueryLag();
     private final boolean temporary;
     private ReaderQueues readerQueues;
     private Planner planner;
@@ -154,6 +155,9 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (!fresh && next.equals(OffsetJson.encode(begin))) {
             return idle(start, begin);
         }
+        if (SourceSchema.timed(schema)) { // they must be noted before the rows are read
+            times.update(planner, readerQueues.store, true);
+        }
         planned = next;
         idleSince = null;
         return new BusOffset(planned);
@@ -185,11 +189,15 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         judged = end; // a batch that is read several times asks for its tasks each time
     }
 
-    /** The newest ids, from the last planning: lag is this minus the end offset. */
+    /** The newest ids, from the last planning, and how many messages, of how many seconds, are behind the last batch. */
     @Override
     public synchronized Offset reportLatestOffset() {
         Map<String, Long> lastIds = planner == null ? Map.of() : planner.lastIds();
-        return lastIds.isEmpty() ? null : new BusOffset(OffsetJson.report(lastIds));
+        if (lastIds.isEmpty() || stopped) {
+            return null;
+        }
+        QueryLag.Lag lag = queryLag.behind(planned.isEmpty() ? Map.of() : OffsetJson.decode(planned), lastIds, readerQueues.store);
+        return new BusOffset(OffsetJson.report(lastIds, lag.messages(), lag.seconds()));
     }
 
     @Override
@@ -255,8 +263,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /**
-     * In the progress of the query: how many messages are stored behind the offset, in how many queues; in real-time mode also for how many ms a
-     * queue had no reader between this batch and the one before.
+     * In the progress of the query: how many messages are stored behind the offset, in how many queues, and for how many seconds the oldest of them has
+     * waited; in real-time mode also for how many ms a queue had no reader between this batch and the one before.
      */
     @Override
     public synchronized Map<String, String> metrics(Optional<Offset> latest) {
@@ -265,11 +273,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
         try {
             Map<String, Long> lastIds = realTime ? readerQueues.store.counters(readerQueues.queues()) : planner.lastIds();
-            long lag = 0;
-            for (Map.Entry<String, Position> at : decode(latest.get().json()).entrySet()) {
-                lag += Math.max(0, lastIds.getOrDefault(at.getKey(), 0L) - at.getValue().last());
+            QueryLag.Lag lag = queryLag.behind(decode(latest.get().json()), lastIds, readerQueues.store);
+            Map<String, String> found =
+                    new HashMap<>(Map.of("lag", String.valueOf(lag.messages()), "queues", String.valueOf(readerQueues.queues().size())));
+            if (lag.seconds() != null) {
+                found.put("lag_s", String.valueOf(lag.seconds()));
             }
-            Map<String, String> found = new HashMap<>(Map.of("lag", String.valueOf(lag), "queues", String.valueOf(readerQueues.queues().size())));
             if (live.gapMs() != null) {
                 found.put("gap_ms", String.valueOf(live.gapMs()));
             }

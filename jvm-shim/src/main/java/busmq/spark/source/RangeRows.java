@@ -3,6 +3,7 @@ package busmq.spark.source;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.MessageRows;
+import busmq.spark.store.MessageTimes;
 import busmq.spark.store.RangeReader;
 import busmq.spark.store.ReadStore;
 import java.util.Iterator;
@@ -18,6 +19,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
     private boolean begun;
     private final Iterator<Range> ranges;
     private RangeReader reader;
+    private MessageTimes times = MessageTimes.NONE;
     private MessageRows chunk;
     private int at;
     private InternalRow row;
@@ -45,7 +47,9 @@ final class RangeRows implements PartitionReader<InternalRow> {
                 chunk = null;
                 reader = null; // its next batch begins with its oldest message
             } else if (ranges.hasNext()) {
-                reader = new RangeReader(store, ranges.next(), strict);
+                Range range = ranges.next();
+                times = rows.timed() ? store.times(range.queue(), range.born(), range.first(), range.last()) : MessageTimes.NONE;
+                reader = new RangeReader(store, range, strict);
             } else {
                 if (strict && reader != null) {
                     planned.check();
@@ -53,7 +57,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
                 return false;
             }
         }
-        row = rows.row(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at));
+        row = rows.row(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), times);
         at++;
         return true;
     }

@@ -5,14 +5,17 @@ import busmq.spark.options.ReadOptions;
 import busmq.spark.redis.PushNotifiers;
 import busmq.spark.redis.PushSignal;
 import busmq.spark.store.MessageRows;
+import busmq.spark.store.MessageTimes;
 import busmq.spark.store.RealTimeQueue;
 import busmq.spark.store.ReadStore;
 import java.io.InterruptedIOException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
@@ -27,6 +30,7 @@ import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
 final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     /** Every how many polls a queue that stands still is compared with what was read of it: some ten commands inside Redis. */
     private static final long CHECK_POLLS = 30;
+    private static final long NOTE_NS = TimeUnit.SECONDS.toNanos(1);
     private static final RecordStatus ROW = RecordStatus.newStatusWithoutArrivalTime(true);
     private static final RecordStatus NONE = RecordStatus.newStatusWithoutArrivalTime(false);
 
@@ -44,6 +48,8 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     private long nextCheck;
     private int checked;
     private long askedMs;
+    private final Set<String> unnoted = new HashSet<>();
+    private long nextNote = System.nanoTime();
     /**
      * When the batch ends, by a clock that only goes forward. Spark computes the timeout of each call from the wall clock: if that is set back by a
      * day, the batch would go on for a day, and none of its messages be acknowledged until then.
@@ -65,7 +71,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             if (task != null) {
                 FollowedQueues.add(task, follow.queue(), new FollowedQueues.Followed(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
             }
-            queues.add(new Followed(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.entered(), options.failOnDataLoss())));
+            queues.add(new Followed(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.entered(), options.failOnDataLoss(), rows.timed())));
         }
         looking.addAll(queues);
         signal = PushNotifiers.subscribe(options.redis(), places);
@@ -78,6 +84,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         private int at;
         private byte[] handed;
         private long handedId;
+        private MessageTimes times;
 
         Followed(RealTimeQueue queue) {
             this.queue = queue;
@@ -85,6 +92,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
 
         void begin(MessageRows found) {
             chunk = found;
+            times = queue.times();
             at = found.from();
         }
 
@@ -96,7 +104,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             handed = chunk.value(at);
             handedId = chunk.first() + at - chunk.from();
             at++;
-            return rows.row(chunk.queue(), handedId, handed);
+            return rows.row(chunk.queue(), handedId, handed, times);
         }
 
         Position position() {
@@ -176,6 +184,8 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             MessageRows found = next.queue.take();
             nextPoll = System.nanoTime() + pollNs;
             if (found != null) {
+                unnoted.add(next.queue.queue());
+                noteTimes();
                 if (next.queue.full()) {
                     looking.add(next);
                 }
@@ -190,6 +200,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     /** Sleeps until there may be something to take; false when the time is over. */
     private boolean awaited(long until) throws InterruptedIOException {
         while (looking.isEmpty()) {
+            noteTimes();
             long now = System.nanoTime();
             if (now >= until || ended()) {
                 return false;
@@ -201,6 +212,16 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             }
         }
         return true;
+    }
+
+    /** Pushes of peers note no time: what came is noted here, once a second at most. With the column of times each window does so by itself. */
+    private void noteTimes() {
+        long now = System.nanoTime();
+        if (!rows.timed() && !unnoted.isEmpty() && now - nextNote >= 0) {
+            nextNote = now + NOTE_NS;
+            store.noteWherePossible(unnoted);
+            unnoted.clear();
+        }
     }
 
     private boolean awaitPush(long nanos) throws InterruptedIOException {

@@ -2,6 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.PyText;
+import busmq.spark.store.MessageTimes;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.types.DataTypes;
@@ -15,6 +16,7 @@ final class RowMaker {
     private int queueAt = -1;
     private int idAt = -1;
     private int valueAt = -1;
+    private int timeAt = -1;
     private boolean text;
     private String last;
     private UTF8String lastName;
@@ -26,6 +28,7 @@ final class RowMaker {
             switch (column.name()) {
                 case "queue" -> queueAt = i;
                 case "id" -> idAt = i;
+                case SourceSchema.TIMESTAMP -> timeAt = i;
                 default -> {
                     valueAt = i;
                     text = column.dataType().equals(DataTypes.StringType);
@@ -34,7 +37,12 @@ final class RowMaker {
         }
     }
 
-    InternalRow row(String queue, long id, byte[] value) {
+    /** Whether rows have their time. */
+    boolean timed() {
+        return timeAt >= 0;
+    }
+
+    InternalRow row(String queue, long id, byte[] value, MessageTimes times) {
         Object[] columns = new Object[width];
         if (queueAt >= 0) {
             columns[queueAt] = name(queue);
@@ -44,6 +52,9 @@ final class RowMaker {
         }
         if (valueAt >= 0) {
             columns[valueAt] = text ? utf8(queue, id, value) : value;
+        }
+        if (timeAt >= 0) {
+            columns[timeAt] = times.micros(id);
         }
         return new GenericInternalRow(columns);
     }

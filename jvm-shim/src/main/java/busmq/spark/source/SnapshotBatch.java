@@ -40,6 +40,9 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             Map<String, Long> wanted = new HashMap<>();
             names.forEach(queue -> wanted.put(queue, -1L));
             Map<String, QueueState> states = store.states(wanted);
+            if (SourceSchema.timed(schema)) {
+                store.noteWherePossible(names);
+            }
             Map<String, Start> starts = Planner.withoutTimes(each(names, options::startOf), options.timestampStrategy(), store::findTimes);
             Map<String, Start> ends = Planner.withoutTimes(each(names, options::endOf), "error", store::findTimes);
             List<Range> ranges = new ArrayList<>();

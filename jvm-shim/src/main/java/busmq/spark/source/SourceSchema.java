@@ -2,6 +2,8 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.PyText;
+import busmq.spark.options.EngineChoice;
+import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
@@ -12,18 +14,31 @@ import org.apache.spark.sql.types.StructType;
 public final class SourceSchema {
     public static final StructType FULL =
             new StructType().add("queue", DataTypes.StringType).add("id", DataTypes.LongType).add("value", DataTypes.BinaryType);
+    /** The column with the time of a message. */
+    static final String TIMESTAMP = "timestamp";
+    private static final StructType TIMED = FULL.add(TIMESTAMP, DataTypes.TimestampType);
     private static final Set<DataType> TEXT_OR_BYTES = Set.of(DataTypes.BinaryType, DataTypes.StringType);
 
     private SourceSchema() {}
 
+    /** The columns for these options, or properties of a table. */
+    public static StructType of(Map<String, String> options) {
+        return EngineChoice.plain(options).getOrDefault("includeTimestamp", "").strip().equalsIgnoreCase("true") ? TIMED : FULL;
+    }
+
+    /** Whether rows shall have their time. */
+    static boolean timed(StructType schema) {
+        return schema.getFieldIndex(TIMESTAMP).isDefined();
+    }
+
     /** Throws BUSMQ_CONFIG unless a schema that a user asked for has only our columns with types they can have, in any order. */
     public static void check(StructType schema) {
         for (StructField column : schema.fields()) {
-            if (!FULL.getFieldIndex(column.name()).isDefined()) {
+            if (!TIMED.getFieldIndex(column.name()).isDefined()) {
                 throw BusException.config("column " + PyText.repr(column.name())
-                        + " does not exist; the source has: queue string, id long, value binary (value may be string)");
+                        + " does not exist; the source has: queue string, id long, value binary, timestamp timestamp (value may be string)");
             }
-            DataType type = FULL.apply(column.name()).dataType();
+            DataType type = TIMED.apply(column.name()).dataType();
             boolean fits = column.name().equals("value") ? TEXT_OR_BYTES.contains(column.dataType()) : type.equals(column.dataType());
             if (!fits) {
                 String wanted = column.name().equals("value") ? "binary or string" : type.simpleString();

@@ -1,27 +1,27 @@
 package busmq.spark.source;
 
-import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import busmq.spark.core.Planner;
 import busmq.spark.core.QueueState;
 import busmq.spark.store.ReadStore;
-import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 /** Notes when messages were seen, since pushes of peers note nothing: one call a second at most, and none while no id has moved. */
 final class TimeNotes {
-    private static final EnumSet<ErrorKind> LEFT_OUT = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL,
-            ErrorKind.SERVER_READ_ONLY);
     private Map<String, QueueState> states = Map.of();
     private final Map<String, Long> noted = new HashMap<>();
     private Long next;
 
-    /** Note the last ids of the last planning, as far as they are news. What Redis refuses to note is left out: the clock is less exact then. */
+    /** Note the last ids of the last planning, as far as they are news. */
     void update(Planner planner, ReadStore store) {
+        update(planner, store, false);
+    }
+
+    /** The same; {@code atOnce}: however soon after the last time. */
+    void update(Planner planner, ReadStore store, boolean atOnce) {
         long now = System.nanoTime();
-        if (planner.states() == states || next != null && now - next < 0) {
+        if (planner.states() == states || !atOnce && next != null && now - next < 0) {
             return;
         }
         states = planner.states();
@@ -32,12 +32,6 @@ final class TimeNotes {
         }
         next = now + TimeUnit.SECONDS.toNanos(1);
         noted.putAll(moved);
-        try {
-            store.noteTimes(moved.keySet());
-        } catch (BusException error) {
-            if (!LEFT_OUT.contains(error.kind())) {
-                throw error;
-            }
-        }
+        store.noteWherePossible(moved.keySet());
     }
 }

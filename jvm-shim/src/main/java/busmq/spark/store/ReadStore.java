@@ -44,9 +44,14 @@ public final class ReadStore implements AutoCloseable {
     private static final int ACK_MOST = Contract.whole("ackMost");
     /** How long our own records outlive a queue whose ttl is shorter. */
     private static final long LONG_TTL_S = Contract.number("longTtlS");
+    /** Known times of a queue in one call. */
+    static final int PAIRS_PER_CALL = Contract.whole("pairsPerCall");
     private static final String OTHER_KIND = Contract.text("otherKind");
     private static final String ONE_GROUP = Contract.text("oneGroup");
     private static final String COMMAND = "command:";
+
+    /** What Redis says to one who may not write, or when it cannot. */
+    static final Set<ErrorKind> NO_NOTE = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL, ErrorKind.SERVER_READ_ONLY);
 
     private final Links links;
     private final RedisOptions options;
@@ -195,27 +200,61 @@ public final class ReadStore implements AutoCloseable {
                 "ack_to", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.acks())), args.toArray());
     }
 
-    /** Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). */
-    public void noteTimes(Collection<String> queues) {
+    /**
+     * Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). What Redis refuses to note is left out: the clock is less
+     * exact then.
+     */
+    public void noteWherePossible(Collection<String> queues) {
+        try {
+            noteTimes(queues);
+        } catch (BusException error) {
+            if (!NO_NOTE.contains(error.kind())) {
+                throw error;
+            }
+        }
+    }
+
+    private void noteTimes(Collection<String> queues) {
         each(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.clock()))),
                 (reply, at, queue) -> reply);
     }
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
     public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
-        try {
-            noteTimes(wanted.keySet());
-        } catch (BusException error) {
-            if (!EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_READ_ONLY).contains(error.kind())) { // one who may only read finds what others have noted
-                throw error;
-            }
-        }
+        noteWherePossible(wanted.keySet());
         return each(wanted.keySet(), 1,
                 part -> Call.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
                 (reply, at, queue) -> {
                     long[] found = list(reply).stream().mapToLong(item -> Long.parseLong(text(item))).toArray();
                     return new FoundTime(found[0], found[1], found[2], found[3], found[4]);
                 });
+    }
+
+    /** The known times around the ids {@code first..last} of a life of a queue. */
+    public MessageTimes times(String queue, String born, long first, long last) {
+        MessageTimes found = MessageTimes.NONE;
+        long before;
+        do {
+            before = found.last();
+            found = found.and(MessageTimes.of(list(linkOf(queue).run(timesCall(keys(queue), Math.max(first, before + 1), last))), born));
+        } while (found.last() > before && found.last() < last);
+        return found;
+    }
+
+    /** One call of that: some of the times. */
+    static Call timesCall(QueueKeys keys, long first, long last) {
+        return Call.script("times", List.of(keys.metadata(), keys.clock()), first, last, PAIRS_PER_CALL);
+    }
+
+    /** Note the time of the newest id of a queue. */
+    static Call noteCall(QueueKeys keys) {
+        return Call.script("note_time", List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.clock()));
+    }
+
+    /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */
+    public Map<String, Long> ages(Map<String, Long> ids) {
+        return each(ids.keySet(), QUEUES_PER_CALL, part -> Call.script("ages", keysOf(part, keys -> List.of(keys.metadata(), keys.clock())), idsOf(part, ids)),
+                (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
     /**

@@ -1,11 +1,13 @@
 package busmq.spark.store;
 
+import busmq.spark.BusException;
 import busmq.spark.core.Loss;
 import busmq.spark.core.Fingerprint;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
 import busmq.spark.redis.Call;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
@@ -46,9 +48,16 @@ public final class RealTimeQueue {
     private boolean checked;
     private boolean full;
     private boolean over;
+    private final boolean timed;
+    private boolean noting = true;
+    private MessageTimes times = MessageTimes.NONE;
 
-    /** {@code entered}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on behind them. */
-    public RealTimeQueue(ReadStore store, String queue, Position entry, boolean entered, boolean strict) {
+    /**
+     * {@code entered}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on behind them. {@code timed}:
+     * messages have their time.
+     */
+    public RealTimeQueue(ReadStore store, String queue, Position entry, boolean entered, boolean strict, boolean timed) {
+        this.timed = timed;
         this.store = store;
         this.queue = queue;
         this.entry = entry;
@@ -85,12 +94,14 @@ public final class RealTimeQueue {
             long from = overlap ? need - 1 : need;
             long rows = windows.noted(from, Math.min(windows.rows(), most()) + need - from);
             Call ask = windows.call(from, from - head, rows);
-            List<Object> replies = store.linkOf(queue).runAll(calls(ask));
+            List<Object> replies = ask(ask, from, rows);
             List<Object> all = ReadStore.list(replies.get(0));
             List<Object> pairs = misses > MISSES ? run(all) : all;
             if (sound(replies, pairs, from)) {
                 windows.learn(ValueSizes.of(ReadStore.list(replies.get(1)).get(1)));
-                return taken(pairs, (int) (need - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
+                MessageRows found = taken(pairs, (int) (need - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
+                times = timed && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : MessageTimes.NONE;
+                return found;
             }
             misses++;
             checked = false;
@@ -133,9 +144,44 @@ public final class RealTimeQueue {
         return System.nanoTime() - cameAt > PAUSE_NS ? FEW : Math.max(FEW, ReplyWindows.GROWTH * came);
     }
 
-    private List<Call> calls(Call window) {
-        Call life = Call.command("HMGET", keys.metadata(), "born", "sizes");
-        return last == null || last.length <= SHORT ? List.of(window, life) : List.of(window, life, Call.script("marks", List.of(keys.messages()), need - 1));
+    /** The times of what the last {@link #take} found. */
+    public MessageTimes times() {
+        return times;
+    }
+
+    /** Its times; the reply has those of the window, unless they are very many. */
+    private MessageTimes timesOf(MessageRows found, List<Object> reply) {
+        MessageTimes some = MessageTimes.of(reply, entry.born());
+        long until = found.first() + found.until() - found.from() - 1;
+        boolean all = some.last() >= until || reply.size() < ReadStore.PAIRS_PER_CALL;
+        return all ? some : store.times(queue, entry.born(), found.first(), until);
+    }
+
+    /** Asks for a window and what goes with it. Messages of peers get their time here, unless Redis lets us note none. */
+    private List<Object> ask(Call window, long from, long rows) {
+        try {
+            return store.linkOf(queue).runAll(calls(window, from, rows));
+        } catch (BusException error) {
+            if (!timed || !noting || !ReadStore.NO_NOTE.contains(error.kind())) {
+                throw error;
+            }
+            noting = false;
+            return store.linkOf(queue).runAll(calls(window, from, rows));
+        }
+    }
+
+    private List<Call> calls(Call window, long from, long rows) {
+        List<Call> all = new ArrayList<>(List.of(window, Call.command("HMGET", keys.metadata(), "born", "sizes")));
+        if (last != null && last.length > SHORT) {
+            all.add(Call.script("marks", List.of(keys.messages()), need - 1));
+        }
+        if (timed && noting) {
+            all.add(ReadStore.noteCall(keys));
+        }
+        if (timed) {
+            all.add(ReadStore.timesCall(keys, from, from + rows - 1));
+        }
+        return all;
     }
 
     /** Whether the window is of the life and the history we know, begins where it was asked to, and has no hole. */
@@ -151,7 +197,7 @@ public final class RealTimeQueue {
         if (MessageRows.id(pairs, 0) != from || MessageRows.id(pairs, count - 1) != from + count - 1) {
             return false;
         }
-        if (replies.size() > 2) {
+        if (last != null && last.length > SHORT) {
             String mark = ReadStore.text(ReadStore.list(replies.get(2)).get(0));
             return mark.isEmpty() || mark.equals(Fingerprint.of(last));
         }

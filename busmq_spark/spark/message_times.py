@@ -1,0 +1,58 @@
+"""The column ``timestamp``: the second in which a message was there at the latest, by the clock of its queue (core/clock.py).
+
+Times within a second are left out: the clock is right to the second, and rows that are read again shall not differ by less.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from busmq_spark.core.clock import TimesOfIds, gathered
+from busmq_spark.core.flow import run_sync
+from busmq_spark.core.position import Range
+from busmq_spark.errors import ProtocolError, RemoteError
+from busmq_spark.store.protocol import MessageRows, ReadStore
+
+COLUMN = "timestamp"
+KIND = pa.timestamp("us", tz="UTC")
+SECOND_MS, MS_US = 1000, 1000
+log = logging.getLogger("busmq_spark")
+
+
+class MessageTimes:
+    """Of the ranges of one task: asked for once for each range, before its rows are read."""
+
+    def __init__(self, found: Mapping[str, TimesOfIds], born: Mapping[str, str]) -> None:
+        # Of another life than the range, the times are of other messages.
+        own = {queue: times.pairs for queue, times in found.items() if times.born == born[queue] and times.pairs}
+        self._times = {queue: np.array(pairs, np.int64).T for queue, pairs in own.items()}
+
+    @classmethod
+    def of(cls, store: ReadStore, parts: Sequence[Range]) -> MessageTimes:
+        """The times of all messages of ranges, as far as they are known. At a federation server that is too old for the question, none."""
+        wanted: dict[str, tuple[int, int]] = {}
+        for part in parts:
+            first, last = wanted.get(part.queue, (part.first, part.last))
+            wanted[part.queue] = (min(first, part.first), max(last, part.last))
+        try:
+            found = run_sync(gathered(wanted), store.times)
+        except (ProtocolError, RemoteError) as error:
+            log.warning("the column %s is NULL: the times of messages are not known there (%s)", COLUMN, error)
+            found = {}
+        return cls(found, {part.queue: part.born for part in parts})
+
+    def column(self, rows: MessageRows) -> Any:
+        """The column of consecutive messages; NULL where a time is not known."""
+        count = len(rows.values)
+        if rows.queue not in self._times:
+            return pa.nulls(count, KIND)
+        ms, ids = self._times[rows.queue]
+        at = np.searchsorted(ids, np.arange(rows.first, rows.first + count))
+        unknown = (at == 0) | (at == len(ids))
+        seconds = ms[np.where(unknown, 0, at)] // SECOND_MS * SECOND_MS
+        return pa.array(seconds * MS_US, pa.int64(), mask=unknown).cast(KIND)

@@ -1,0 +1,47 @@
+"""How far a query is behind, as the progress of the query shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from busmq_spark.core.position import Position
+from busmq_spark.core.state import QueueState
+from busmq_spark.errors import BusError
+from busmq_spark.store.protocol import ReadStore
+
+EVERY_S = 1.0
+"""How often the stores are asked for ages at most: Spark asks with every poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What is behind the end of the last batch."""
+
+    messages: int
+    seconds: int | None
+    """Since the oldest of them came, or a little less, as far as that is known; None where it is known of none."""
+
+
+class QueryLag:
+    """Of one query."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._seconds: int | None = None
+
+    def behind(self, ends: Mapping[str, Position], states: Mapping[str, QueueState], store: ReadStore) -> Lag:
+        """``ends`` of the last batch, ``states`` of the last planning. What cannot be asked now is not known."""
+        waiting = {queue: end.last + 1 for queue, end in ends.items() if queue in states and states[queue].last_id > end.last}
+        if not waiting:
+            self._next = 0.0
+            return Lag(0, 0)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY_S
+            try:
+                ages = [age for age in store.ages(waiting).values() if age >= 0]
+            except BusError:  # also of a federation server that is older than this question; what is wrong comes up where it counts
+                ages = []
+            self._seconds = max(ages) // 1000 if ages else None
+        return Lag(sum(states[queue].last_id - ends[queue].last for queue in waiting), self._seconds)
