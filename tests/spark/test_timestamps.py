@@ -149,9 +149,7 @@ def test_times_of_another_life_of_the_queue_are_of_other_messages() -> None:
 
 @pytest.mark.only("python", reason="only the Python source reads over links of federation")
 @pytest.mark.parametrize("rows", [2, 30_000], ids=["fetched with the planning", "read by tasks"])
-def test_over_links_it_is_the_time_at_the_other_side(
-    engine: Callable[..., Engine], centres: object, buses: dict[str, Bus], queue: str, rows: int
-) -> None:
+def test_over_links_it_is_the_time_at_the_other_side(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, rows: int) -> None:
     for hours_ago, bus in enumerate(buses.values()):
         bus.push(queue, *["v"] * rows)
         pass_by(bus, QueueKeys(queue), hours_ago * HOUR)
