@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -41,12 +42,13 @@ def pushes(link: SyncLink, runs: int) -> Iterator[Row]:
     for values, count, what in (([b"x" * SIZE] * BATCH, BATCHES, f"of {BATCH:,} messages"), ([b"x" * SIZE], SINGLES, "of one message")):
         found: list[tuple[float, float]] = []
         for turn in range(runs + 1):
-            spent = [0.0, 0.0]
+            blocks: tuple[list[float], list[float]] = ([], [])
             each = [fill(link, f"bench-clock-{timed}", 0, SIZE) for timed in (0, 1)]
             for block in range(count // TOGETHER):
                 for timed in (0, 1) if block % 2 else (1, 0):
                     names = (*each[timed].shared, each[timed].clock) if timed else each[timed].shared
-                    spent[timed] += spent_us(link, [script("push", names, (each[timed].available, *values))] * TOGETHER) * TOGETHER / count
+                    blocks[timed].append(spent_us(link, [script("push", names, (each[timed].available, *values))] * TOGETHER))
+            spent = [statistics.median(found_us) for found_us in blocks]  # of blocks: a shared machine stops Redis now and then
             if turn:
                 found.append((spent[1], spent[0]))
                 print(f"    {what} {turn}/{runs}: {spent[1]:.2f} µs, without {spent[0]:.2f} µs", file=sys.stderr, flush=True)

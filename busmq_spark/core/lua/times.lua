@@ -10,8 +10,9 @@ local born = stored[2] or ''
 local noted_ms, noted_id = string.match(stored[1] or '', '^(%d+):(%d+)$')
 if not noted_ms then return {born} end
 local first, last = tonumber(ARGV[1]), tonumber(ARGV[2])
-local from = math.max(0, before(KEYS[2], 1, first) - 1)
-local upto = math.min(before(KEYS[2], 1, last), from + tonumber(ARGV[3]) - 1)
+local earlier = before(KEYS[2], 1, first)
+local from = math.max(0, earlier - 1)
+local upto = math.min(first == last and earlier or before(KEYS[2], 1, last), from + tonumber(ARGV[3]) - 1)
 local found = redis.call('LRANGE', KEYS[2], 2 * from, 2 * upto + 1)
 local reached = tonumber(found[#found] or nil)
 if #found < 2 * tonumber(ARGV[3]) and not (reached and reached >= last) then
