@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
     from busmq_spark.spark.columns import json_columns
+    from busmq_spark.spark.event_values import to_events
+    from busmq_spark.spark.events import events
     from busmq_spark.spark.realtime import realtime, realtime_foreach
     from busmq_spark.spark.source import BusmqDataSource, register
     from busmq_spark.spark.tune import tune
@@ -32,10 +34,12 @@ HOMES = {
     "Keyring": "federation.gate.keyring",
     "Outbox": "outbox.outbox",
     "Reject": "errors",
+    "events": "spark.events",
     "json_columns": "spark.columns",
     "realtime": "spark.realtime",
     "realtime_foreach": "spark.realtime",
     "register": "spark.source",
+    "to_events": "spark.event_values",
     "tune": "spark.tune",
 }
 
@@ -49,10 +53,12 @@ __all__ = [
     "Outbox",
     "Reject",
     "__version__",
+    "events",
     "json_columns",
     "realtime",
     "realtime_foreach",
     "register",
+    "to_events",
     "tune",
 ]
 

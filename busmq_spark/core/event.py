@@ -12,7 +12,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ SOURCE = "/busmq"
 Extension: TypeAlias = str | int | bool
 _REQUIRED = ("id", "source", "type")
 _OPTIONAL = ("time", "subject", "datacontenttype", "dataschema")
+_NAMED = frozenset(("specversion", *_REQUIRED, *_OPTIONAL, "data"))
 _NAME = re.compile(r"[a-z0-9]+")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})")
 _SHOWN_BYTES = 40
@@ -112,11 +113,8 @@ def _members(found: Any) -> dict[str, Any]:
         if "data" in event:
             raise MessageRefused(reason="it has both 'data' and 'data_base64'")
         event["data"] = _bytes(event.pop("data_base64"))
-    own = {each.name for each in fields(Event)} - {"extensions"}
-    return {
-        **{name: value for name, value in event.items() if name in own},
-        "extensions": {name: value for name, value in event.items() if name not in own},
-    }
+    own = {name: value for name, value in event.items() if name in _NAMED}
+    return {**own, "extensions": {name: value for name, value in event.items() if name not in own}}
 
 
 def _bytes(text: Any) -> bytes:
@@ -149,8 +147,7 @@ def _check_time(time: str) -> None:
 
 
 def _check_extension(name: object, value: object) -> None:
-    taken = ("specversion", "data", *(each.name for each in fields(Event)))
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in taken:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _NAMED:
         raise MessageRefused(reason=f"{name!r} is no name of an extension attribute; expected lower-case letters and digits")
     if isinstance(value, str):
         _check_utf8(name, value)
