@@ -30,6 +30,8 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
 from busmq_spark.bus.topic import Topic
+from busmq_spark.bus.worker import Worker
+from busmq_spark.bus.workers import Workers
 from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
@@ -156,12 +158,16 @@ class Bus(Publishing, Emitter):
         """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""
         return Channel(self, name, local, remote)
 
-    def jobs(self, name: str, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S) -> Jobs:
-        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see jobs.py.
+    def jobs(self, name: str, *, server: int | None = None, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S) -> Jobs:
+        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see jobs.py. ``server`` as for a queue.
 
         An outcome can be asked for during ``outcome_ttl_s``; with ``durable`` it is pushed to the queue ``<name>.done``, too. Raises ConfigError.
         """
-        return Jobs(self, name, durable=durable, outcome_ttl_s=outcome_ttl_s)
+        return Jobs(self, name, server=server, durable=durable, outcome_ttl_s=outcome_ttl_s)
+
+    def workers(self, *workers: Worker, limit: int = 8) -> Workers:
+        """Workers of several queues as one: their handlers take turns, and at most ``limit`` of them run at once. Raises ConfigError."""
+        return Workers(workers, limit)
 
     def service(self, name: str) -> Service:
         """The service with this name, to serve or to ask."""

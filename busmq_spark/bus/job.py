@@ -14,6 +14,7 @@ from busmq_spark.bus.shared_group import MOST_S, check_seconds
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import JobKeys
+from busmq_spark.errors import LinkLost
 from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
@@ -91,9 +92,13 @@ class Job(Mapping[str, Any]):
         if not (names or gone):
             return {}
         queue, token = await self.jobs.ready(), new_token()
-        stored = await queue.run(flows.load(self.in_redis, names, gone, token))
-        if gone:
-            queue.begin(flows.forgotten(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
+        try:
+            stored = await queue.run(flows.load(self.in_redis, names, gone, token))
+        except LinkLost:
+            stored = await queue.run(flows.load(self.in_redis, names, gone, token, again=True))
+        else:
+            if gone:
+                queue.begin(flows.forgotten(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
         found = {name: flows.from_stored(name, value) for name, value in zip(names, stored, strict=True)}
         self._values |= found
         for name in (*names, *gone):

@@ -13,11 +13,13 @@ Rule 2. ``async with`` attaches the queue; the first call that needs it does so,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from busmq_spark.bus.completions import Completions, check_pattern, stored
 from busmq_spark.bus.job import LEAST_S, Job
 from busmq_spark.bus.job_waits import JobWait, JobWaits
 from busmq_spark.bus.shared_group import MOST_S, check_seconds
@@ -39,9 +41,9 @@ LAST_LOOK_S = 1.0
 class Jobs:
     """The jobs of one queue."""
 
-    def __init__(self, bus: Bus, name: str, *, durable: bool = False, outcome_ttl_s: float = flows.OUTCOME_TTL_S) -> None:
+    def __init__(self, bus: Bus, name: str, *, server: int | None = None, durable: bool = False, outcome_ttl_s: float = flows.OUTCOME_TTL_S) -> None:
         check_seconds("outcome_ttl_s", outcome_ttl_s, 1, 52 * MOST_S)
-        self.bus, self.queue = bus, bus.queue(name)
+        self.bus, self.queue = bus, bus.queue(name, server=server)
         self.client = new_token()
         """Names this object where outcomes are published."""
         self.done = f"{name}.done" if durable else ""
@@ -122,6 +124,21 @@ class Jobs:
         async with self._waits.waiting(wanted, jobs_channel(queue.name)):
             await self._look(wanted)
             return await self._finished(wanted, timeout_s)
+
+    def completions(self, of: str | None = None, *, group: str | None = None) -> AsyncIterator[Outcome]:
+        """Outcomes as they come: of the jobs sent by this object, or all ``of`` a queue, or of a pattern of queues (``con*``), from now on.
+
+        With ``group``: those that were pushed to ``<name>.done`` (``durable``), each at least once for this ordered group, from where it was.
+        Raises ConfigError.
+        """
+        if group is not None:
+            check_name(group)
+            return stored(self.bus, f"{self.queue.name if of is None else check_pattern(of)}.done", group)
+        if of is None:
+            return Completions(self.bus, self.queue, client_channel(self.client), pattern=False)
+        pattern = "*" in check_pattern(of)
+        channel = jobs_channel(re.sub(r"([\[\]?\\])", r"\\\1", of) if pattern else of)
+        return Completions(self.bus, self.bus.queue(of), channel, pattern=pattern)
 
     async def _look(self, wanted: JobWait) -> None:
         with suppress(LinkLost):  # it is looked after all the time

@@ -169,7 +169,11 @@ class Worker:
     async def run(self) -> None:
         """Work until ``stop()`` or ``drain()``, or until this is cancelled."""
         async with self:
-            await self._over.wait()
+            await self.over()
+
+    async def over(self) -> None:
+        """Returns when it has stopped."""
+        await self._over.wait()
 
     async def stop(self) -> None:
         """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No error when it has ended."""

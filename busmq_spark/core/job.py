@@ -21,7 +21,7 @@ from busmq_spark.errors import ConfigError, MessageRefused
 OUTCOME_TTL_S = 3600
 """How long an outcome can be asked for, where nobody has said."""
 ERROR_CHARACTERS = 2000
-SPARE_MS = 60_000
+SPARE_S = 60
 """How long a forgotten field can be had by a call whose reply was lost."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELD = re.compile(r"(?!done\Z)[^:\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
@@ -138,10 +138,10 @@ def save(keys: JobKeys, fields: Mapping[str, tuple[bytes, int]]) -> Flow[None]:
         yield [command("SET", keys.field(name), value, "PX", ttl_ms) for name, (value, ttl_ms) in fields.items()]
 
 
-def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str) -> Flow[list[bytes | None]]:
-    """Read fields, and then delete those to be forgotten, in one step. Safe to repeat: what a lost reply had deleted is had again for a minute.
+def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False) -> Flow[list[bytes | None]]:
+    """Read fields, and then delete those to be forgotten, in one step, under a token that was never used before.
 
-    ``token`` names the call, for :func:`forgotten`.
+    A reply that was lost is had by a second call with ``again`` and the same token, for a minute. Without one, :func:`forgotten` comes next.
     """
     every = list(dict.fromkeys((*names, *forget)))
     if not every:
@@ -150,12 +150,12 @@ def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: st
         return (yield command("MGET", *map(keys.field, names)))  # type: ignore[no-any-return]
     how = ["get" if name not in forget else "both" if name in names else "forget" for name in every]
     words = [key for name in every for key in (keys.field(name), keys.spare(name, token))]
-    found = yield script("job_load", words, (SPARE_MS, *how))
+    found = yield script("job_load", words, (SPARE_S, int(again), *how), idempotent=again)
     return [found[every.index(name)] for name in names]
 
 
 def forgotten(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
-    """Drops what :func:`load` had put by."""
+    """Drops what :func:`load` has put by."""
     return command("UNLINK", *(keys.spare(name, token) for name in forget))
 
 

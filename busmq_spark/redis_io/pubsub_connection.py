@@ -26,6 +26,8 @@ from busmq_spark.redis_io.wire import pack_words
 
 Listener = Callable[[bytes | None], None]
 _NAMES_PER_CALL = 500
+_PATTERN = b"\x00"
+"""What patterns begin with, among the names of channels."""
 _PING = pack_words(("PING",))
 log = logging.getLogger("busmq_spark")
 
@@ -53,12 +55,13 @@ class PubSubConnection(asyncio.Protocol):
         self._refused: Exception | None = None
         self._reader = hiredis.Reader()
 
-    async def add(self, channel: str, listener: Listener) -> None:
-        """Subscribe; returns once Redis has confirmed: what is published from then on is received. Waits for an unreachable Redis, until ``remove``.
+    async def add(self, channel: str, listener: Listener, *, pattern: bool = False) -> None:
+        """Subscribe, to a channel or to all of a pattern with ``*``; returns once Redis has confirmed: what is published from then on is received.
 
+        Waits for an unreachable Redis, until ``remove``.
         Raises Unauthorized when Redis denies this channel. The other channels go on: a peer that may name channels must not end theirs.
         """
-        name = channel.encode()
+        name = _key(channel, pattern)
         self._listeners.setdefault(name, []).append(listener)
         if name not in self._confirmations:
             self._confirmations[name] = _Confirmation()
@@ -67,14 +70,14 @@ class PubSubConnection(asyncio.Protocol):
         try:
             await confirmation.wait()
         except asyncio.CancelledError:
-            self.remove(channel, listener)
+            self.remove(channel, listener, pattern=pattern)
             raise
         if confirmation.denied is not None:
             raise confirmation.denied
 
-    def remove(self, channel: str, listener: Listener) -> None:
+    def remove(self, channel: str, listener: Listener, *, pattern: bool = False) -> None:
         """Unsubscribe; the listener is not called from now on."""
-        name = channel.encode()
+        name = _key(channel, pattern)
         listeners = self._listeners.get(name, [])
         if listener in listeners:
             listeners.remove(listener)
@@ -153,11 +156,13 @@ class PubSubConnection(asyncio.Protocol):
     def _send(self, word: str, names: list[bytes]) -> None:
         if self._writer is None:
             return  # all are sent at the next connect
-        for i in range(0, len(names), _NAMES_PER_CALL):
-            part = names[i : i + _NAMES_PER_CALL]
-            self._writer.transport.write(pack_words((word, *part)))
-            if word == "SUBSCRIBE":
-                self._unconfirmed.append(part)
+        for mark in (b"", _PATTERN):
+            some = [name for name in names if name.startswith(_PATTERN) == bool(mark)]
+            for i in range(0, len(some), _NAMES_PER_CALL):
+                part = some[i : i + _NAMES_PER_CALL]
+                self._writer.transport.write(pack_words((f"P{word}" if mark else word, *(name.removeprefix(mark) for name in part))))
+                if word == "SUBSCRIBE":
+                    self._unconfirmed.append(part)
 
     def _check_subscribed(self) -> None:
         if self._writer is not None and not self._unconfirmed:
@@ -175,7 +180,9 @@ class PubSubConnection(asyncio.Protocol):
                 return
             if not isinstance(reply, list) or len(reply) < 3:
                 continue  # the answer to a PING
-            kind, name, payload = reply
+            kind, name, payload = reply[0], reply[1], reply[-1]
+            if kind in (b"pmessage", b"psubscribe"):
+                kind, name = kind[1:], _PATTERN + name
             if kind == b"message":
                 for listener in tuple(self._listeners.get(name, ())):
                     listener(payload)
@@ -212,3 +219,7 @@ class PubSubConnection(asyncio.Protocol):
         self._writer = None
         self._subscribed.clear()
         self._lost.set()
+
+
+def _key(channel: str, pattern: bool) -> bytes:
+    return _PATTERN * pattern + channel.encode()

@@ -109,6 +109,7 @@ EXCEPT = {
     "test_shared_groups::test_holders_divide_the_messages": GROUPS,
     "test_shared_groups::test_what_a_holder_has_not_settled_comes_again_when_it_stops_and_its_try_does_not_count": GROUPS,
     "test_shared_groups::test_tries_that_are_used_up_make_a_dead_letter_with_the_reason": GROUPS,
+    "test_completions::test_own_ones_those_of_a_queue_and_those_of_a_pattern": GROUPS,
     "test_jobs::test_the_example": GROUPS,
     "test_jobs::test_what_a_handler_raises_is_the_error_of_its_group": GROUPS,
     "test_jobs::test_waiting_later_in_another_process_and_at_once_when_it_is_done": GROUPS,

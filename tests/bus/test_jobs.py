@@ -249,14 +249,13 @@ async def test_what_makes_no_sense_is_refused(redis_url: str, fresh: Fresh) -> N
 
 async def test_the_rights_of_the_page_are_enough_for_jobs(fresh: Fresh) -> None:
     page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
-    rules, groups, jobs_need = (
-        re.search(pattern, page) for pattern in (r"ACL SETUSER spark on >secret (.*?)\n", r"Shared\s+groups need `(.*?)`", r"[Jj]obs\s+need `(.*?)`")
-    )
+    found = (r"ACL SETUSER spark on >secret (.*?)\n", r"Shared\s+groups need `(.*?)`", r"follow the jobs\s+of a pattern of queues needs `(.*?)`")
+    rules, groups, more = (re.search(pattern, page) for pattern in found)
     assert rules
     assert groups
-    assert jobs_need
+    assert more
     with RedisServer() as server:
-        words = (*rules[1].split(), "+unsubscribe", "+hexists", *groups[1].split(), *jobs_need[1].split())
+        words = (*rules[1].split(), "+unsubscribe", "+hexists", *groups[1].split(), *more[1].split())
         server.command("ACL", "SETUSER", "spark", "on", ">secret", *words)
         async with Bus(server.url, user="spark", password="secret") as bus, bus.jobs(fresh(), durable=True) as jobs:  # noqa: SIM117  too long
             async with jobs.worker("g", tries=1)(concat):
@@ -265,5 +264,7 @@ async def test_the_rights_of_the_page_are_enough_for_jobs(fresh: Fresh) -> None:
                 assert (await jobs.send(good, wait=["g"], timeout_s=UNTIL_S))["g"].ok
                 await good.load("outbound", forget=("outbound",))
                 await jobs.get(good.id).wait(["g"])
-                await jobs.send(bad, wait=["g"], timeout_s=UNTIL_S, fail_fast=False)
+                async with jobs.completions("*") as every:  # type: ignore[attr-defined]
+                    await jobs.send(bad, wait=["g"], timeout_s=UNTIL_S, fail_fast=False)
+                    assert (await asyncio.wait_for(anext(every), UNTIL_S)).job == bad.id
         assert server.command("ACL", "LOG") == []

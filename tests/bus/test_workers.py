@@ -13,9 +13,11 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.worker import WorkerOptions
-from busmq_spark.errors import JobFailed, WorkTimeout
+from busmq_spark.core.flow import command
+from busmq_spark.embedded import DirectGroup
+from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
 from tests.bus.group_tools import end_leases
-from tests.bus.job_tools import LONG_S, Held, held_ends, letters, nothing, until_none
+from tests.bus.job_tools import LONG_S, Held, concat, held_ends, letters, nothing, until_none
 from tests.bus.tools import UNTIL_S, redis, stored, until
 from tests.conftest import Fresh
 
@@ -175,3 +177,63 @@ async def test_a_message_that_names_no_job_is_a_dead_letter(redis_url: str, fres
 
 def test_a_worker_s_options_are_those_of_its_call() -> None:
     assert WorkerOptions(group="g").shared().given() == {"lease_ms": 30_000, "tries": 3}
+
+
+async def test_several_queues_take_turns_under_one_limit(redis_url: str, fresh: Fresh) -> None:
+    order: list[str] = []
+    now = most = 0
+
+    async def note(job: Job) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        order.append(job.jobs.queue.name)
+        now -= 1
+
+    async with Bus(redis_url) as bus:
+        long, short = bus.jobs(fresh("long")), bus.jobs(fresh("short"))
+        for jobs, count in ((long, 100), (short, 5)):
+            for _ in range(count):
+                await jobs.send(jobs.new())
+        ours = bus.workers(long.worker("g", start="earliest")(note), short.worker("g", start="earliest")(note), limit=1)
+        running = asyncio.ensure_future(ours.run())
+        await until(lambda: len(order) == 105)
+        await ours.drain(UNTIL_S)
+        await asyncio.wait_for(running, UNTIL_S)
+        assert most == 1
+        assert [place for place, name in enumerate(order) if name == short.queue.name][-1] < 20
+
+
+async def test_several_workers_pause_and_go_on_together(redis_url: str, fresh: Fresh) -> None:
+    held = Held()
+    async with Bus(redis_url) as bus:
+        some = [bus.jobs(fresh()) for _ in range(2)]
+        async with bus.workers(*(jobs.worker("g")(held()) for jobs in some), limit=2) as workers:
+            held.go.set()
+            await workers.pause()
+            waiting = [asyncio.ensure_future(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)) for jobs in some]
+            for jobs in some:
+                await until(lambda jobs=jobs: jobs.queue.pushed)
+            assert not held.begun
+            await workers.resume()
+            assert [done["g"].ok for done in await asyncio.gather(*waiting)] == [True, True]
+        with pytest.raises(ConfigError, match="expected one or more, each once"):
+            bus.workers()
+        with pytest.raises(ConfigError, match="limit is 0"):
+            bus.workers(some[0].worker("g")(nothing), limit=0)
+
+
+async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(three_servers: DirectGroup, fresh: Fresh) -> None:
+    async with Bus(",".join(three_servers.urls)) as bus:
+        jobs = bus.jobs(fresh(), server=1)
+        async with jobs.worker("worldConcat")(concat):
+            some = [jobs.new() for _ in range(10)]
+            for job in some:
+                job["inbound"] = "Hello"
+            done = await asyncio.gather(*(jobs.send(job, wait=["worldConcat"], timeout_s=UNTIL_S) for job in some))
+            assert all(each["worldConcat"].ok for each in done)
+            assert [(await job.load("outbound"))["outbound"] for job in some] == ["Hello world!"] * 10
+        for index, server in enumerate(bus.servers.commands):
+            found = [await server.execute(command("KEYS", f"*{name}*")) for name in (jobs.queue.name, *(job.id for job in some))]
+            assert all(found) if index == 1 else not any(found)

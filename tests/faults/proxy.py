@@ -25,6 +25,8 @@ SCRIPTS = (
     "commit",
     "group_lease",
     "group_settle",
+    "job_load",
+    "job_outcome",
     "lease",
     "probe",
     "push",

@@ -1,0 +1,106 @@
+"""What is finished, as it finishes: the outcomes of jobs, by subscription, or from the queue that they are pushed to.
+
+async for outcome in jobs.completions():
+    print(outcome.job, outcome.group, outcome.ok)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from busmq_spark.core.buffer import DropOldestBuffer
+from busmq_spark.core.job import Outcome, outcome
+from busmq_spark.errors import ConfigError, MessageRefused, MessagesMissed
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.queue import Queue
+    from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+
+MOST, MOST_BYTES = 10_000, 16 * 1024 * 1024
+BATCH = 100
+log = logging.getLogger("busmq_spark")
+
+
+class Completions:
+    """Outcomes that are published on one channel, or on those of a pattern. Listens from ``async with``, or from the first step of the loop, on.
+
+    What is published while the link is down, or while more than 10,000 wait here, is not had; the latter is logged.
+    """
+
+    def __init__(self, bus: Bus, queue: Queue, channel: str, *, pattern: bool) -> None:
+        self._bus, self._queue, self._channel, self._pattern = bus, queue, channel, pattern
+        self._waiting = DropOldestBuffer(MOST, MOST_BYTES)
+        self._wake = asyncio.Event()
+        self._connections: list[PubSubConnection] = []
+        self._warned = self._begun = False
+
+    async def __aenter__(self) -> Self:
+        if not self._begun:
+            servers = self._bus.servers
+            self._connections = servers.pubsub if self._pattern else [servers.pubsub[await servers.locate(self._queue.keys.metadata)]]
+            for each in self._connections:
+                await each.add(self._channel, self._published, pattern=self._pattern)
+            self._begun = True
+            self._bus.adopt(self)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    async def detach(self) -> None:
+        """Listen no more: the loop ends."""
+        connections, self._connections = self._connections, []
+        for each in connections:
+            each.remove(self._channel, self._published, pattern=self._pattern)
+        self._bus.release(self)
+        self._wake.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Outcome:
+        if not self._begun:
+            await self.__aenter__()
+        while self._connections:
+            while self._waiting:
+                try:
+                    return outcome(self._waiting.take())
+                except MessageRefused as error:
+                    log.warning("%s", error)
+            self._wake.clear()
+            await self._wake.wait()
+        raise StopAsyncIteration
+
+    def _published(self, payload: bytes | None) -> None:
+        if payload is None:
+            return
+        if self._waiting.put(payload) and not self._warned:
+            self._warned = True
+            log.warning("%s", MessagesMissed(pubsub=self._channel, dropped=self._waiting.dropped))
+        self._wake.set()
+
+
+async def stored(bus: Bus, name: str, group: str) -> AsyncIterator[Outcome]:
+    """Outcomes that were pushed to a queue, each at least once for an ordered group: they are acked when the loop asks on behind them."""
+    async with bus.queue(name) as done, done.group(group) as reader:
+        async for batch in reader.batches(BATCH):
+            for message in batch:
+                try:
+                    found = outcome(message.value)
+                except MessageRefused as error:
+                    log.warning("queue %r: %s", name, error)
+                    continue
+                yield found
+            await reader.ack(batch)
+
+
+def check_pattern(name: object) -> str:
+    """The name of a queue, or a pattern of names with ``*``; every other character stands for itself. Raises ConfigError."""
+    if not (isinstance(name, str) and name):
+        raise ConfigError(reason=f"of is {name!r}; expected the name of a queue, or a pattern of names with '*'")
+    return name

@@ -1,0 +1,41 @@
+"""Processes to be killed: ``python -m tests.bus.job_process work|wait <url> <queue> …``.
+
+``work``: a worker of group g that prints id and try of each job when it begins; the handler never returns while the field ``hold`` is there.
+``wait``: sends a job, prints its id, and waits for group g.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.job import Job
+
+FOREVER_S = 3600
+
+
+async def handler(job: Job) -> None:
+    print(json.dumps([job.id, job.tries]), flush=True)
+    if (await job.load("hold"))["hold"]:
+        await asyncio.sleep(FOREVER_S)
+    count = (await job.load("count"))["count"] or 0
+    job["count"] = count + 1
+    await job.save()
+
+
+async def work(url: str, name: str, tries: str, limit: str) -> None:
+    async with Bus(url) as bus:
+        await bus.jobs(name).worker("g", start="earliest", lease_s=1, tries=int(tries), limit=int(limit), deadline_s=None)(handler).run()
+
+
+async def wait(url: str, name: str) -> None:
+    async with Bus(url) as bus, bus.jobs(name) as jobs:
+        job = jobs.new()
+        print(json.dumps(job.id), flush=True)
+        await jobs.send(job, wait=["g"], timeout_s=FOREVER_S)
+
+
+if __name__ == "__main__":
+    asyncio.run({"work": work, "wait": wait}[sys.argv[1]](*sys.argv[2:]))

@@ -1,0 +1,254 @@
+"""Jobs while something breaks: replies that are lost, packets that come late, workers, waiters and servers that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.jobs import Jobs
+from busmq_spark.core.keys import client_channel
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import JobFailed, LinkLost
+from tests.bus.group_tools import end_leases
+from tests.bus.job_tools import Held, held_ends, letters, nothing, until_none
+from tests.bus.tools import UNTIL_S, until
+from tests.conftest import Fresh
+from tests.faults.proxy import Command, Proxy
+
+pytestmark = pytest.mark.fault
+ROOT = Path(__file__).parents[2]
+
+
+class Killable:
+    """A process of ``job_process``, and what it has printed."""
+
+    def __init__(self, process: Process) -> None:
+        self.process, self.said = process, list[Any]()
+        self.reading = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def start(cls, *words: object) -> Killable:
+        command = (sys.executable, "-m", "tests.bus.job_process", *map(str, words))
+        return cls(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE))
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            self.said.append(json.loads(line))
+
+    async def kill(self) -> list[Any]:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+        await self.reading
+        return self.said
+
+
+def of_job(name: str) -> Callable[[Command], bool]:
+    return lambda command: command.name == name and any("bus:job:" in key for key in command.keys)
+
+
+def writes_an_outcome(command: Command) -> bool:
+    return of_job("job_outcome")(command) and command.args[7] != b""
+
+
+async def waiting_for(jobs: Jobs, **fields: Any) -> tuple[Any, asyncio.Future[Any]]:
+    job = jobs.new()
+    for name, value in fields.items():
+        job[name] = value
+    return job, asyncio.ensure_future(jobs.send(job, wait=["g"], timeout_s=UNTIL_S))
+
+
+async def test_a_field_is_had_also_when_the_reply_that_forgot_it_is_lost(redis_server: RedisServer, fresh: Fresh) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
+            job = jobs.new()
+            job["a"] = b"once"
+            await job.save()
+            gate = proxy.hold(of_job("job_load"), reply=True)
+            loading = asyncio.ensure_future(job.load("a", forget=("a",)))
+            (await asyncio.to_thread(gate.wait)).drop()
+            gate.open()
+            assert await loading == {"a": b"once"}
+            assert await job.load("a") == {"a": None}
+
+
+async def test_a_load_that_arrives_late_takes_nothing_that_was_saved_meanwhile(redis_server: RedisServer, fresh: Fresh) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
+            job = jobs.new()
+            job["a"] = 1
+            await job.save()
+            gate = proxy.hold(of_job("job_load"))
+            loading = asyncio.ensure_future(job.load("a", forget=("a",)))
+            late = await asyncio.to_thread(gate.wait)
+            gate.open()
+            late.cut()
+            assert await loading == {"a": 1}
+            job["a"] = 2
+            await job.save()
+            await asyncio.to_thread(late.arrive)
+            assert await job.load("a") == {"a": 2}
+
+
+async def test_an_outcome_whose_reply_is_lost_is_written_once_and_acked(redis_server: RedisServer, fresh: Fresh) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
+            calls: Counter[str] = Counter()
+
+            async def count(job: Any) -> None:
+                calls[job.id] += 1
+
+            async with jobs.worker("g", lease_s=600)(count):
+                gate = proxy.hold(writes_an_outcome, reply=True)
+                _, waiting = await waiting_for(jobs)
+                (await asyncio.to_thread(gate.wait)).drop()
+                gate.open()
+                assert (await waiting)["g"].ok
+                await held_ends(jobs, "g")
+            assert list(calls.values()) == [1]
+
+
+async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(redis_server: RedisServer, fresh: Fresh) -> None:
+    """A worker that was cut off says that the job has failed, while the next one is at work."""
+    slow, quick = Held(), Held()
+
+    async def fails(job: Any) -> None:
+        await slow()(job)
+        raise ValueError("too late")
+
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, other.jobs(fresh()) as jobs:
+            cut_off = bus.jobs(jobs.queue.name).worker("g", lease_s=600, tries=1)(fails)
+            async with cut_off:
+                job, waiting = await waiting_for(jobs)
+                await until(lambda: slow.begun)
+                gate = proxy.hold(writes_an_outcome)
+                slow.go.set()
+                late = await asyncio.to_thread(gate.wait)
+                late.cut()
+                await end_leases(jobs.queue, "g")
+                async with jobs.worker("g", lease_s=600, tries=5)(quick()):
+                    await until(lambda: quick.begun)
+                    await asyncio.to_thread(late.arrive)
+                    assert await job.outcomes() == {}
+                    gate.open()
+                    quick.go.set()
+                    assert (await waiting)["g"].ok
+
+
+async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(redis_server: RedisServer, fresh: Fresh) -> None:
+    """Both are cut: its subscription while the outcome is published, and the link that it reads with."""
+    held = Held()
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.jobs(fresh()) as jobs:  # noqa: SIM117  too long
+            async with other.jobs(jobs.queue.name).worker("g")(held()):
+                _, waiting = await waiting_for(jobs)
+                await until(lambda: held.begun)
+                bus.servers.pubsub[0].drop()
+                bus.servers.commands[0].drop()
+                subscribing = proxy.hold(lambda command: command.name == "SUBSCRIBE")
+                held.go.set()
+                again = await asyncio.to_thread(subscribing.wait)
+                await asyncio.wait_for(other.jobs(jobs.queue.name).queue.group("g", shared=True).idle(), UNTIL_S)
+                subscribing.open()
+                again.release()
+                assert (await waiting)["g"].ok
+
+
+async def test_nobody_listens_and_the_outcome_is_found_all_the_same(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.jobs(fresh()) as jobs:
+        held = Held()
+        async with other.jobs(jobs.queue.name).worker("g")(held()):
+            _, waiting = await waiting_for(jobs)
+            await until(lambda: held.begun)
+            bus.servers.pubsub[0].remove(client_channel(jobs.client), jobs._waits.published)  # as a half-open link
+            held.go.set()
+            assert (await waiting)["g"].ok
+
+
+async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        some = [jobs.new() for _ in range(5)]
+        for job in some:
+            job["hold"] = True
+            await jobs.send(job)
+        first = await Killable.start("work", redis_url, jobs.queue.name, 2, 5)
+        await until(lambda: len(first.said) == 5)
+        assert {tuple(each) for each in await first.kill()} == {(job.id, 1) for job in some}
+        second = await Killable.start("work", redis_url, jobs.queue.name, 2, 5)
+        await until(lambda: len(second.said) == 5)
+        waiting = [asyncio.ensure_future(job.wait("g", timeout_s=UNTIL_S)) for job in some]
+        assert {tuple(each) for each in await second.kill()} == {(job.id, 2) for job in some}
+        async with jobs.worker("g", lease_s=1, tries=2)(nothing):
+            for each in waiting:
+                with pytest.raises(JobFailed, match="its lease ended, and so did its tries"):
+                    await each
+            await held_ends(jobs, "g")
+            assert sorted(letter.tries for letter in await letters(jobs)) == [2] * 5
+
+
+async def test_a_waiter_is_killed_and_another_process_waits_on(redis_url: str, fresh: Fresh) -> None:
+    held = Held()
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(held()):
+        waiter = await Killable.start("wait", redis_url, jobs.queue.name)
+        await until(lambda: held.begun)
+        [id] = await waiter.kill()
+        waiting = asyncio.ensure_future(jobs.get(id).wait("g", timeout_s=UNTIL_S))
+        held.go.set()
+        assert (await waiting)["g"].ok
+
+
+async def test_workers_and_redis_are_killed_and_each_job_has_one_outcome(fresh: Fresh) -> None:
+    with RedisServer(aof=True) as server:
+        async with Bus(server.url) as bus, bus.jobs(fresh()) as jobs:
+            workers = [await Killable.start("work", server.url, jobs.queue.name, 50, 4) for _ in range(2)]
+            published: list[str] = []
+            await until_none(lambda: no_groups(jobs))
+            async with jobs.completions(jobs.queue.name) as completions:  # type: ignore[attr-defined]
+                following = asyncio.ensure_future(follow(completions, published))
+                waiting: list[tuple[Any, asyncio.Future[Any]]] = []
+                for turn in range(4):
+                    begun = sum(len(each.said) for each in workers)
+                    for _ in range(20):
+                        with suppress(LinkLost):
+                            waiting.append(await sent(jobs))
+                    await until(lambda begun=begun: begun < sum(len(each.said) for each in workers))
+                    await workers[turn % 2].kill()
+                    if turn == 1:
+                        await asyncio.to_thread(server.kill)
+                        await asyncio.to_thread(server.restart)
+                    workers[turn % 2] = await Killable.start("work", server.url, jobs.queue.name, 50, 4)
+                done = await asyncio.gather(*(each for _, each in waiting))
+                following.cancel()
+            for worker in workers:
+                await worker.kill()
+            assert len(waiting) == 80
+            assert all(each["g"].ok for each in done)
+            assert [id for id, times in Counter(published).items() if times > 1] == []
+            assert all([(await job.load("count"))["count"] for job, _ in waiting])
+
+
+async def sent(jobs: Jobs) -> tuple[Any, asyncio.Future[Any]]:
+    job = jobs.new()
+    await jobs.send(job)
+    return job, asyncio.ensure_future(job.wait("g", timeout_s=UNTIL_S))
+
+
+async def no_groups(jobs: Jobs) -> bool:
+    return not await jobs.queue.groups()
+
+
+async def follow(completions: Any, ids: list[str]) -> None:
+    async for each in completions:
+        ids += [each.job]
