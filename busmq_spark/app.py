@@ -11,9 +11,10 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from busmq_spark import __version__
-from busmq_spark.cli import dead, embedded, events, groups, info, jar, lag, outbox, peek, push, queues, serve, subscriptions, tail, token
+from busmq_spark.cli import dead, embedded, events, groups, info, jar, lag, mirror, outbox, peek, push, queues, serve, subscriptions, tail, token
 from busmq_spark.cli.output import Output, WarningPrinter
 from busmq_spark.cli.redis_options import reaching
 from busmq_spark.demo.command import demo
@@ -92,6 +93,22 @@ of_outbox = typer.Typer(
 for outbox_command in (outbox.status, outbox.unlock, outbox.keys, outbox.subscribers, outbox.incoming, outbox.outgoing, outbox.drain):
     of_outbox.command()(_piped(reaching(outbox_command)))
 app.add_typer(of_outbox, name="outbox", rich_help_panel="Messages")
+
+
+class _Mirror(TyperGroup):
+    """``busmq mirror --from URL QUEUE`` is ``busmq mirror run …``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if not args or args[0] in {*self.commands, *ctx.help_option_names} else ["run", *args])
+
+
+mirrors = typer.Typer(
+    cls=_Mirror, no_args_is_help=True, rich_markup_mode="markdown", help="Copy queues of another data centre here, same ids, same life."
+)
+of_mirrors: dict[str, Callable[..., None]] = {"run": mirror.run, "promote": mirror.promote, "status": mirror.status}
+for name, its_command in of_mirrors.items():
+    mirrors.command(name)(_piped(reaching(its_command)))
+app.add_typer(mirrors, name="mirror", rich_help_panel="Other data centres")
 
 
 def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:

@@ -29,6 +29,7 @@ ORDER = [
     "bus",
     "federation",
     "outbox",
+    "mirror",
     "spark",
     "cli",
     "demo",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
-OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes", "acked", "clock", "command"})
+OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes", "acked", "clock", "command", "mirror_of", "mirrored", "promoted"})
 """Metadata that belong to the bus."""
 
 

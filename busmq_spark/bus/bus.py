@@ -22,7 +22,7 @@ from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.keepalive import KeepAlive
-from busmq_spark.bus.links import FederationLinks, links_of
+from busmq_spark.bus.links import FederationLinks, Mirror, links_of, mirror_of
 from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
 from busmq_spark.bus.publishing import Publishing
 from busmq_spark.bus.pubsub import MOST, Pubsub
@@ -42,6 +42,7 @@ from busmq_spark.redis_io.holder import my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus
+    from busmq_spark.metrics import Metrics
 
 DETACH_S = 2.0
 """Longest wait for an object to detach when its bus is left."""
@@ -198,6 +199,16 @@ class Bus(Publishing, Emitter):
         asked. Its web sockets are shared with everything federated to the same URL. Raises ConfigError.
         """
         return cast("T", self._far().federate(thing, url, secret, secret_in_url))
+
+    def mirror(self, origin: str, *queues: str, metrics: Metrics | None = None, **options: Any) -> Mirror:
+        """Queues of another data centre here, with the same ids: ``async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror``.
+
+        ``origin`` is ``redis://…``, with ``layout``, ``user``, ``password``, ``master`` as of a bus, or a federation server, with ``secret``;
+        ``queues`` are names, or patterns with ``*``. ``groups=True`` mirrors the positions of groups, too; further options are those of
+        MirrorSettings.
+        Raises ConfigError; entering it raises what the first contact does.
+        """
+        return cast("Mirror", mirror_of(self, origin, queues, metrics, options))
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""

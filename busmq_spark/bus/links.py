@@ -4,12 +4,14 @@ federates needs web sockets. No other file of the bus knows of it."""
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from busmq_spark.extras import without_extra
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+    from busmq_spark.errors import BusError
+    from busmq_spark.metrics import Metrics
 
 
 class FederationLinks(Protocol):
@@ -20,7 +22,21 @@ class FederationLinks(Protocol):
     def federate(self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None) -> Any: ...
 
 
+class Mirror(Protocol):
+    """Copies queues of another data centre here, while its block runs (mirror/handle.py)."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *failed: Any) -> None: ...
+    async def start(self) -> None: ...
+    async def detach(self) -> None: ...
+    @property
+    def error(self) -> BusError | None: ...
+    def status(self) -> list[Any]: ...
+    async def caught_up(self, timeout_s: float = 60.0) -> list[Any]: ...
+
+
 HOME = "busmq_spark.federation.client"
+MIRROR_HOME = "busmq_spark.mirror"
 
 
 def links_of(bus: Bus) -> FederationLinks:
@@ -29,3 +45,8 @@ def links_of(bus: Bus) -> FederationLinks:
         return import_module(f"{HOME}.links").FederationClients(bus)  # type: ignore[no-any-return]  # found by its name
     except ModuleNotFoundError as error:
         raise without_extra(error, "federation") from None
+
+
+def mirror_of(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Any:
+    """A mirror (mirror/handle.py), which stands on stores, as federation does."""
+    return import_module(f"{MIRROR_HOME}.handle").Mirror(bus, origin, queues, metrics, options)

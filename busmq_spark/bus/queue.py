@@ -14,7 +14,7 @@ from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PushPipeline
 from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
-from busmq_spark.core import clock, subscription
+from busmq_spark.core import clock, mirror, subscription
 from busmq_spark.core import group as groups
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Call, Flow, T
@@ -278,6 +278,17 @@ class Queue(BaseQueue):
     async def groups(self) -> list[groups.Group]:
         """Every group and subscription, by name: its kind, how far it is, and what it has in flight."""
         return await self.run(groups.groups(self.keys))
+
+    async def promote(self) -> tuple[int, int]:
+        """Make a mirror a queue of its own: from now on it takes pushes, and its ids go on behind the last one copied.
+
+        The result is that id, and the last one that the origin is known to have given: what is between was not copied. Raises StateError when
+        it is no mirror, QueueMissing.
+        """
+        promoted, last, seen = await self.run(mirror.promote(self.keys))
+        if not promoted:
+            raise StateError(event="promote", what=f"queue {self.name!r}", state="no mirror", remedy="It takes pushes as it is")
+        return last, max(last, seen)
 
     # -- its clock --------------------------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from busmq_spark.errors import StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-_HOMES = ("busmq_spark.bus.", f"{links.HOME}.")
+_HOMES = ("busmq_spark.bus.", f"{links.HOME}.", f"{links.MIRROR_HOME}.handle")
 log = logging.getLogger("busmq_spark")
 
 

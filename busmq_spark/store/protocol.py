@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
@@ -114,6 +115,13 @@ class ReadStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class OriginStore(ReadStore, Protocol):
+    """What a mirror reads from, beside the ranges (core/mirror.py)."""
+
+    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]: ...
+    def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]: ...
 
 
 class SourceStore(ReadStore, Protocol):

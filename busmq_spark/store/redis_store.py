@@ -9,6 +9,7 @@ from itertools import chain, groupby
 from typing import Any, TypeVar
 
 from busmq_spark.core import clock, publish
+from busmq_spark.core import mirror as mirrors
 from busmq_spark.core import queue as queues_
 from busmq_spark.core import sender as senders
 from busmq_spark.core import sink as sinks
@@ -18,6 +19,7 @@ from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.flow import Flow, command, together
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index, sink_queues, sink_record
+from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import LONG_TTL_S, AttachResult
 from busmq_spark.core.ranges import TARGET_BYTES
@@ -128,6 +130,14 @@ class RedisStore:
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return self._grouped(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))
+
+    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]:
+        """Each queue as a mirror of it must know it: with each the id copied last, and that up to which it reads next."""
+        return self._grouped(list(wanted), lambda part: mirrors.spans([(self.keys(q), wanted[q]) for q in part]))
+
+    def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
+        """The groups of each queue, and the life they belong to."""
+        return self._grouped(queues, lambda part: mirrors.positions([self.keys(q) for q in part]))
 
     def own(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
         """Whose the subscription is in each queue (core/state.py)."""

@@ -171,6 +171,8 @@ def bulk_calls(queue: str) -> list[bytes]:
         "discover": [],
         "attach": [[queue], [True, 60, 0]],
         "states": [{queue: -1}],
+        "spans": [{queue: [-1, 0]}],
+        "positions": [[queue]],
         "marks": [{queue: 1}],
         "note_times": [[queue]],
         "find_times": [{queue: -1000}],

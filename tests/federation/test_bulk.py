@@ -56,6 +56,8 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "discover": (),
     "attach": (NAMES, st.builds(QueueCreation, st.booleans(), WHOLE, WHOLE)),
     "states": (by_queue(WHOLE),),
+    "spans": (by_queue(st.tuples(WHOLE, WHOLE)),),
+    "positions": (NAMES,),
     "marks": (by_queue(WHOLE),),
     "note_times": (NAMES,),
     "find_times": (by_queue(WHOLE),),
@@ -278,7 +280,7 @@ SERVERS = {
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
 PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
 OTHERS = {"hello", "listen", "wait", "stage", "push", "push_from", "take_commands", "event_queues", "subscribe_events", "ends", "trim"}
-"""What source and sink do not ask, or in other words."""
+OTHERS |= {"spans", "positions"}  # what source and sink do not ask, or in other words
 LOCAL = {"keys", "locate", "appender", "commit_many", "truncate", "close"}
 """What the client answers itself, or with other operations."""
 

@@ -28,7 +28,7 @@ from tests.federation.bulk_site import Site, site
 pytestmark = pytest.mark.redis
 NEEDS = {
     "read": "ack ages bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
-    "times traces",
+    "positions spans times traces",
     "write": "begin commit discard forget push push_from record stage subscribe_events take_commands",
     "admin": "ends trim",
     "any": "attach",
@@ -99,6 +99,8 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
     return {
         "attach": lambda: store.attach([queue], HOUR),
         "states": lambda: store.states({queue: -1}),
+        "spans": lambda: store.spans({queue: (-1, 0)}),
+        "positions": lambda: store.positions([queue]),
         "marks": lambda: store.marks({queue: 1}),
         "note_times": lambda: store.note_times([queue]),
         "find_times": lambda: store.find_times({queue: -1000}),

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from busmq_spark.core.clock import FoundTime, TimesOfIds
+from busmq_spark.core.mirror import Span
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
@@ -140,6 +141,7 @@ POSITION = record(Position, TEXT, WHOLE, TEXT, maybe(WHOLE), WHOLE)
 RANGE = record(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
 CREATION = record(QueueCreation, FLAG, WHOLE, WHOLE)
 ATTACHED = record(AttachResult, FLAG, WHOLE, WHOLE, TEXT)
+SPAN = record(Span, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, TEXT)
 STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
 FOUND_TIME = record(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
 TIMES = of_fields(TimesOfIds, tuple, TEXT, listed(several(WHOLE, WHOLE)))
@@ -258,6 +260,8 @@ OPERATIONS: dict[str, Operation] = {
     "discover": Operation(several(), NAMES, some_queue(BROWSE), ServedBy.PEER),
     "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), each_queue(VERBS), ServedBy.PEER),
     "states": Operation(several(mapped(WHOLE)), mapped(STATE), each_queue(BROWSE), ServedBy.STORE),
+    "spans": Operation(several(mapped(several(WHOLE, WHOLE))), mapped(SPAN), each_queue(BROWSE), ServedBy.STORE),
+    "positions": Operation(several(NAMES), mapped(several(TEXT, mapped(several(WHOLE, FLAG)))), each_queue(CONSUME), ServedBy.STORE),
     "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), each_queue(BROWSE), ServedBy.STORE),
     "counters": Operation(several(NAMES), listed(maybe(RAW)), each_queue(BROWSE), ServedBy.STORE),
     "note_times": Operation(several(NAMES), mapped(WHOLE), each_queue(BROWSE), ServedBy.STORE),

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
+from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total
 from busmq_spark.core.staging import SinkRun
@@ -73,6 +74,12 @@ class FederatedStore(PerQueueOperations):
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         return [counter for some in _cut(queues) for counter in self._link.call("counters", some)]
+
+    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]:
+        return self.ask_each("spans", wanted)
+
+    def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
+        return self.ask_each("positions", queues)
 
     traces = _call(ReadStore.traces)
     bytes_until = _call(ReadStore.bytes_until)

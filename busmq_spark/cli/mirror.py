@@ -1,0 +1,259 @@
+"""``busmq mirror``: queues of another data centre here, and what to do when it is gone."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.serve import address as listen_address
+from busmq_spark.cli.target import QueueLocation, named, opened
+from busmq_spark.cli.terminal_text import duration, number, shown
+from busmq_spark.core.flow import command
+from busmq_spark.core.keys import MIRROR_REPORTS, QueueKeys
+from busmq_spark.core.mirror import MirrorState, mirror_states
+from busmq_spark.core.mirror import promote as promoted
+from busmq_spark.errors import ConfigError
+from busmq_spark.metrics import CONTENT_TYPE, Metrics
+from busmq_spark.mirror.runner import MirrorRunner
+from busmq_spark.mirror.settings import MirrorSettings, matches
+from busmq_spark.mirror.status import MirrorReport
+from busmq_spark.options import LAYOUTS, RedisOptions
+from busmq_spark.parsers import one_of, size
+from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.place import discover
+
+PatternsArgument = Annotated[
+    list[str], typer.Argument(metavar="QUEUE...", help="Names of queues, or patterns: 'orders-*'. Quote them.", show_default=False)
+]
+EveryArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[QUEUE...]", help="Names or patterns; all that are mirrors when none is given.", show_default=False)
+]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="URL", help="The Redis here; as --redis.", show_default=False)]
+
+
+FromOption = Annotated[
+    str,
+    typer.Option(
+        "--from", metavar="URL", help="The other data centre: wss://host/bus of a federation server, or redis://host:port.", show_default=False
+    ),
+]
+GroupsOption = Annotated[bool, typer.Option("--groups", help="Mirror the positions of groups and subscriptions, too.")]
+RetentionOption = Annotated[str, typer.Option(metavar="origin|own", help="Drop what the origin drops, or keep what readers here have not acked.")]
+NewLifeOption = Annotated[str, typer.Option("--new-life", metavar="follow|stop", help="What to do with a queue made anew at the origin.")]
+RateOption = Annotated[str, typer.Option("--rate", metavar="BYTES", help="Most bytes of values a second: 64k, 10m; 0 for no limit.")]
+ReplaceOption = Annotated[bool, typer.Option("--replace", help="Give up queues of this bus' own that have these names. Nothing of them is kept.")]
+MetricsOption = Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus) there.", show_default=False)]
+LayoutOption = Annotated[str, typer.Option("--from-layout", metavar="LAYOUT", help="direct, sentinel or cluster: of redis:// there.")]
+MasterOption = Annotated[str, typer.Option("--from-sentinel-master", metavar="NAME", help="The name that the sentinels there know.")]
+NameOption = Annotated[str, typer.Option("--name", help="This bus, for the loop guard; else its address.", show_default=False)]
+FromNameOption = Annotated[str, typer.Option("--from-name", metavar="NAME", help="The other one; else its address.", show_default=False)]
+SecretOption = Annotated[str, typer.Option("--from-secret", envvar="BUSMQ_MIRROR_SECRET", hidden=True)]
+PasswordOption = Annotated[str | None, typer.Option("--from-password", envvar="BUSMQ_MIRROR_PASSWORD", hidden=True)]
+
+
+UserOption = Annotated[str | None, typer.Option("--from-user", metavar="NAME", help="ACL user there.", show_default=False)]
+CaOption = Annotated[str | None, typer.Option("--from-tls-ca", metavar="FILE", help="PEM file of the authority to trust there.", show_default=False)]
+CertOption = Annotated[
+    str | None, typer.Option("--from-tls-cert", metavar="FILE", help="PEM file of the certificate to show there.", show_default=False)
+]
+KeyOption = Annotated[str | None, typer.Option("--from-tls-key", metavar="FILE", help="PEM file of its private key.", show_default=False)]
+
+
+def run(  # noqa: PLR0913  the options of a command
+    queues: PatternsArgument,
+    *,
+    from_: FromOption,
+    to: ToOption = None,
+    secret: SecretOption = "",
+    from_layout: LayoutOption = "direct",
+    from_master: MasterOption = "mymaster",
+    from_user: UserOption = None,
+    from_password: PasswordOption = None,
+    ca: CaOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
+    groups: GroupsOption = False,
+    retention: RetentionOption = "origin",
+    new_life: NewLifeOption = "follow",
+    rate: RateOption = "0",
+    name: NameOption = "",
+    origin_name: FromNameOption = "",
+    over: ReplaceOption = False,
+    metrics: MetricsOption = None,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy queues of another data centre here, with the same ids, until Ctrl-C.
+
+    It goes on where the copies are, so it may be killed, started again, or run twice. The secret of a federation server is taken from
+    BUSMQ_MIRROR_SECRET, a password of Redis there from BUSMQ_MIRROR_PASSWORD.
+
+    ```
+    busmq mirror --from wss://eu.example.com/bus --to redis://localhost 'orders-*'
+    busmq mirror status
+    busmq mirror promote 'orders-*'
+    ```
+    """
+    here = replace(redis, url=to) if to else redis
+    named(here)
+    there: dict[str, Any] = {
+        "layout": _checked("--from-layout", one_of(*LAYOUTS), from_layout),
+        "master": from_master,
+        "user": from_user,
+        "password": from_password,
+    }
+    trust: dict[str, Any] = {"secret": secret, "tls_ca": ca, "tls_certificate": cert, "tls_key": key}
+    how: dict[str, Any] = {"groups": groups, "retention": retention, "new_life": new_life, "name": name, "origin_name": origin_name, "replace": over}
+    bytes_per_s = _checked("--rate", lambda text: int(size(text)) if text != "0" else 0, rate)
+    settings = MirrorSettings(origin=from_, patterns=tuple(dict.fromkeys(queues)), bytes_per_s=bytes_per_s, **there, **trust, **how)
+    _mirror(Output(as_json), settings, here, metrics)
+
+
+def _mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: str | None) -> None:
+    """Until a signal comes."""
+    counts, ended = Metrics(), threading.Event()
+    runner = MirrorRunner(settings, here, counts)
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        with _served(metrics, counts) as url:
+            runner.start()
+            out.note(f"Mirroring {', '.join(settings.patterns)} of {settings.masked}. Ctrl-C ends it." + (f" Metrics: {url}" if url else ""))
+            if out.as_json:
+                out.record(origin=settings.masked, patterns=settings.patterns, metrics=url)
+                out.flush()
+            while not ended.wait(1.0):
+                pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        runner.stop()
+
+
+def promote(queues: PatternsArgument, *, to: ToOption = None, redis: RedisOptions, as_json: JsonOption = False) -> None:
+    """Make mirrors queues of their own: they take pushes, and their ids go on. Do so when the origin is gone, or takes no pushes any more.
+
+    What had not been copied is said with its ids, as far as it is known; a mirroring process that sees the old origin again says the rest.
+
+    ```
+    busmq mirror promote 'orders-*'
+    ```
+    """
+    out = Output(as_json)
+    with opened(replace(redis, url=to) if to else redis) as links:
+        found = list(_mirrors(links, queues))
+        if not found:
+            raise ConfigError(reason=f"no queue here that is a mirror is named {' or '.join(map(repr, queues))}; busmq mirror status lists them")
+        for state, place in found:
+            _, last, seen = place.link.run(promoted(place.keys))
+            missing = max(0, seen - last)
+            if as_json:
+                out.record(queue=state.queue, promoted_behind=last, origin_known_up_to=max(last, seen), not_copied=missing)
+                continue
+            out.say(f"Queue {state.queue} is promoted: the next push gets id {last + 1}.")
+            if missing:
+                out.warn(f"queue {state.queue}: ids {last + 1}..{seen} of its origin were not copied; at the origin they are other messages")
+
+
+def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOptions, as_json: JsonOption = False) -> None:
+    """How far the mirrors here are, and the processes that mirror.
+
+    ```
+    busmq mirror status
+    busmq mirror status --json 'orders-*' | jq .behind
+    ```
+    """
+    out = Output(as_json)
+    with opened(replace(redis, url=to) if to else redis) as links:
+        states = [state for state, _ in _mirrors(links, queues or ["*"])]
+        reports = _reports(links)
+    rows: list[list[str | Text]] = []
+    for state in states:
+        report = next((each for each in reports if each.origin == state.of.origin), None)
+        behind, behind_s, error = report.odd.get(state.queue, (state.behind, 0.0, None)) if report else (state.behind, None, None)
+        process = "nobody mirrors it" if report is None else error or report.error or ""
+        if as_json:
+            more = {"behind_s": behind_s, "mirrored": report is not None, "error": error or (report.error if report else None)}
+            out.record(queue=state.queue, origin=state.of.origin, path=state.of.path, copied_up_to=state.last, behind=behind, **more)
+        since = "" if behind_s is None else duration(round(behind_s))
+        rows.append([Text(shown(state.queue), "cyan"), state.of.origin, str(state.last), number(behind), since, Text(shown(process), "yellow")])
+    if not as_json and rows:
+        heads = [("mirror", "left"), ("of", "left"), ("copied up to", "right"), ("behind", "right"), ("for", "right"), ("", "left")]
+        out.show(table(heads, rows))
+    elif not rows:
+        out.note("there are no mirrors here. Begin with: busmq mirror --from URL QUEUE...")
+
+
+def _mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorState, QueueLocation]]:
+    """The queues here that are mirrors and match one of the patterns, by name."""
+    places = [(name, server) for name, server in discover(links) if matches(name, wanted)]
+    for server, link in enumerate(links):
+        names = [name for name, where in places if where == server]
+        keys = [QueueKeys(name, link.cluster) for name in names]
+        for own, state in zip(keys, link.run(mirror_states(keys)) if keys else [], strict=True):
+            if state is not None:
+                yield state, QueueLocation(own, link)
+
+
+def _reports(links: list[Link]) -> list[MirrorReport]:
+    """What mirroring processes have said within half a minute."""
+    found: list[MirrorReport] = []
+    for link in links:
+        for names in link.each(lambda node: _scanned(node.execute)):
+            for text in link.execute([command("GET", name) for name in names]) if names else ():
+                report = MirrorReport.of(text or b"")
+                found += [report] if report else []
+    return found
+
+
+def _scanned(execute: Any) -> list[str]:
+    cursor, names = b"0", set[str]()
+    while True:
+        cursor, keys = execute(command("SCAN", cursor, "MATCH", MIRROR_REPORTS, "COUNT", 1000))
+        names.update(key.decode("utf-8", "replace") for key in keys)
+        if int(cursor) == 0:
+            return sorted(names)
+
+
+@contextmanager
+def _served(listen: str | None, metrics: Metrics) -> Iterator[str]:
+    """/metrics, while the block runs; its address, or nothing."""
+    if not listen:
+        yield ""
+        return
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = metrics.text().encode() if self.path == "/metrics" else b""
+            self.send_response(200 if text else 404)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(listen_address(listen), Page) as server:
+        threading.Thread(target=server.serve_forever, name="busmq-mirror-metrics", daemon=True).start()
+        host, port = server.server_address[:2]
+        yield f"http://{host!s}:{port}/metrics"
+        server.shutdown()
+
+
+def _checked(flag: str, parse: Any, text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(reason=f"{flag} is {text!r}; expected {error}") from None

@@ -1,0 +1,1 @@
+"""Mirrors between data centres: a process that copies queues of another data centre here (core/mirror.py says what a mirror is)."""

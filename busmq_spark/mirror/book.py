@@ -1,0 +1,288 @@
+"""What one process knows of its mirrors, and what it makes of what was read: the part of the mirror that decides and writes. One thread."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
+from busmq_spark.core.state import fingerprint
+from busmq_spark.errors import BusError, MirrorStopped
+from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, status_of
+from busmq_spark.mirror.target import MirrorTarget
+from busmq_spark.mirror.windows import SHORT_ROWS, WINDOW_BYTES, MirroredQueue, Window, WindowRows, behind, judge, owned, reissued
+
+TOGETHER = 64
+"""Queues with few messages whose windows are read in one call."""
+TOUCH_S = 3600.0
+log = logging.getLogger("busmq_spark")
+
+
+class MirrorBook:
+    """``mark_there(queue, id)`` asks the origin for a fingerprint."""
+
+    def __init__(self, settings: MirrorSettings, target: MirrorTarget, counts: MirrorMetrics, mark_there: Callable[[str, int], str]) -> None:
+        self.queues: dict[str, MirroredQueue] = {}
+        self.look = True
+        """Whether all queues shall be looked at."""
+        self.name = settings.name or target.masked
+        self._settings, self._target, self._counts, self._mark_there = settings, target, counts, mark_there
+        self._ready: dict[str, None] = {}
+        self._read_at = 0.0
+
+    def status(self) -> list[MirrorStatus]:
+        """Of each queue, by name. From any thread."""
+        now = time.monotonic()
+        return [status_of(queue, now) for _, queue in sorted(self.queues.copy().items())]
+
+    @property
+    def counted(self) -> list[str]:
+        """The queues whose id counters say whether there is something to copy."""
+        return [name for name, queue in self.queues.items() if queue.begun and not queue.stopped]
+
+    @property
+    def mirrored(self) -> tuple[str, ...]:
+        """The queues that are mirrors here."""
+        return tuple(name for name, queue in self.queues.items() if queue.begun)
+
+    def add(self, names: Sequence[str]) -> None:
+        """Queues that are to be mirrored, known or new."""
+        for name in names:
+            if name not in self.queues:
+                self.queues[name] = MirroredQueue(name)
+                self.look = True
+
+    def forget(self) -> None:
+        """What is under way is lost: the mirrors say anew how far they are."""
+        self._target.forget_places()
+        self._ready.clear()
+        self.look = True
+        for queue in self.queues.values():
+            queue.begun = False
+            queue.reset()
+
+    def count(self, counters: Mapping[str, int]) -> None:
+        """The last ids that the origin has given."""
+        now = time.monotonic()
+        for name, last in counters.items():
+            queue = self.queues.get(name)
+            if queue is None or not queue.begun:
+                continue
+            if last < queue.last:
+                self.look = True
+            else:
+                queue.saw(last, now)
+                if queue.behind:
+                    self._ready[name] = None
+
+    def looked(self, spans: Mapping[str, Span], positions: Mapping[str, tuple[str, Positions]]) -> None:
+        """Queues as they are at the origin, and the groups of those that have some."""
+        wanted: dict[str, Span] = {}
+        trims: dict[str, Chunk] = {}
+        for name, span in spans.items():
+            queue = self.queues.get(name)
+            if queue is None:
+                continue
+            verdict = judge(queue, span, name=self.name, new_life=self._settings.new_life)
+            if verdict == "begin":
+                wanted[name] = span
+            elif self._goes_on(queue, span, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
+                trims[name] = Chunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
+        self._begin(wanted)
+        for name, answer in self._target.trim(trims).items() if trims else ():
+            self._answered(self.queues[name], answer, trims[name].floor)
+        mirrored = {name: of for name, of in positions.items() if name in self.queues and of[0] in ("", self.queues[name].born)}
+        if here := {name: (self.queues[name].born, of) for name, (_, of) in mirrored.items() if self.queues[name].begun}:
+            self._target.set_positions(here)
+        self._keep_alive(spans)
+
+    def _goes_on(self, queue: MirroredQueue, span: Span, verdict: MirrorStopped | str) -> bool:
+        """What a look at a queue that may be mirrored already means; whether it is mirrored on."""
+        queue.saw(span.last_id, time.monotonic())
+        if verdict == "gone":
+            queue.begun = False
+            queue.reset()
+            if queue.name not in self._settings.named:
+                del self.queues[queue.name]
+        elif verdict == "reissued":
+            self._stop_queue(queue, reissued(queue, self._first_other(queue, span)))
+        elif isinstance(verdict, MirrorStopped):
+            self._stop_queue(queue, verdict)
+        else:
+            if queue.stopped:
+                queue.reset()
+            if queue.behind:
+                self._ready[queue.name] = None
+            return True
+        return False
+
+    def _begin(self, wanted: Mapping[str, Span], tries: int = 3) -> None:
+        """Make mirrors, or go on with them; where another life is here than was expected, in its place."""
+        expected = {name: self.queues[name].born for name in wanted}
+        of = {name: MirrorOf(self._settings.masked, self._path(span)) for name, span in wanted.items()}
+        left: dict[str, Span] = {}
+        for name, begun in self._target.begin(wanted, of, expected).items() if wanted else ():
+            queue, span = self.queues[name], wanted[name]
+            if begun.status == "own" and self._settings.replace and not span.mirror_of:
+                self._replace(queue, span, begun, of[name])
+            elif begun.status == "own":
+                queue.saw(span.last_id, time.monotonic())
+                self._stop_queue(queue, owned(queue, span, begun))
+            elif begun.status == "ok":
+                self._begun(queue, span, begun)
+            elif queue.born != begun.born and self._settings.new_life == "stop" and begun.born:
+                queue.born, queue.last, queue.begun = begun.born, begun.last, True
+                self._goes_on(queue, span, judge(queue, span, new_life="stop"))
+                queue.begun = False
+            else:
+                queue.born, queue.last = begun.born, begun.last
+                left[name] = span
+        if left and tries:
+            self._begin(left, tries - 1)
+
+    def _begun(self, queue: MirroredQueue, span: Span, begun: Begun) -> None:
+        if queue.born and queue.born != begun.born:
+            self._counts.lives.add()
+            log.warning(
+                "queue %r was made anew at its origin: the copy of its life %s, up to id %d, ends here, and life %s begins behind id %d",
+                queue.name,
+                queue.born,
+                queue.last,
+                begun.born,
+                begun.last,
+            )
+        queue.begun, queue.born, queue.last, queue.mark, queue.ttl_s, queue.floor = True, begun.born, begun.last, begun.mark, span.ttl_s, 0
+        queue.reset()
+        queue.saw(span.last_id, time.monotonic())
+        if queue.behind:
+            self._ready[queue.name] = None
+        elif queue.last > span.last_id:
+            self.look = True
+
+    def _replace(self, queue: MirroredQueue, span: Span, begun: Begun, of: MirrorOf) -> None:
+        log.warning("queue %r of this bus, with ids up to %d, is given up for the copy of %s", queue.name, begun.last, self._settings.masked)
+        again = self._target.begin({queue.name: span}, {queue.name: of}, {queue.name: begun.born}, replace=True)[queue.name]
+        if again.status == "ok":
+            queue.born = again.born
+            self._begun(queue, span, again)
+
+    def _path(self, span: Span) -> tuple[str, ...]:
+        before = MirrorOf.of(span.mirror_of).path if span.mirror_of else ()
+        return (*before, self._settings.origin_name or self._settings.masked)
+
+    def _keep_alive(self, spans: Mapping[str, Span]) -> None:
+        """A mirror lives as long as its origin does, and its ttl more."""
+        now = time.monotonic()
+        due = [q for name, q in self.queues.items() if q.begun and name in spans and now - q.touched >= min(TOUCH_S, q.ttl_s / 4)]
+        if due:
+            self._target.touch([queue.name for queue in due])
+        for queue in due:
+            queue.touched = now
+
+    def _first_other(self, queue: MirroredQueue, span: Span) -> int:
+        """The first id that has another message at the origin than here, as far as both have it."""
+        low, high = max(span.oldest, 1), queue.last
+        while low < high:
+            middle = (low + high) // 2
+            here = self._target.mark(queue.name, middle)
+            if not here or here == self._mark_there(queue.name, middle):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def plan(self, now: float) -> list[Window]:
+        """What is read next in one call: a window of one queue, or short ones of many."""
+        windows: list[Window] = []
+        rate = self._settings.bytes_per_s
+        for name in list(self._ready):
+            if now < self._read_at:
+                break
+            queue = self.queues.get(name)
+            window = queue.window(min(WINDOW_BYTES, rate // 4) if rate else WINDOW_BYTES) if queue else None
+            if windows and window and window.rows > SHORT_ROWS:
+                continue
+            del self._ready[name]
+            if queue is None or window is None:
+                continue
+            windows.append(window)
+            self._spend(window.bytes)
+            queue.planned = window.upto or window.newest
+            if queue.seen > queue.planned:
+                self._ready[name] = None  # behind the others
+            if window.rows > SHORT_ROWS or len(windows) == TOGETHER:
+                break
+        return windows
+
+    def _spend(self, bytes_: int) -> None:
+        if rate := self._settings.bytes_per_s:
+            self._read_at = max(self._read_at, time.monotonic()) + bytes_ / rate
+
+    @property
+    def next_read(self) -> list[float]:
+        """When more may be read, where that is limited."""
+        return [self._read_at] if self._ready and self._settings.bytes_per_s else []
+
+    def append(self, found: Sequence[WindowRows]) -> None:
+        """Append what was read, as far as it is what was planned."""
+        sound: list[WindowRows] = []
+        for rows in found:
+            queue = self.queues.get(rows.window.queue)
+            if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
+                continue  # planned before something went otherwise, or had by another mirror
+            queue.measured(rows)
+            verdict = judge(queue, behind(rows, queue.last), name=self.name, new_life=self._settings.new_life)
+            if verdict == "ok" and rows.sound:
+                sound.append(rows)
+                continue
+            queue.reset()
+            if verdict == "ok":
+                self._ready[queue.name] = None
+            else:
+                self.look = True
+        for name, answer in self._target.append(sound).items() if sound else ():
+            [rows] = [each for each in sound if each.window.queue == name]
+            self._copied(self.queues[name], rows, answer)
+
+    def _copied(self, queue: MirroredQueue, rows: WindowRows, answer: Appended | BusError) -> None:
+        if not self._answered(queue, answer, 0):
+            return
+        assert isinstance(answer, Appended)
+        ours = answer.last == rows.upto
+        queue.last = answer.last
+        queue.mark = fingerprint(rows.values[-1]) if ours and rows.ids and rows.ids[-1] == rows.upto else ""
+        queue.planned = max(queue.planned, queue.last)
+        queue.saw(max(queue.seen, rows.span.last_id, queue.last), time.monotonic())
+        skipped = rows.upto - rows.after - len(rows.ids)
+        queue.copied, queue.skipped = queue.copied + len(rows.ids), queue.skipped + skipped
+        self._counts.messages.add(len(rows.ids))
+        self._counts.bytes.add(rows.bytes)
+        self._counts.skipped.add(skipped)
+        if queue.seen > queue.planned:
+            self._ready[queue.name] = None
+        self._spend(rows.bytes - rows.window.bytes)
+
+    def _answered(self, queue: MirroredQueue, answer: Appended | BusError, floor: int) -> bool:
+        """What the servers here have said of a chunk; whether it is there."""
+        if isinstance(answer, BusError):
+            self._stop_queue(queue, answer)
+            return False
+        if answer.status != "ok":
+            queue.begun = False
+            queue.reset()
+            self.look = True
+            return False
+        if queue.stopped:
+            log.warning("queue %r is mirrored again", queue.name)
+            queue.stopped = None
+        queue.floor = max(queue.floor, min(floor, answer.last))
+        return True
+
+    def _stop_queue(self, queue: MirroredQueue, error: BusError) -> None:
+        if str(queue.stopped) != str(error):
+            log.error("%s", error)
+        queue.stopped = error
+        queue.reset()
+        self._ready.pop(queue.name, None)

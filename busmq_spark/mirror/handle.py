@@ -1,0 +1,90 @@
+"""``bus.mirror(...)``: queues of another data centre here, while the block runs.
+
+async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror:
+    await mirror.caught_up()
+    print(mirror.status())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from busmq_spark.errors import BusError, ConfigError
+from busmq_spark.metrics import Metrics
+from busmq_spark.mirror.runner import MirrorRunner
+from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.mirror.status import MirrorStatus
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.bus import Bus
+
+POLL_S = 0.02
+
+
+class Mirror:
+    """Copies queues to this bus; ``async with``, or ``start`` and ``detach``. Threads of its own do the work."""
+
+    def __init__(self, bus: Bus, origin: str, patterns: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> None:
+        try:
+            self.settings = MirrorSettings(origin=origin, patterns=patterns, **options)
+        except TypeError as error:
+            raise ConfigError(reason=f"{str(error).partition('() ')[2]}; see docs/mirrors.md for the options of a mirror") from None
+        self._bus = bus
+        self._metrics = metrics
+        self._runner: MirrorRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.detach()
+
+    async def start(self) -> None:
+        """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused, Unauthorized …"""
+        runner = MirrorRunner(self.settings, self._bus.options, self._metrics)
+        try:
+            await asyncio.to_thread(runner.start)
+        except BaseException:
+            await asyncio.to_thread(runner.stop)
+            raise
+        self._runner = runner
+        self._bus.adopt(self)
+
+    async def detach(self) -> None:
+        """End; the mirrors stay mirrors, and go on when somebody mirrors them again."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            self._bus.release(self)
+            await asyncio.to_thread(runner.stop)
+
+    @property
+    def error(self) -> BusError | None:
+        """Why nothing is mirrored now: one side is away. None while it is."""
+        return self._runner.error if self._runner else None
+
+    def status(self) -> list[MirrorStatus]:
+        """How far each queue is, by name."""
+        return self._runner.status() if self._runner else []
+
+    async def caught_up(self, timeout_s: float = 60.0) -> list[MirrorStatus]:
+        """Wait until everything is copied that the origin had when this was called; queues that have stopped are not waited for.
+
+        Raises the error of the mirror, or TimeoutError.
+        """
+        until, runner = time.monotonic() + timeout_s, self._runner
+        look = runner.look_now() if runner else 0
+        goal: dict[str, int] | None = None
+        while runner is not None and time.monotonic() < until:
+            found = runner.status()
+            if goal is None and runner.looked >= look:
+                goal = {each.queue: each.last + each.behind for each in found}
+            if goal is not None and all(each.error or each.last >= goal.get(each.queue, 0) for each in found):
+                return found
+            await asyncio.sleep(POLL_S)
+        if self.error is not None:
+            raise self.error
+        raise TimeoutError(f"the mirror of {self.settings.masked} has not caught up within {timeout_s:g} s")

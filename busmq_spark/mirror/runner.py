@@ -1,0 +1,264 @@
+"""The process that mirrors: one thread decides and writes here (mirror/book.py), a few others read at the origin.
+
+Rule 1. Progress is the copy itself. After any error everything that was under way is forgotten, and the mirrors say how far they are.
+Rule 2. Windows are appended in the order in which they were planned, so that those of one queue follow each other.
+Rule 3. A queue that stops holds up no other, and is looked at again with every look at all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from busmq_spark.core.message import MAX_ID
+from busmq_spark.core.mirror import Positions, Span
+from busmq_spark.core.retry import Pauses
+from busmq_spark.errors import BusError
+from busmq_spark.metrics import Metrics
+from busmq_spark.mirror.book import MirrorBook
+from busmq_spark.mirror.origin import OriginStores, listeners, looked_at, read
+from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, to_report
+from busmq_spark.mirror.target import MirrorTarget
+from busmq_spark.mirror.windows import WindowRows
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.place import new_token
+
+READERS = 3
+"""Threads that read at the origin; over a far link each waits for a window of its own."""
+POLL_S = 1.0
+"""How often the id counters are asked for while nothing is pushed."""
+LOOK_S = 5.0
+"""How often all queues are looked at: lives, trims, groups."""
+DISCOVER_S, AGAIN_S = 10.0, 20
+"""How often new queues are looked for; a walk over all keys is followed by a pause of so many times as long as it took."""
+REPORT_S = 5.0
+SLOTS_PER_S, SLOTS_AT_ONCE = 20, 10_000
+"""In a cluster each queue is asked on its own: so many a second at rest, and so many a second at most."""
+PAUSES_S = (0.2, 15.0)
+"""The first and the longest pause after an error."""
+log = logging.getLogger("busmq_spark")
+
+
+class MirrorRunner:
+    """Mirrors queues of ``settings.origin`` to the servers of ``here``, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, settings: MirrorSettings, here: RedisOptions, metrics: Metrics | None = None) -> None:
+        self.settings = settings
+        self.error: BusError | None = None
+        """Why nothing is mirrored now; None while it is."""
+        self.looked = 0
+        """The last look at all queues that :meth:`look_now` asked for and that is over."""
+        self._wanted = 0
+        self._target = MirrorTarget(here)
+        self._origins = OriginStores(settings)
+        self._pool = ThreadPoolExecutor(READERS, "busmq-mirror-reader")
+        metrics = metrics or Metrics()
+        self._counts = MirrorMetrics(metrics)
+        self._book = MirrorBook(settings, self._target, self._counts, self._mark_there)
+        metrics.before_text(lambda: self._counts.measure(self.status()))
+        self._token = new_token()
+        self._wake = threading.Event()
+        self._pushed = _Pushed(self._wake)
+        self._stopped = threading.Event()
+        self._listeners = listeners(settings, self._pushed)
+        self._thread = threading.Thread(target=self._run, name="busmq-mirror", daemon=True)
+        self._jobs: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
+        self._windows: deque[Future[list[WindowRows]]] = deque()
+        self._due = dict.fromkeys(("poll", "look", "discover", "report"), 0.0)
+        self._listened: tuple[str, ...] = ()
+        self._pauses = Pauses(*PAUSES_S)
+
+    def start(self) -> None:
+        """Begin. Raises what the first look for queues raises: nobody there, a wrong secret."""
+        self._add(self._pool.submit(self._discover).result())
+        self._target.report(self._token, self._report())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is under way is done or not, never half."""
+        self._stopped.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for each in self._listeners:
+            each.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._origins.close()
+        self._target.close()
+
+    def look_now(self) -> int:
+        """Look at all queues, and for new ones; ``looked`` is the number returned, or higher, when that is over."""
+        self._wanted += 1
+        self._due["discover"] = 0.0
+        self._wake.set()
+        return self._wanted
+
+    def status(self) -> list[MirrorStatus]:
+        """Of each queue, by name. From any thread."""
+        return self._book.status()
+
+    # -- the loop ---------------------------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._step()
+            except BusError as error:
+                self._lost(error)
+            except Exception as error:
+                log.exception("mirroring met an unexpected error and goes on")
+                self._lost(BusError(reason=f"an unexpected error: {error!r}"))
+
+    def _step(self) -> None:
+        self._wake.clear()
+        self._ask(time.monotonic())
+        while self._windows and self._windows[0].done():
+            self._book.append(self._windows.popleft().result())
+        for _ in range(len(self._jobs)):
+            job, then = self._jobs.popleft()
+            if job.done():
+                then(job.result())
+            else:
+                self._jobs.append((job, then))
+        while len(self._windows) <= READERS and (asked := self._book.plan(time.monotonic())):
+            self._windows.append(self._started(lambda windows=asked: read(self._origins.mine, windows)))  # type: ignore[misc]
+        now = time.monotonic()
+        until = min(*self._due.values(), *self._book.next_read, *self._pushed.next_answer)
+        if not self._book.look:
+            self._wake.wait(max(0.0, until - now))
+
+    def _ask(self, now: float) -> None:
+        """What is due."""
+        counted = self._book.counted
+        if counted and (now >= self._due["poll"] or self._pushed.taken(now)):
+            self._due["poll"] = now + MAX_ID  # until it is answered
+            self._submit(lambda: self._counters(counted), self._counted)
+        if self._book.look or now >= self._due["look"]:
+            self._book.look = False
+            self._due["look"] = now + max(LOOK_S, self._slots / SLOTS_PER_S)
+            names = [(name, queue.last if queue.begun else -1) for name, queue in self._book.queues.items()]
+            wanted = self._wanted if self._due["discover"] else 0
+            self._submit(lambda: self._look(names), lambda found: self._looked(found, wanted))
+        if now >= self._due["discover"]:
+            self._due["discover"] = now + MAX_ID
+            self._submit(self._discover, self._add)
+        if now >= self._due["report"]:
+            self._due["report"] = now + REPORT_S
+            self._target.report(self._token, self._report())
+
+    def _started(self, work: Callable[[], Any]) -> Future[Any]:
+        job = self._pool.submit(work)
+        job.add_done_callback(lambda _: self._wake.set())
+        return job
+
+    def _submit(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._jobs.append((self._started(work), then))
+
+    def _lost(self, error: BusError) -> None:
+        """Forget what is under way, and wait a little: longer each time, and never in step with others."""
+        self._counts.breaks.add(side="here" if error.details.get("url") == self._target.masked else "origin")
+        if str(self.error) != str(error):
+            log.warning("mirroring pauses: %s", error)
+        self.error = error
+        for future in (*self._windows, *(job for job, _ in self._jobs)):
+            future.cancel()
+        self._windows.clear()
+        self._jobs.clear()
+        self._book.forget()
+        self._stopped.wait(self._pauses.next_s())
+        with suppress(BusError):
+            self._target.report(self._token, self._report())
+        now = time.monotonic()
+        self._due = {"poll": now, "look": now, "discover": now, "report": now + REPORT_S}
+        self._pushed.answered(now)
+
+    def _report(self) -> str:
+        return to_report(self.settings.masked, self.settings.patterns, self.error, self.status())
+
+    @property
+    def _slots(self) -> int:
+        """Queues that cost a command each to be asked for."""
+        return len(self._book.queues) if self._target.cluster or self.settings.layout == "cluster" else 0
+
+    # -- in the threads that read -----------------------------------------------------------------------------------------------------------
+
+    def _discover(self) -> tuple[list[str], float]:
+        began, wanted = time.monotonic(), self.settings.named
+        if len(wanted) < len(self.settings.patterns):
+            wanted = [*wanted, *self._origins.mine.discover(self.settings.wants)]
+        else:
+            self._origins.mine.spans(dict.fromkeys(wanted, (-1, -1)))  # whether somebody is there
+        return wanted, time.monotonic() - began
+
+    def _counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
+        return list(zip(names, self._origins.mine.counters(names), strict=True))
+
+    def _look(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, Span], dict[str, tuple[str, Positions]]]:
+        spans = looked_at(self._origins.mine, names)
+        there = [name for name, span in spans.items() if span.ttl_s]
+        return spans, dict(self._origins.mine.positions(there)) if self.settings.groups and there else {}
+
+    def _mark_there(self, queue: str, id: int) -> str:
+        found: str = self._pool.submit(lambda: self._origins.mine.marks({queue: id})[queue]).result()
+        return found
+
+    # -- what was found ---------------------------------------------------------------------------------------------------------------------
+
+    def _add(self, found: tuple[Sequence[str], float]) -> None:
+        names, took_s = found
+        self._due["discover"] = time.monotonic() + max(DISCOVER_S, AGAIN_S * took_s)
+        self._book.add(names)
+        self._book.look = self._book.look or self._wanted > self.looked
+
+    def _counted(self, found: Sequence[tuple[str, Any]]) -> None:
+        now = time.monotonic()
+        self._due["poll"] = now + max(POLL_S, self._slots / SLOTS_PER_S)
+        self._pushed.answered(now + max(0.005, self._slots / SLOTS_AT_ONCE))
+        self._book.count({name: int(counter or 0) for name, counter in found})
+
+    def _looked(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], wanted: int) -> None:
+        self._book.looked(*found)
+        if (names := self._book.mirrored) != self._listened:
+            self._listened = names
+            for each in self._listeners:
+                each.listen(names)
+        if self.error is not None:
+            log.warning("mirroring goes on")
+        self.error, self._pauses = None, Pauses(*PAUSES_S)
+        self.looked = max(self.looked, wanted)
+
+
+class _Pushed(threading.Event):
+    """Set by listeners at each push; wakes the mirror."""
+
+    def __init__(self, wake: threading.Event) -> None:
+        super().__init__()
+        self._wake, self._next = wake, 0.0
+
+    def set(self) -> None:
+        super().set()
+        self._wake.set()
+
+    def taken(self, now: float) -> bool:
+        """Whether something was pushed, once; False before the time that the last answer has named."""
+        if now < self._next or not self.is_set():
+            return False
+        self.clear()
+        self._next = now + MAX_ID  # until it is answered
+        return True
+
+    def answered(self, until: float) -> None:
+        """Pushes count again from then on."""
+        self._next = until
+
+    @property
+    def next_answer(self) -> list[float]:
+        """When to look again, where a push came too early."""
+        return [self._next] if self.is_set() else []

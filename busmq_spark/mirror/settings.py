@@ -1,0 +1,116 @@
+"""What is mirrored, from where, and how; values only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.errors import ConfigError
+from busmq_spark.extras import without_extra
+from busmq_spark.options import LAYOUTS, RedisOptions
+from busmq_spark.redis_io.address import address
+
+if TYPE_CHECKING:
+    from busmq_spark.federation.address import FederationAddress
+
+PATIENCE_S = 1.0
+"""How long one step is retried by the links themselves; then the mirror pauses, and looks anew at what it knew."""
+RETENTIONS, NEW_LIVES = ("origin", "own"), ("follow", "stop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorSettings:
+    """``origin`` is ``redis://…`` with the layout and credentials of the servers there, or ``wss://…`` with the secret of a federation server."""
+
+    origin: str = field(repr=False)
+    patterns: tuple[str, ...]
+    """Names of queues; ``*``, ``?`` and ``[…]`` stand for parts of names."""
+    secret: str = field(default="", repr=False)
+    layout: str = "direct"
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    master: str = "mymaster"
+    tls_ca: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    groups: bool = False
+    """Whether the positions of the groups of the origin are had here, too."""
+    retention: str = "origin"
+    """origin: what the origin does not store any more goes here, too. own: it stays until the readers of the mirror have acked it."""
+    new_life: str = "follow"
+    """What to do when a queue was made anew at the origin: follow it, which ends the copy of its life before, or stop."""
+    bytes_per_s: int = 0
+    """Most bytes of values a second; 0: as fast as it goes."""
+    name: str = ""
+    """Of this bus, for the loop guard; '' is its address."""
+    origin_name: str = ""
+    """Of the bus that is mirrored; '' is its address."""
+    replace: bool = False
+    """Whether a queue of this bus' own is given up for the copy."""
+
+    def __post_init__(self) -> None:
+        if not self.patterns:
+            raise ConfigError(reason="no queue is named that shall be mirrored; expected names or patterns such as 'orders-*'")
+        for name, value, allowed in (
+            ("retention", self.retention, RETENTIONS),
+            ("new_life", self.new_life, NEW_LIVES),
+            ("layout", self.layout, LAYOUTS),
+        ):
+            if value not in allowed:
+                raise ConfigError(reason=f"{name} is {value!r}; expected {' or '.join(allowed)}")
+        if self.bytes_per_s < 0:
+            raise ConfigError(reason=f"bytes_per_s is {self.bytes_per_s}; expected a number from 0 (no limit) on")
+        if self.federated:
+            self.federation.check()
+        else:
+            address(self.redis)
+
+    @property
+    def federated(self) -> bool:
+        """Whether the origin is behind a federation server."""
+        return self.origin.startswith(("ws://", "wss://"))
+
+    @property
+    def redis(self) -> RedisOptions:
+        """The origin as servers."""
+        return RedisOptions(
+            url=self.origin,
+            layout=self.layout,
+            user=self.user,
+            password=self.password,
+            master=self.master,
+            tls_ca=self.tls_ca,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+        )
+
+    @property
+    def federation(self) -> FederationAddress:
+        """The origin as a federation server. Raises LocalToolMissing without the package for web sockets."""
+        try:
+            from busmq_spark.federation.address import FederationAddress
+        except ModuleNotFoundError as error:
+            raise without_extra(error, "federation") from None
+        return FederationAddress(self.origin, self.secret, self.tls_ca, self.tls_certificate, self.tls_key, patience_s=PATIENCE_S)
+
+    @property
+    def masked(self) -> str:
+        """The origin for people, without credentials."""
+        return self.origin if self.federated else address(self.redis).masked
+
+    @property
+    def named(self) -> list[str]:
+        """Queues that are named and need not be looked for."""
+        return [each for each in self.patterns if not any(sign in each for sign in "*?[")]
+
+    def wants(self, queue: str) -> bool:
+        """Whether a queue is mirrored. Those of channels and services, which live for moments, only where they are named."""
+        return matches(queue, self.patterns)
+
+
+def matches(queue: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns is the name of the queue, or stands for it; for queues of channels and services only the first counts."""
+    return queue in patterns or (QueueKeys(queue).has_clock and any(fnmatchcase(queue, each) for each in patterns))

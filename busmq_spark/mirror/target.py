@@ -1,0 +1,135 @@
+"""This data centre: where the mirrors are. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from busmq_spark.core import mirror as flows
+from busmq_spark.core.flow import Flow, together
+from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
+from busmq_spark.core.message import chunks
+from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
+from busmq_spark.core.state import keep_alive, marks
+from busmq_spark.errors import BusError
+from busmq_spark.mirror.settings import PATIENCE_S
+from busmq_spark.mirror.windows import WindowRows
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.links import sync_links
+from busmq_spark.redis_io.place import locate
+
+T = TypeVar("T")
+AT_ONCE = 16
+"""Chunks in one round trip: 8 MB at most."""
+REPORT_TTL_S = 30
+
+
+class MirrorTarget:
+    """Writes of mirrors, to the server that each queue is on."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        where = address(options)
+        self.cluster, self.masked = where.cluster, where.masked
+        self._links = sync_links(where, PATIENCE_S)
+        self._places: dict[str, int] = {}
+
+    def keys(self, queue: str) -> QueueKeys:
+        """How the keys of a queue are spelt here."""
+        return QueueKeys(queue, self.cluster)
+
+    def begin(
+        self, wanted: Mapping[str, Span], of: Mapping[str, MirrorOf], expected: Mapping[str, str], *, replace: bool = False
+    ) -> dict[str, Begun]:
+        """Make these queues mirrors, or go on with them; ``expected``: their lives here, where that is known."""
+
+        def flow(queue: str) -> Flow[Begun]:
+            return flows.begin(self.keys(queue), wanted[queue], of[queue], expected=expected[queue], replace=replace)
+
+        return self._each(list(wanted), flow)
+
+    def append(self, rows: Sequence[WindowRows]) -> dict[str, Appended | BusError]:
+        """Append what was read, one window of each queue. Of each queue the last answer, or the error it is stopped by. Raises LinkLost."""
+        found: dict[str, Appended | BusError] = {}
+        pieces = [(each.window.queue, chunk) for each in rows for chunk in cut(each)]
+        self._locate([each.window.queue for each in rows])
+        for server, link in enumerate(self._links):
+            own = [piece for piece in pieces if self._places[piece[0]] == server]
+            for at in range(0, len(own), AT_ONCE):
+                part = own[at : at + AT_ONCE]
+                for (queue, _), answer in zip(part, link.run(together([flows.append(self.keys(q), chunk) for q, chunk in part])), strict=True):
+                    if not isinstance(found.get(queue), BusError):
+                        found[queue] = answer
+        return found
+
+    def trim(self, chunks_: Mapping[str, Chunk]) -> dict[str, Appended | BusError]:
+        """Drop what the origin has dropped; of each queue the answer."""
+        return self._tried(list(chunks_), lambda queue: flows.append(self.keys(queue), chunks_[queue]))
+
+    def set_positions(self, of: Mapping[str, tuple[str, Positions]]) -> None:
+        """Set groups to where those of the origin are."""
+        self._tried(list(of), lambda queue: flows.set_positions(self.keys(queue), *of[queue]))
+
+    def touch(self, queues: Sequence[str]) -> None:
+        """Let mirrors live on."""
+        self._locate(queues)
+        for server, link in enumerate(self._links):
+            if own := [self.keys(queue) for queue in queues if self._places[queue] == server]:
+                link.run(keep_alive(own))
+
+    def mark(self, queue: str, id: int) -> str:
+        """The fingerprint of a message; empty when it is not stored."""
+        self._locate([queue])
+        [found] = self._links[self._places[queue]].run(marks([(self.keys(queue), id)]))
+        return found
+
+    def report(self, name: str, said: str) -> None:
+        """Say how this process is."""
+        self._links[hash_index(mirror_report(name), len(self._links))].run(flows.report(name, said, REPORT_TTL_S))
+
+    def close(self) -> None:
+        """Close the links."""
+        for link in self._links:
+            with suppress(BusError):
+                link.close()
+
+    def forget_places(self) -> None:
+        """After an error: where queues are is looked up anew."""
+        self._places.clear()
+
+    def _locate(self, queues: Sequence[str]) -> None:
+        if unknown := [queue for queue in dict.fromkeys(queues) if queue not in self._places]:
+            self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
+
+    def _each(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T]:
+        found: dict[str, T] = {}
+        for queue, answer in self._tried(queues, flow).items():
+            if isinstance(answer, BusError):
+                raise answer
+            found[queue] = answer
+        return found
+
+    def _tried(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T | BusError]:
+        self._locate(queues)
+        found: dict[str, T | BusError] = {}
+        for server, link in enumerate(self._links):
+            own = [queue for queue in queues if self._places[queue] == server]
+            for at in range(0, len(own), 100):
+                part = own[at : at + 100]
+                found.update(zip(part, link.run(together([flow(queue) for queue in part])), strict=True))
+        return found
+
+
+def cut(rows: WindowRows) -> list[Chunk]:
+    """What was read, in chunks that go into one call each; the last one covers what the window did, also where its last ids were gone."""
+    span = rows.span
+    found: list[Chunk] = []
+    at, after = 0, rows.after
+    for values in chunks(rows.values):
+        ids = rows.ids[at : at + len(values)]
+        at += len(values)
+        upto = ids[-1] if at < len(rows.values) else rows.upto
+        found.append(Chunk(span.born, after, upto, span.last_id, ids=ids, values=values))
+        after = upto
+    return found or [Chunk(span.born, after, rows.upto, span.last_id)]

@@ -1,0 +1,182 @@
+"""What of a queue is copied next, and whether it still may be: decisions without a connection.
+
+Rule 1. What is read is appended only if it is of the history that the mirror has: the message copied last, and the last of those that are read, have
+        the fingerprints that they had, of one moment, before the reading began.
+Rule 2. What cannot be kept is said with the range of its ids, and nothing here is written over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+
+from busmq_spark.core.mirror import NEWEST, Begun, MirrorOf, Span
+from busmq_spark.core.state import fingerprint
+from busmq_spark.errors import BusError, MirrorStopped
+
+WINDOW_BYTES = 8 * 1024 * 1024
+"""Bytes of values that are read before they are appended, about; a few windows are under way at once."""
+MOST_BYTES = 24 * 1024 * 1024
+"""A window with more is read again in smaller parts."""
+FIRST_ROWS, MOST_ROWS = 1_000, 50_000
+"""Most messages of the first window of a queue, for which it is not known how long its values are, and of any."""
+SHORT_ROWS = 250
+"""Windows up to this are read together with those of other queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The ids ``after + 1 .. upto`` of a queue, to be read; ``upto`` NEWEST: to the end. ``newest``: the last id that is known to be given."""
+
+    queue: str
+    born: str
+    after: int
+    upto: int
+    newest: int
+    bytes: int = 0
+    """About how many bytes of values; 0: not known."""
+
+    @property
+    def rows(self) -> int:
+        """How many messages at most, about."""
+        return (self.upto or self.newest) - self.after
+
+
+@dataclass(slots=True)
+class WindowRows:
+    """What was read of a window. ``span`` is from before the reading; ``ids`` and ``values`` are all that was stored of ``after + 1 .. upto``."""
+
+    window: Window
+    span: Span
+    upto: int = 0
+    after: int = 0
+    ids: list[int] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    bytes: int = 0
+    sound: bool = False
+    """Whether it may be appended. Else it is of another history than planned, or too large: look again."""
+
+
+@dataclass(slots=True)
+class MirroredQueue:
+    """What the process knows of one queue."""
+
+    name: str
+    begun: bool = False
+    born: str = ""
+    """The life that is mirrored here."""
+    last: int = 0
+    """Copied up to this id."""
+    mark: str = ""
+    """Fingerprint of that message; empty where it is not known."""
+    seen: int = 0
+    """The last id that the origin has given."""
+    planned: int = 0
+    """Windows up to this id are under way."""
+    floor: int = 0
+    """What is up to this id is dropped here."""
+    ttl_s: int = 0
+    row_bytes: float = 0.0
+    """About how long values are; 0: not known."""
+    copied: int = 0
+    skipped: int = 0
+    """Ids that were gone at the origin before they were copied."""
+    behind_since: float | None = None
+    touched: float = 0.0
+    stopped: BusError | None = None
+    """Why it is mirrored no further; it is looked at now and then all the same."""
+
+    @property
+    def behind(self) -> int:
+        """Ids that are given and not copied."""
+        return max(0, self.seen - self.last)
+
+    def window(self, bytes_: int) -> Window | None:
+        """What to read next, behind what is under way; None when there is nothing."""
+        left = self.seen - self.planned
+        if not self.begun or left <= 0:
+            return None
+        most = FIRST_ROWS if not self.row_bytes else max(1, min(MOST_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
+        size = int(min(left, most) * self.row_bytes)
+        return Window(self.name, self.born, self.planned, NEWEST if left <= most else self.planned + most, self.seen, size)
+
+    def reset(self) -> None:
+        """Forget what is under way."""
+        self.planned = self.last
+
+    def saw(self, last_id: int, now: float) -> None:
+        """The origin has given ids up to this one."""
+        self.seen = last_id
+        if self.behind and self.behind_since is None:
+            self.behind_since = now
+        elif not self.behind:
+            self.behind_since = None
+
+    def measured(self, rows: WindowRows) -> None:
+        """Learn how long values are."""
+        if rows.values:
+            mean = rows.bytes / len(rows.values)
+            self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
+
+
+def behind(rows: WindowRows, last: int) -> Span:
+    """Leave out what was copied meanwhile, up to ``last``. The result is what the origin was, as seen from there."""
+    span = rows.span
+    at = bisect_right(rows.ids, last)
+    if last > rows.after:
+        span = replace(span, after_mark=fingerprint(rows.values[at - 1]) if at and rows.ids[at - 1] == last else "")
+    rows.after, rows.ids, rows.values = last, rows.ids[at:], rows.values[at:]
+    return span
+
+
+def judge(queue: MirroredQueue, span: Span, *, name: str = "", new_life: str = "follow") -> MirrorStopped | str:
+    """What is to be done with a queue that was seen so: ``ok``, ``gone`` (the origin has it no more), ``begin`` (it is not mirrored yet, or its life
+    there is another), ``reissued`` (find out from where on), or why it stops. ``name`` is that of this bus."""
+    if not span.ttl_s:
+        return "gone"
+    if name and name in (path := MirrorOf.of(span.mirror_of).path if span.mirror_of else ()):
+        reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
+        return _stop(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place")
+    if not queue.begun:
+        return "begin"
+    if span.born != queue.born:
+        if new_life == "follow":
+            return "begin"
+        reason = f"it was made anew at its origin; what is here is its life before, up to id {queue.last}"
+        return _stop(queue, "life", reason, 1, queue.last, "Promote it to keep that, or mirror it with new_life=follow to give it up")
+    if span.last_id < queue.last:
+        ids = f"ids {span.last_id + 1}..{queue.last}"
+        reason = f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They are here"
+        return _stop(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED)
+    if queue.mark and span.after_mark and queue.mark != span.after_mark:
+        return "reissued"
+    return "ok"
+
+
+_DIVERGED = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
+
+
+def reissued(queue: MirroredQueue, first: int) -> MirrorStopped:
+    """The ids from ``first`` on are other messages at the origin than here."""
+    reason = f"ids {first}..{queue.last} are other messages here than at its origin, which has lost some and given their ids anew"
+    return _stop(queue, "diverged", reason, first, queue.last, _DIVERGED)
+
+
+def owned(queue: MirroredQueue, span: Span, found: Begun) -> MirrorStopped:
+    """There is a queue of this bus' own."""
+    if found.promoted >= 0 and found.born == span.born:
+        first = found.promoted + 1
+        if span.last_id < first:
+            return _stop(queue, "promoted", f"it was promoted behind id {found.promoted}, and nothing of its old origin is missing", 0, 0, _PROMOTED)
+        given = f", and here ids {first}..{found.last} were given to others" if found.last >= first else ""
+        reason = f"it was promoted behind id {found.promoted}; ids {first}..{span.last_id} of its old origin were not copied{given}"
+        return _stop(queue, "promoted", reason, first, span.last_id, _PROMOTED)
+    reason = f"here is a queue of this name that is no mirror, with ids up to {found.last}"
+    return _stop(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
+
+
+_PROMOTED = "Save what only the old origin has (busmq peek, there), then mirror in the other direction with --replace"
+
+
+def _stop(queue: MirroredQueue, kind: str, reason: str, first: int, last: int, remedy: str) -> MirrorStopped:
+    return MirrorStopped(queue=queue.name, kind=kind, reason=reason, first=first, last=last, remedy=remedy)

@@ -1,0 +1,207 @@
+"""What a mirror cannot keep: new lives, lost and reissued ids, foreign pushes, promotions. It is told with its ids, and nothing is written over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.core import mirror as flows
+from busmq_spark.core import queue as queues
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import MirrorStopped, QueueIsMirror, StateError
+from busmq_spark.metrics import Metrics
+from busmq_spark.mirror.runner import MirrorRunner
+from busmq_spark.mirror.settings import MirrorSettings
+from tests.clocks import npm_push
+from tests.conftest import Fresh
+from tests.mirror.centres import Centre, centre, copied, mirroring, of, url
+from tests.support import wait_until
+
+pytestmark = pytest.mark.redis
+
+
+def test_a_new_life_at_the_origin_begins_here_and_is_told(far: Centre, near: Centre, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+    name = fresh("life")
+    before = far.create(name)
+    far.push(name, 5)
+    metrics = Metrics()
+    runner = MirrorRunner(MirrorSettings(origin=url(far), patterns=(name,)), near.options, metrics)
+    runner.start()
+    try:
+        copied(runner, far, [name])
+        far.run(name, queues.close(far.keys(name)))
+        after = far.create(name)
+        far.push(name, 9, word="w")
+        wait_until(lambda: near.state(name).born == after)
+        copied(runner, far, [name])
+        assert near.stored(name) == far.stored(name)
+        assert "busmq_mirror_lives_total 1" in metrics.text()
+        assert any(before in each and after in each and "up to id 5" in each for each in caplog.messages)
+    finally:
+        runner.stop()
+
+
+def test_a_new_life_stops_the_mirror_where_the_old_copy_shall_be_kept(far: Centre, near: Centre, fresh: Fresh) -> None:
+    name = fresh("keep")
+    far.create(name)
+    far.push(name, 5)
+    with mirroring(url(far), near, name, new_life="stop") as runner:
+        copied(runner, far, [name])
+        kept = near.stored(name)
+        far.run(name, queues.close(far.keys(name)))
+        far.create(name)
+        far.push(name, 9)
+        wait_until(lambda: (found := of(runner, name)) and found.error)
+    with mirroring(url(far), near, name, new_life="stop") as runner:
+        wait_until(lambda: (found := of(runner, name)) and found.error)
+        found = of(runner, name)
+        assert found is not None
+        assert isinstance(found.error, MirrorStopped)
+        assert (found.error.details["kind"], found.error.details["last"]) == ("life", 5)
+    assert near.stored(name) == kept
+    assert near.run(name, flows.promote(near.keys(name))) == (True, 5, 5)
+
+
+def stopped(runner: MirrorRunner, name: str) -> MirrorStopped:
+    """The error it stops with."""
+    wait_until(lambda: (found := of(runner, name)) and found.error, what=f"{name} stops")
+    found = of(runner, name)
+    assert found is not None
+    assert isinstance(found.error, MirrorStopped)
+    return found.error
+
+
+def test_an_origin_that_lost_its_last_pushes_stops_the_mirror_with_their_range(far: Centre, near: Centre, fresh: Fresh) -> None:
+    name, other = fresh("lost"), fresh("lost")
+    keys = far.keys(name)
+    for each in (name, other):
+        far.create(each)
+        far.push(each, 10)
+    with mirroring(url(far), near, name, other) as runner:
+        copied(runner, far, [name, other])
+        far.redis(name, "LTRIM", keys.messages, 0, 13)
+        far.redis(name, "SET", keys.msgid, 7)
+        error = stopped(runner, name)
+        assert (error.details["kind"], error.details["first"], error.details["last"]) == ("diverged", 8, 10)
+        assert "ids 8..10" in str(error)
+        far.push(name, 9, word="other")
+        wait_until(lambda: "are other messages" in str(of(runner, name).error))  # type: ignore[union-attr]
+        error = stopped(runner, name)
+        assert (error.details["kind"], error.details["first"], error.details["last"]) == ("diverged", 8, 10)
+        far.push(other, 5)
+        copied(runner, far, [other])
+    assert near.stored(name) == [(id, b"v%d" % id) for id in range(1, 11)]
+    assert near.stored(other) == far.stored(other)
+    with mirroring(url(far), near, name) as runner:
+        assert stopped(runner, name).details["first"] == 8, "another process finds the same"
+    near.run(name, flows.promote(near.keys(name)))
+    with mirroring(url(far), near, name, replace=True) as runner:
+        copied(runner, far, [name])
+        assert near.stored(name) == far.stored(name)
+
+
+def test_a_program_that_does_not_know_mirrors_stops_one_and_is_named(far: Centre, near: Centre, fresh: Fresh) -> None:
+    name = fresh("foreign")
+    far.create(name)
+    far.push(name, 3)
+    with mirroring(url(far), near, name) as runner:
+        copied(runner, far, [name])
+        npm_push(lambda *words: near.redis(name, *words), near.keys(name), 2)
+        far.push(name, 1)
+        assert "ids 4..5 were given here" in str(stopped(runner, name))
+    assert len(near.stored(name)) == 5
+
+
+def test_a_queue_of_this_place_is_left_alone_and_an_empty_one_taken(far: Centre, near: Centre, fresh: Fresh) -> None:
+    mine, empty = fresh("own"), fresh("own")
+    for name in (mine, empty):
+        far.create(name)
+        far.push(name, 3)
+        near.create(name)
+    near.push(mine, 1)
+    with mirroring(url(far), near, mine, empty) as runner:
+        copied(runner, far, [empty])
+        assert stopped(runner, mine).details["kind"] == "own"
+    assert near.stored(mine) == [(1, b"v1")]
+    assert near.stored(empty) == far.stored(empty)
+    with mirroring(url(far), near, mine, replace=True) as runner:
+        copied(runner, far, [mine])
+    assert near.stored(mine) == far.stored(mine)
+
+
+def test_after_a_promotion_ids_go_on_and_what_the_old_origin_has_besides_is_told(far: Centre, near: Centre, fresh: Fresh, redis_url: str) -> None:
+    name = fresh("promoted")
+    born = far.create(name)
+    far.push(name, 10)
+    with mirroring(url(far), near, name) as runner:
+        copied(runner, far, [name])
+    far.push(name, 4)
+
+    async def fail_over() -> tuple[int, int]:
+        async with Bus(redis_url) as bus, bus.queue(name) as queue:
+            with pytest.raises(QueueIsMirror):
+                await queue.push("too early")
+            promoted = await queue.promote()
+            assert await queue.push("new") == 11
+            with pytest.raises(StateError, match="no mirror"):
+                await queue.promote()
+            return promoted
+
+    assert asyncio.run(fail_over()) == (10, 10)
+    with mirroring(url(far), near, name) as runner:
+        error = stopped(runner, name)
+        assert (error.details["kind"], error.details["first"], error.details["last"]) == ("promoted", 11, 14)
+        assert "ids 11..14 of its old origin were not copied" in str(error)
+        assert "here ids 11..11 were given to others" in str(error)
+    assert near.stored(name)[-1] == (11, b"new")
+    assert near.state(name).born == born
+    # And back: the old origin becomes a mirror of the new one, on request only.
+    with mirroring(url(near), far, name) as runner:
+        assert stopped(runner, name).details["kind"] == "own"
+    with mirroring(url(near), far, name, replace=True) as runner:
+        copied(runner, near, [name])
+    assert far.stored(name) == near.stored(name)
+
+
+def test_both_sides_promoted_keep_what_they_have(far: Centre, near: Centre, fresh: Fresh) -> None:
+    name = fresh("both")
+    with RedisServer() as third, centre(third.url) as root:
+        root.create(name)
+        root.push(name, 5)
+        with mirroring(url(root), far, name) as one, mirroring(url(root), near, name) as other:
+            copied(one, root, [name])
+            copied(other, root, [name])
+    far.run(name, flows.promote(far.keys(name)))
+    near.run(name, flows.promote(near.keys(name)))
+    far.push(name, 2, word="far")
+    near.push(name, 3, word="near")
+    with mirroring(url(far), near, name) as runner:
+        error = stopped(runner, name)
+        assert (error.details["kind"], error.details["first"], error.details["last"]) == ("promoted", 6, 7)
+    assert [value for _, value in near.stored(name)][5:] == [b"near6", b"near7", b"near8"]
+
+
+def test_a_mirror_of_a_mirror_names_its_path_and_none_is_its_own_origin(far: Centre, near: Centre, fresh: Fresh) -> None:
+    name = fresh("chain")
+    with RedisServer() as third, centre(third.url) as asia:
+        far.create(name)
+        far.push(name, 5)
+        with (
+            mirroring(url(far), near, name, name="us", origin_name="eu") as first,
+            mirroring(url(near), asia, name, name="asia", origin_name="us") as second,
+        ):
+            copied(first, far, [name])
+            copied(second, near, [name])
+            far.push(name, 5)
+            copied(first, far, [name])
+            copied(second, near, [name])
+        assert asia.stored(name) == far.stored(name)
+        [found] = asia.run(name, flows.mirror_states([asia.keys(name)]))
+        assert found is not None
+        assert found.of.path == ("eu", "us")
+        with mirroring(url(asia), far, name, name="eu", origin_name="asia", replace=True) as runner:
+            error = stopped(runner, name)
+            assert (error.details["kind"], "eu → us" in str(error)) == ("loop", True)
+        assert len(far.stored(name)) == 10
