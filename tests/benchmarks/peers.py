@@ -33,6 +33,7 @@ WAYS = {"python": "Python engine", "java": "Java engine", "kafka": "Kafka as it 
 DELIVERIES = {"exactly-once": "exactly once", "at-least-once": "at least once"}
 MESSAGES, SECONDS, RATE, SIZE, LARGE, WARM_S = 1_000_000, 60.0, 1000, 100, 1024, 20.0
 LARGE_SHARE, COPIED_SHARE, BATCHES = 0.3, 0.5, 5
+OWN_ROWS = 20
 Measure = Callable[[], Mapping[str, float]]
 Found = dict[str, dict[str, list[float]]]
 """Of each way, each of its values, run by run."""
@@ -225,18 +226,23 @@ def latencies(bench: Bench, workers: Mapping[str, Worker], batch: str, what: str
         with bench.queue(way, partitions=1) as source, bench.queue(way, partitions=1) as target:
             workers[way].ask("begin", source=source, target=target, batch=batch)
             try:
-                return bench.traffic(way, source, target)
+                arrived = bench.traffic(way, source, target)
             finally:
-                workers[way].ask("end")
+                ended = workers[way].ask("end")
+            return {**arrived, **ended}
 
     found = in_turn(bench.runs, {way: lambda way=way: measure(way) for way in workers}, warm=False)
     for point in ("p50", "p99"):
         yield Line(f"Push to arrival at {RATE:,}/s, {what}, {point}", "ms", of_key(found, point))
+    if not batch:
+        yield Line("Its micro-batches, each as a whole", "ms", of_key(found, "trigger"))
 
 
 def latency(bench: Bench) -> Iterator[Line]:
     with bench.workers() as workers:
         yield from latencies(bench, workers, "", "trigger 0")
+        own = in_turn(bench.runs, {way: lambda way=way: workers[way].ask("own", rows=OWN_ROWS) for way in ("java", "tuned")}, warm=False)
+        yield Line(f"A micro-batch of {OWN_ROWS} rows that Spark itself makes and nothing stores", "ms", of_key(own, "trigger"))
 
 
 def realtime(bench: Bench) -> Iterator[Line]:
