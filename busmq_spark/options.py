@@ -5,6 +5,7 @@ Names follow Spark's Kafka source where the meaning is equal. Look-up is case-bl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from os import environ
@@ -31,6 +32,8 @@ from busmq_spark.parsers import (
 from busmq_spark.start import AtTime, Start, timestamp
 
 WEEK_S = 7 * 24 * 3600
+MOST_PARTITIONS = 1000
+"""Of a topic."""
 
 
 def default_url() -> str | None:
@@ -38,6 +41,7 @@ def default_url() -> str | None:
     return environ.get("BUSMQ_REDIS_URL") or None
 
 
+PARTITIONS_UNUSED = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
 LAYOUTS = ("direct", "sentinel", "cluster")
 """How the servers of a bus stand together; redis_io/address.py makes endpoints of each."""
 
@@ -172,6 +176,9 @@ class ReadOptions(StoreOptions):
         None,
         doc="read every queue whose whole name matches, also later ones: within 2 s, and 50 s more for each million keys of a server",
     )
+    topic: tuple[str, ...] = option("topic", names, (), doc="topics to read, every partition of each, also later ones; as in subscribe")
+    include_topic: bool = option("includeTopic", flag, False, doc="true: columns topic and partition, too, which say where of a topic a row is from")
+    partitions: int | None = option("partitions", whole(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions")
     starting: Start | dict[str, Any] | None = option(
         "startingOffsets",
         starting,
@@ -244,10 +251,15 @@ class ReadOptions(StoreOptions):
 
     def __post_init__(self) -> None:
         StoreOptions.__post_init__(self)  # slots and super() without arguments do not go together in a dataclass
-        given = [n for n, v in (("subscribe", self.subscribe), ("subscribePattern", self.subscribe_pattern)) if v]
+        given = [n for n, v in (("subscribe", self.subscribe), ("subscribePattern", self.subscribe_pattern), ("topic", self.topic)) if v]
         if len(given) != 1:
-            found = "both are" if given else "neither is"
-            raise ConfigError(reason=f"exactly one of 'subscribe' and 'subscribePattern' names the queues to read; {found} given")
+            found = " and ".join(given) + " are" if given else "none is"
+            raise ConfigError(reason=f"exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to read; {found} given")
+        if not self.topic and (self.include_topic or self.partitions):
+            name = "includeTopic" if self.include_topic else "partitions"
+            raise ConfigError(reason=f"option {name!r} is for topics, and none is named: set option 'topic', or leave it out")
+        if self.partitions and not self.create:
+            raise ConfigError(reason=PARTITIONS_UNUSED)
         if self.ack == "none" and self.subscription:
             raise ConfigError(reason="ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out")
         if self.ack == "none" and self.discard:
@@ -272,6 +284,11 @@ class ReadOptions(StoreOptions):
         queues = {*(set(starts) - set(nested)), *(queue for own in nested.values() for queue in own)}
         if self.subscribe and (strange := queues - set(self.subscribe)):
             raise ConfigError(reason=f"{name} names {sorted(strange)[0]!r}, which is not in subscribe")
+        if self.topic and (strange := {queue for queue in queues if queue not in self.topic and _topic_of(queue) not in self.topic}):
+            raise ConfigError(reason=f"{name} names {sorted(strange)[0]!r}, which is neither in topic nor a partition queue of it")
+        plain = [{queue: start for queue, start in starts.items() if queue not in nested}, *nested.values()]
+        if ids := sorted(queue for own in plain for queue, start in own.items() if queue in self.topic and isinstance(start, int)):
+            raise ConfigError(reason=f"{name} has an id for topic {ids[0]!r}, and an id is one of a queue: name partition queues, such as {ids[0]}/0")
 
     def start_of(self, source: str, queue: str) -> Start:
         """Where reading begins in a queue."""
@@ -280,7 +297,7 @@ class ReadOptions(StoreOptions):
 
     def asked_start(self, source: str, queue: str) -> Start | None:
         """The same as far as a user has said it; None when nothing is said about the queue."""
-        return self.starting_timestamp or _of(self.starting, source, queue)
+        return self.starting_timestamp or self._of(self.starting, source, queue)
 
     def shown_start(self, source: str, queue: str) -> str:
         """The option that says where reading begins in a queue, for people."""
@@ -288,8 +305,20 @@ class ReadOptions(StoreOptions):
 
     def end_of(self, source: str, queue: str) -> Start:
         """Where a batch read ends in a queue; an id is the last one that is read."""
-        found = self.ending_timestamp or _of(self.ending, source, queue)
+        found = self.ending_timestamp or self._of(self.ending, source, queue)
         return "latest" if found is None else found
+
+    def _of(self, starts: Start | dict[str, Any] | None, source: str, queue: str) -> Start | None:
+        """What an option says of a queue, else of its topic."""
+        found = _of(starts, source, queue)
+        topic = _topic_of(queue)
+        return _of(starts, source, topic) if found is None and topic in self.topic else found
+
+
+def _topic_of(queue: str) -> str | None:
+    """The topic that the name of a partition queue begins with (core/topic.py)."""
+    topic, _, partition = queue.rpartition("/")
+    return topic if topic and re.fullmatch("0|[1-9][0-9]{0,2}", partition) else None
 
 
 def _of(starts: Start | dict[str, Any] | None, source: str, queue: str) -> Start | None:
@@ -307,6 +336,8 @@ class WriteOptions(StoreOptions):
     """Options of ``df.writeStream.format("busmq")`` and ``df.write.format("busmq")``."""
 
     queue: str | None = option("queue", one_name, None, doc="queue for every row; needed when there is no column queue")
+    topic: str | None = option("topic", one_name, None, doc="topic for every row, instead of a queue; or rows have a column topic")
+    partitions: int | None = option("partitions", whole(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions")
     delivery: str = option("delivery", one_of("exactly-once", "at-least-once"), "exactly-once", doc="exactly-once, or at-least-once (faster)")
     sink: str = option("sinkId", one_name, "", doc="name under which committed batches are remembered; default: the query's id")
     batch: int | None = option("batchId", whole(0), None, doc="with sinkId, on a batch write: the batch of this number is appended once")
@@ -328,6 +359,11 @@ class WriteOptions(StoreOptions):
         if len(self.sources) > 1:
             places = ", ".join(source or "redis.url" for source in self.sources)
             raise ConfigError(reason=f"a sink writes to one place, and these are named: {places}; leave one of them, or write one stream to each")
+        if self.queue and (self.topic or self.partitions):
+            name = "topic" if self.topic else "partitions"
+            raise ConfigError(reason=f"option 'queue' names a queue for every row, and option {name!r} is for topics; leave one of them out")
+        if self.partitions and not self.create:
+            raise ConfigError(reason=PARTITIONS_UNUSED)
         if self.batch is not None and (not self.sink or self.delivery != "exactly-once"):
             raise ConfigError(reason="batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once")
 

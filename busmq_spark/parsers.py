@@ -19,12 +19,12 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Parser of a whole number of at least ``least``."""
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Parser of a whole number of at least ``least``, and of at most ``most`` where that is given."""
 
     def parse_whole(text: str) -> int:
-        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text) or int(text) < least:
-            raise ValueError(f"a whole number of at least {least}")
+        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text) or int(text) < least or (most is not None and int(text) > most):
+            raise ValueError(f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}")
         return int(text)
 
     return parse_whole

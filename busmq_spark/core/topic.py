@@ -9,7 +9,7 @@ Rule 3. Who is a member of a group is advice. Each member computes the same rang
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
@@ -72,6 +72,11 @@ class Membership(NamedTuple):
 def partition_of(key: bytes | str, partitions: int) -> int:
     """The partition of a key: CRC-32 (that of zlib) of its UTF-8 bytes, modulo the number of partitions."""
     return crc32(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key) % partitions
+
+
+def key_hashes(keys: Iterable[bytes]) -> Iterator[int]:
+    """The number of each key; modulo the number of partitions it is :func:`partition_of`."""
+    return map(crc32, keys)
 
 
 def partition_queue(topic: str, partition: int) -> str:

@@ -173,7 +173,10 @@ class TopicMissing(BusError):
     """The topic does not exist, and was opened without the number of its partitions."""
 
     code = "BUSMQ_TOPIC_MISSING"
-    template = "topic {topic!r} does not exist. Create it with a number of partitions: bus.topic({topic!r}, partitions=10)"
+    template = (
+        "topic {topic!r} does not exist. Create it with a number of partitions: bus.topic({topic!r}, partitions=10), in Spark option partitions"
+    )
+    remedy = "Create it with a number of partitions: `bus.topic(name, partitions=10)`, or option `partitions` in Spark."
 
 
 class TopicShrinks(BusError):
@@ -181,6 +184,7 @@ class TopicShrinks(BusError):
 
     code = "BUSMQ_TOPIC_SHRINKS"
     template = "topic {topic!r} has {found} partitions and cannot have {expected}: partitions only grow. Name {found} or more, or make another topic"
+    remedy = "Name as many as it has or more, or make another topic."
 
 
 class TimeUnknown(BusError):

@@ -18,8 +18,8 @@ SCANNED = 1000
 """Keys that Redis looks at in one step of a walk over all of them: about half a millisecond."""
 
 
-def locate(queues: Sequence[QueueKeys], links: Sequence[Link]) -> list[int]:
-    """The index of the server of each queue, with one round trip per server.
+def locate(queues: Sequence[QueueKeys], links: Sequence[Link], homes: Sequence[int] = ()) -> list[int]:
+    """The index of the server of each queue, with one round trip per server. ``homes``: where each is created, if not where its name hashes to.
 
     Raises LinkLost when a server does not answer: to guess then would split a queue over two servers (protocol Q30).
     """
@@ -30,7 +30,8 @@ def locate(queues: Sequence[QueueKeys], links: Sequence[Link]) -> list[int]:
         for place, exists in zip(found, link.execute([command("EXISTS", keys.metadata) for keys in queues]), strict=True):
             if exists:
                 place.append(index)
-    return [owner(place, hash_index(keys.metadata, len(links))) for place, keys in zip(found, queues, strict=True)]
+    hashed = [hash_index(keys.metadata, len(links)) for keys in queues]
+    return [owner(place, at) if place else home for place, at, home in zip(found, hashed, homes or hashed, strict=True)]
 
 
 def owner(having: Sequence[int], home: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -21,6 +21,7 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze
+from busmq_spark.spark.queue_names import look
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.time_notes import TimeNotes
 from busmq_spark.spark.tracebacks import without_traceback
@@ -45,12 +46,13 @@ class BatchReader(DataSourceReader):
         store = patient_store(options)
         try:
             names = [spell(source, queue) for source in options.sources for queue in options.subscribe]
-            if options.subscribe_pattern:
-                pattern = re.compile(options.subscribe_pattern)
-                names = store.discover(lambda name: pattern.fullmatch(split(name)[1]) is not None)
+            if not options.subscribe:
+                names = look(replace(options, partitions=None), store)
             states = store.states(dict.fromkeys(names, -1))
             if missing := [queue for queue, state in states.items() if not state.exists]:
-                raise QueueMissing(queue=shown(missing[0]))
+                if not options.topic:
+                    raise QueueMissing(queue=shown(missing[0]))
+                states = {queue: state for queue, state in states.items() if state.exists}  # to the others nobody has written
             unnamed = [queue for queue, state in states.items() if not state.born]
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)

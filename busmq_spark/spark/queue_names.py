@@ -1,17 +1,39 @@
-"""Which queues a query reads: those that its options name, or those that exist and match their pattern."""
+"""Which queues a query reads: those that its options name, those that exist and match their pattern, or the partitions of their topics."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell, split
+from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
+from busmq_spark.redis_io.place import at_once
 from busmq_spark.spark.discovery import QueueDiscovery
 from busmq_spark.spark.stores import planning_store
-from busmq_spark.store.protocol import SourceStore
+from busmq_spark.store.protocol import ReadStore, SourceStore
+
+
+def names_queue(names: Collection[str], pattern: str | None, topics: Collection[str], queue: str) -> bool:
+    """Whether the options of a query, as they are given, name a queue of a source."""
+    if topics:
+        place = topic_partition(queue)
+        return place is not None and place[0] in topics
+    return queue in names if pattern is None else re.fullmatch(pattern, queue) is not None
+
+
+def _includes(options: ReadOptions, queue: str) -> bool:
+    return names_queue(options.subscribe, options.subscribe_pattern, options.topic, queue)
+
+
+def look(options: ReadOptions, store: ReadStore, pace: Callable[[], object] = at_once) -> list[str]:
+    """The queues that match the pattern, or the partitions of the topics, which are made where the options say so. Raises TopicMissing."""
+    if options.topic:
+        return store.topic_queues(options.topic, options.partitions)
+    return store.discover(lambda name: _includes(options, split(name)[1]), pace)
 
 
 class QueueNames:
@@ -24,14 +46,13 @@ class QueueNames:
         self._discovery: QueueDiscovery | None = None
 
     def includes(self, queue: str) -> bool:
-        """Whether the options name the queue, or their pattern does."""
-        pattern = self.options.subscribe_pattern
+        """Whether the options name the queue or its topic, or their pattern does."""
         source, own = split(queue)
-        return source in self.options.sources and (own in self.options.subscribe if pattern is None else re.fullmatch(pattern, own) is not None)
+        return source in self.options.sources and _includes(self.options, own)
 
     def to_acquire(self, known: Collection[str], held: Collection[str], store: SourceStore, *, new_ones: bool) -> list[str]:
         """The queues that the query reads now. ``known`` are those of its checkpoint; ``new_ones``: whether such as come later are looked for."""
-        if not self.options.subscribe_pattern:
+        if self.options.subscribe:
             return self.named
         # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
         here = set(held)
@@ -50,14 +71,14 @@ class QueueNames:
             self._discovery.stop()
 
     def _discovered(self, store: SourceStore, new_ones: bool) -> Sequence[str]:
-        """The queues that match the pattern: looked for here at the first call, so that it misses none; then beside the planning."""
+        """The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning."""
         if self._discovery is not None:
             found = self._discovery.take()
             self.listed |= {*found.listed} - {*store.unavailable}
             return found.queues
-        first = store.discover(self.includes)
         options = self.options
-        self._discovery = QueueDiscovery(lambda: planning_store(options, quiet=True), self.includes, links=bool(options.links))
+        first = look(options, store)
+        self._discovery = QueueDiscovery(lambda: planning_store(options, quiet=True), partial(look, options), links=bool(options.links))
         if new_ones:
             self._discovery.start()
         return first

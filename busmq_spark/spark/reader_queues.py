@@ -171,15 +171,15 @@ class ReaderQueues:
 
     def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
         """Attach; the result is the ttl of every queue that exists now. Queues of an unreachable source are added to ``paused``."""
-        named = bool(self._options.subscribe)
+        create = self._options.create and self._options.subscribe_pattern is None
         try:
-            found = self.store.attach(queues, QueueCreation(self._options.create and named, self._options.ttl_s)) if queues else {}
+            found = self.store.attach(queues, QueueCreation(create, self._options.ttl_s)) if queues else {}
         except QueueMissing:
             if len(queues) > 1:  # one of them
                 return {name: ttl_s for queue in queues for name, ttl_s in self._open([queue], known).items()}
-            if named or (queues[0] in known and self._options.fail_on_data_loss):
+            if self._options.subscribe or (queues[0] in known and self._options.fail_on_data_loss):
                 raise
-            return {}  # matched the pattern and expired since
+            return {}  # matched the pattern and expired since, or a partition that nobody has written to
         self.paused.update(queue for queue in queues if queue not in found)
         for queue, attached in found.items():
             if attached.existed and attached.ttl_s < SHORT_TTL_S:

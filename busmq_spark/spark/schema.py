@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from busmq_spark.core.sources import shown, split
 from busmq_spark.errors import ConfigError
@@ -21,12 +21,16 @@ LINKED_SCHEMA = f"{SOURCE_SCHEMA}, source string"
 """With federation.url. Redis itself is called ``local`` there."""
 TIME_COLUMN = f"{COLUMN} timestamp_ltz"
 """With includeTimestamp, or where a schema asks for it."""
+TOPIC_COLUMNS = "topic string, partition int"
+"""Behind the others, of a query that reads topics."""
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "queue": (StringType,),
     "id": (LongType,),
     "value": (BinaryType, StringType),
     "source": (StringType,),
     COLUMN: (TimestampType,),
+    "topic": (StringType,),
+    "partition": (IntegerType,),
 }
 BATCH_ROWS = 10_000
 """Rows of one Arrow batch: measured, 5 000 to 20 000 cost Spark the least."""
@@ -105,8 +109,17 @@ def _column(name: str, kind: Any, rows: MessageRows) -> Any:
         return _values(kind, rows.queue, rows.first, rows.values)
     if name == "id":
         return pa.array(np.arange(rows.first, rows.first + len(rows.values), dtype=np.int64))
-    source, own = split(rows.queue)
-    return pa.repeat(pa.scalar(own if name == "queue" else source or LOCAL, kind), len(rows.values))
+    return pa.repeat(pa.scalar(_place(name, *split(rows.queue)), kind), len(rows.values))
+
+
+def _place(name: str, source: str, queue: str) -> str | int:
+    """What a column says of a queue."""
+    if name == "queue":
+        return queue
+    if name == "source":
+        return source or LOCAL
+    topic, _, partition = queue.rpartition("/")
+    return topic if name == "topic" else int(partition)
 
 
 def _values(kind: Any, queue: str, first: int, values: Any) -> Any:

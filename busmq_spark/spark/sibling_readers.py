@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from busmq_spark.core.position import Position
 from busmq_spark.core.sources import split
 from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io.holder import is_alive, is_dead, process_name
+from busmq_spark.spark.queue_names import names_queue
 
 log = logging.getLogger("busmq_spark")
 
@@ -38,6 +38,7 @@ class SiblingReaders:
             "where": sha256(repr((options.url, options.layout, options.links, options.subscription)).encode()).hexdigest(),
             "subscribe": list(options.subscribe),
             "pattern": options.subscribe_pattern,
+            "topic": list(options.topic),
             "acked": {},
             "beginning": True,  # until it is asked again
             "met": [],  # the tokens of those that were beginning when it joined
@@ -103,8 +104,8 @@ class SiblingReaders:
             for token, other in readers.items()
             if other["where"] == self._me["where"] and (token in self._me["met"] or self._token in other["met"]) and not is_dead(token)
         }
-        patterns = self._me["pattern"] is not None
-        return {token: other for token, other in found.items() if patterns or any(_reads(other, queue) for queue in self._me["subscribe"])}
+        unnamed = not self._me["subscribe"]
+        return {token: other for token, other in found.items() if unnamed or any(_reads(other, queue) for queue in self._me["subscribe"])}
 
     def _forget_dead_drivers(self) -> None:
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -117,8 +118,7 @@ class SiblingReaders:
 
 
 def _reads(reader: Mapping[str, Any], name: str) -> bool:
-    pattern = reader["pattern"]
-    return name in reader["subscribe"] if pattern is None else re.fullmatch(pattern, name) is not None
+    return names_queue(reader["subscribe"], reader["pattern"], reader["topic"], name)
 
 
 def _lowest(queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Position | None:

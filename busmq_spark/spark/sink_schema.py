@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.spark.topic_columns import TopicColumns, TopicRows, filled_column
+from busmq_spark.spark.topic_columns import as_bytes as _bytes
 
 GATHERED_BYTES = 8 * 1024 * 1024
 """Bytes of record batches whose rows are sent together where they name their queues."""
-_TYPES = {"value": (StringType, BinaryType), "queue": (StringType,), "id": (LongType,), "source": (StringType,), "index": (IntegerType,)}
+_TYPES = {
+    "value": (StringType, BinaryType),
+    "queue": (StringType,),
+    "topic": (StringType,),
+    "key": (StringType, BinaryType),
+    "partition": (IntegerType,),
+    "id": (LongType,),
+    "source": (StringType,),
+    "index": (IntegerType,),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Where the value and the queue of a row come from. Option ``queue`` wins over the column, as Kafka's ``topic`` does."""
+    """Where the value and the queue, or topic and partition, of a row come from. An option wins over a column, as Kafka's ``topic`` does."""
 
     value: str
     queue_column: str | None
     queue: str | None
+    topic: TopicColumns | None = None
+    """Of rows for topics; then ``queue_column`` and ``queue`` are None."""
 
     @classmethod
-    def of(cls, schema: StructType, queue: str | None) -> SinkColumns:
-        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue. ``id``, ``index`` and ``source`` are allowed."""
+    def of(cls, schema: StructType, queue: str | None, topic: str | None = None) -> SinkColumns:
+        """``queue`` and ``topic`` are the options, of which one may be given. ``id``, ``index`` and ``source`` are allowed, and so is what else the
+        source gives where an option says where rows go.
+
+        Raises ConfigError for a missing or unknown column, a wrong type, for no queue and no topic, or for both.
+        """
         found: dict[str, str] = {}
         if "value" not in map(str.lower, schema.names):
             raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")
@@ -35,26 +53,31 @@ class SinkColumns:
             name = column.name.lower()
             types = _TYPES.get(name)
             if types is None:
-                raise ConfigError(reason=f"column {column.name!r} has no place; the sink takes value (string or binary) and queue (string)")
+                raise ConfigError(
+                    reason=f"column {column.name!r} has no place; the sink takes value (string or binary) and queue (string), or for topics topic "
+                    "(string), partition (int) and key (string or binary)"
+                )
             if not isinstance(column.dataType, types):
                 wanted = " or ".join(t().simpleString() for t in types)
                 kind = column.dataType.simpleString()
                 remedy = "; use to_json(struct(...)) for a structured value" if name == "value" else ""
                 raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}{remedy}")
             found[name] = column.name
+        if columns := _topic_columns(found, queue, topic):
+            return cls(found["value"], None, None, columns)
         if queue is None and "queue" not in found:
-            raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue")
+            raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic")
         return cls(found["value"], None if queue else found["queue"], queue)
 
-    def gathered(self, batches: Iterable[Any]) -> Iterator[dict[str, list[bytes]]]:
-        """The values of record batches per queue, each in row order; of many queues those of several batches at once.
+    def gathered(self, batches: Iterable[Any], topics: TopicRows | None = None) -> Iterator[dict[str, list[bytes]]]:
+        """The values of record batches per queue, each in row order; of many queues those of several batches at once. ``topics``: for such rows.
 
         Spark's batches have 10,000 rows: ten for each of 1,000 queues, and a call to Redis with ten costs nearly as much as one with fifty.
         """
         found: dict[str, list[bytes]] = {}
         size = 0
         for batch in batches:
-            for queue, values in self.split(batch):
+            for queue, values in self.split(batch, topics):
                 found.setdefault(queue, []).extend(values)
             size += batch.nbytes
             if found and (self.queue is not None or size >= GATHERED_BYTES):
@@ -63,16 +86,24 @@ class SinkColumns:
         if found:
             yield found
 
-    def split(self, batch: Any) -> Iterator[tuple[str, list[bytes]]]:
+    def split(self, batch: Any, topics: TopicRows | None = None) -> Iterator[tuple[str, list[bytes]]]:
         """The values of a record batch per queue, each in row order. Raises MessageRefused for a NULL."""
         if batch.num_rows == 0:
             return
-        values = _column(batch, self.value)
+        values = filled_column(batch, self.value)
         if self.queue is not None:
             yield self.queue, _bytes(values)
             return
+        if topics is not None:
+            found = list(topics.split(batch))
+            sorted_values = _bytes(values.take(pa.array(np.concatenate([rows for _, rows in found]))) if len(found) > 1 else values)
+            at = 0
+            for queue, rows in found:
+                yield queue, sorted_values[at : at + len(rows)]
+                at += len(rows)
+            return
         assert self.queue_column is not None
-        names = _column(batch, self.queue_column)
+        names = filled_column(batch, self.queue_column)
         coded = names.dictionary_encode()
         queues = coded.dictionary.to_pylist()
         if "" in queues:
@@ -85,21 +116,19 @@ class SinkColumns:
 
     def batch_of(self, rows: Sequence[Any]) -> Any:
         """A record batch of Spark rows, for Spark versions that hand over rows."""
-        names = [self.value] + ([self.queue_column] if self.queue_column else [])
+        of_topics = (self.topic.topic_column, self.topic.partition_column, self.topic.key_column) if self.topic else ()
+        names = [self.value, *filter(None, (self.queue_column, *of_topics))]
         return pa.RecordBatch.from_pydict({name: [row[name] for row in rows] for name in names})
 
 
-def _column(batch: Any, name: str) -> Any:
-    column = batch.column(batch.schema.get_field_index(name))
-    if column.null_count:
-        raise MessageRefused(
-            reason=f"column {name!r} is NULL in {column.null_count} of {batch.num_rows} rows; a message cannot be. Filter them, or use coalesce()"
-        )
-    return column
-
-
-def _bytes(values: Any) -> list[bytes]:
-    if not pa.types.is_binary(values.type):
-        values = values.cast(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
-    found: list[bytes] = values.to_pylist()
-    return found
+def _topic_columns(found: Mapping[str, str], queue: str | None, topic: str | None) -> TopicColumns | None:
+    """Where the topic of a row comes from; None where rows go to queues. Raises ConfigError for what says both, or chooses a partition of none."""
+    if topic is None and (queue is not None or "topic" not in found):
+        if strange := [found[name] for name in ("key", "partition") if name in found and (name == "key" or queue is None)]:
+            reason = f"column {strange[0]!r} chooses a partition of a topic, and these rows go to queues; leave it out, or name a topic"
+            raise ConfigError(reason=reason)
+        return None
+    if topic is None and "queue" in found:
+        raise ConfigError(reason="columns 'queue' and 'topic' both say where a row goes; leave one out, or set option 'queue' or 'topic'")
+    partition = found.get("partition")
+    return TopicColumns(topic, None if topic else found["topic"], partition, None if partition else found.get("key"))

@@ -21,7 +21,7 @@ from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
-from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, check_source_schema
+from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import check_links
 from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
@@ -38,8 +38,9 @@ Options = TypeVar("Options", bound=StoreOptions)
 class BusmqDataSource(DataSource):
     """``format("busmq")``: queues as a streaming or batch source and sink.
 
-    Columns of the source: ``queue string, id long, value binary``, and with federation.url ``source string``, with includeTimestamp ``timestamp``.
-    The sink needs ``value`` (string or binary) and takes ``queue`` (string).
+    Columns of the source: ``queue string, id long, value binary``, with federation.url ``source string``, with includeTopic ``topic string, partition
+    int``, with includeTimestamp ``timestamp``.
+    The sink needs ``value`` (string or binary) and takes ``queue`` (string), or for topics ``topic``, ``partition`` and ``key``.
     The options are the fields of ``busmq_spark.options.ReadOptions`` and ``WriteOptions``.
     """
 
@@ -58,9 +59,10 @@ class BusmqDataSource(DataSource):
         """The columns. Spark asks for them at ``load()``, so that what is wrong with the options is said there. A table has no options yet."""
         if self.options:
             _refuse_a_table(self.options)
-            _checked(parse(ReadOptions, self.options))
-        columns = LINKED_SCHEMA if "federation.url" in map(str.lower, self.options) else SOURCE_SCHEMA
-        return f"{columns}, {TIME_COLUMN}" if _given(self.options, "includeTimestamp").strip().lower() == "true" else columns
+            options = _checked(parse(ReadOptions, self.options))
+            columns = _columns(options, topic=options.include_topic)
+            return f"{columns}, {TIME_COLUMN}" if options.include_timestamp else columns
+        return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(self._read_options(schema), schema)
@@ -78,18 +80,34 @@ class BusmqDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse_a_table(self.options)
         options = _checked(parse(WriteOptions, self.options))
-        return BatchWriter(options, SinkColumns.of(schema, options.queue), overwrite=overwrite)
+        return BatchWriter(options, _sink_columns(schema, options), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
-        return stream_writer(options, SinkColumns.of(schema, options.queue), _given(self.options, "checkpointLocation"))
+        return stream_writer(options, _sink_columns(schema, options), _given(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         _refuse_a_table(self.options)
         options = _checked(parse(ReadOptions, self.options))
-        check_source_schema(schema, LINKED_SCHEMA if options.links else SOURCE_SCHEMA)
+        check_source_schema(schema, _columns(options, topic=bool(options.topic)))
         return options
+
+
+def _columns(options: ReadOptions, *, topic: bool) -> str:
+    """The columns of the source."""
+    base = LINKED_SCHEMA if options.links else SOURCE_SCHEMA
+    return f"{base}, {TOPIC_COLUMNS}" if topic else base
+
+
+def _sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
+    found = SinkColumns.of(schema, options.queue, options.topic)
+    if found.topic and options.links:
+        raise ConfigError(
+            reason="a sink at a federation server takes queues and no topics, whose partitions it does not ask for; "
+            "name the partition queues, such as metrics/0, in column queue"
+        )
+    return found
 
 
 def _refuse_a_table(given: Mapping[str, str]) -> None:

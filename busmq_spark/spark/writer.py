@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.sink import attempt as attempt_of
 from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
@@ -24,8 +25,10 @@ from busmq_spark.spark.process import freeze
 from busmq_spark.spark.renewal import StagingRenewal
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
+from busmq_spark.spark.topic_columns import TopicRows
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.store.protocol import FullPolicy, QueueCreation, WriteStore
+from busmq_spark.store.protocol import FullPolicy, QueueAppender, QueueCreation, WriteStore
+from busmq_spark.store.redis_store import RedisStore
 
 ROWS_AT_ONCE = 10_000
 RUN = "spark.jobGroup.id"
@@ -65,7 +68,7 @@ class TaskWriter:
         full = _policy(self._options)
         attached: set[str] = set()
         try:
-            for parts in self._columns.gathered(batches):
+            for parts in self._columns.gathered(batches, self._topics(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
                     store.attach(new, creation(self._options))
                     attached.update(new)
@@ -88,7 +91,7 @@ class TaskWriter:
         appender = store.appender()
         attached: set[str] = set()
         try:
-            for parts in self._columns.gathered(batches):
+            for parts in self._columns.gathered(batches, self._topics(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
                     appender.settle()
                     begun = store.begin(sink, run, new)
@@ -107,6 +110,20 @@ class TaskWriter:
             raise
         finally:
             appender.abandon()
+
+    def _topics(self, store: WriteStore, appender: QueueAppender) -> TopicRows | None:
+        """Where rows for topics go. Tasks, and the batches of a query, begin with different partitions."""
+        if self._columns.topic is None:
+            return None
+        assert isinstance(store, RedisStore), "links are refused"
+        context = TaskContext.get()
+        batch = int(_property(context, "streaming.sql.batchId") or self._options.batch or 0)
+
+        def size(topic: str) -> int:
+            appender.settle()
+            return store.partitions(topic, self._options.partitions)
+
+        return TopicRows(self._columns.topic, size, batch + (context.partitionId() if context else 0))
 
 
 class SinkCommitter:
@@ -258,12 +275,21 @@ class BatchWriter(DataSourceArrowWriter):
         store = sink_store(self._options)
         _, staged, run = _collected(messages)
         if self._truncate:
-            store.truncate(list(dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))))
+            store.truncate(self._emptied(store, staged))
         if self._options.batch is not None:
             SinkCommitter(self._options, store).commit(self._options.sink, self._options.batch, staged, run=run)
         elif run is not None:
             SinkCommitter(self._options, store).commit(run.sink, 0, staged, run=run)
             store.forget(run.sink, staged)
+
+    def _emptied(self, store: WriteStore, staged: Sequence[StagedList]) -> list[str]:
+        """What mode overwrite empties: every queue that gets rows, or the one of the option; of a topic every partition."""
+        named = dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))
+        if self._columns.topic is None:
+            return list(named)
+        assert isinstance(store, RedisStore), "links are refused"
+        topics = {place[0]: None for queue in named if (place := topic_partition(queue))}
+        return store.topic_queues(list(topics) or [topic for topic in [self._columns.topic.topic] if topic], self._options.partitions)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _, staged, _ = _collected(messages)

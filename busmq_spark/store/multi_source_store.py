@@ -71,8 +71,14 @@ class MultiSourceStore(PerQueueOperations):
             # A name that does not come back whole would be taken for another source's.
             return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)), pace)
 
+        return self._listed({source: ask(source) for source in self._callers})
+
+    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:
+        return self._listed(dict.fromkeys(self._callers, methodcaller("topic_queues", topics, partitions)))
+
+    def _listed(self, asks: Mapping[str, Callable[[ReadStore], list[str]]]) -> list[str]:
         found: list[str] = []
-        for source, queues in self._answers({source: ask(source) for source in self._callers}).items():
+        for source, queues in self._answers(asks).items():
             self.listed.add(source)
             found += [spell(source, queue) for queue in queues]
         return found

@@ -15,10 +15,11 @@ from busmq_spark.core import sender as senders
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import state as states_
+from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.flow import Flow, command, together
-from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index, sink_queues, sink_record
+from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import LONG_TTL_S, AttachResult
@@ -26,7 +27,7 @@ from busmq_spark.core.ranges import TARGET_BYTES
 from busmq_spark.core.sink import CommitStopped, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import Ack, AckResult, QueueState
-from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun
+from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.address import RedisAddress, address
@@ -59,6 +60,7 @@ class RedisStore:
         """
         self._reply_bytes = reply_bytes
         self.keys: Callable[[str], QueueKeys] = _KEYS[where.cluster]
+        self._cluster = where.cluster
         self._links = sync_links(where, patience_s)
         self._patience_s = patience_s
         self._range_connections: list[RangeConnections] = []
@@ -91,6 +93,26 @@ class RedisStore:
         found = [(queue, server) for queue, server in discover(self._links, pace) if accept(queue)]
         self._places.update(found)
         return [queue for queue, _ in found]
+
+    def partitions(self, topic: str, create: int | None = None) -> int:
+        """How many partitions a topic has, which lives on with that; one that does not exist is made with so many. Raises TopicMissing."""
+        keys = TopicKeys(topic, self._cluster)
+        link = self._links[hash_index(keys.base, len(self._links))]
+        try:
+            found: topics_.Topic | None = link.run(topics_.open_topic(keys, create, new_token()))
+        except (Unauthorized, ServerReadOnly):
+            found = link.run(topics_.read(keys))  # one who may only read
+        if found is None:
+            raise TopicMissing(topic=topic)
+        queues = topics_.partition_queues(topic, found.partitions)
+        if len(self._links) > 1 and (unknown := {q: at for at, q in enumerate(queues) if q not in self._places}):
+            # Those that do not exist are made on the servers in turn, and not where their names hash to.
+            homes = [topics_.partition_home(at, len(self._links)) for at in unknown.values()]
+            self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links, homes), strict=True))
+        return found.partitions
+
+    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:
+        return [queue for topic in topics for queue in topics_.partition_queues(topic, self.partitions(topic, partitions))]
 
     def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
         settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
@@ -249,6 +271,7 @@ class RedisStore:
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None:
         link, keys = self._links[staged[0].server], self.keys(queue)
+        self._places[queue] = staged[0].server  # should it be missing, it is made anew there
         found = link.run(sinks.commit(keys, sink, batch, staged))
         if isinstance(found, RecordConflict):
             void = int(self._home(sink).execute(command("HGET", sink_record(sink), "void")) or 0)

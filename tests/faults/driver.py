@@ -58,7 +58,12 @@ def never_the_same(rows: Any, mark: bytes) -> Any:
     return spread.mapInArrow(shuffled, "queue string, value binary")
 
 
-CHANGES: dict[str, Callable[[Any, bytes], Any]] = {"plain": plain, "routed": routed, "never_the_same": never_the_same}
+def keyed(rows: Any, mark: bytes) -> Any:
+    """For a topic: one of 17 keys each."""
+    return rows.selectExpr("value", "cast(cast(cast(value AS string) AS int) % 17 AS string) AS key")
+
+
+CHANGES: dict[str, Callable[[Any, bytes], Any]] = {"plain": plain, "routed": routed, "keyed": keyed, "never_the_same": never_the_same}
 
 
 class Quick(BusmqDataSource):

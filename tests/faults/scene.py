@@ -144,6 +144,7 @@ class Pipeline:
         self.bus, self.folder = bus, folder
         self.sources = source.split(",")
         self.sink = sink
+        self.sink_options = {"queue": sink} if sink else {}
         self.change, self.options = change, options
         self.checkpoint = Checkpoint(folder / "checkpoint")
         self.fed = dict.fromkeys(self.sources, 0)
@@ -165,7 +166,7 @@ class Pipeline:
         self.attempts += 1
         where = {**self.bus.where, **({"redis.url": url} if url else {})}
         source = {**where, "subscribe": ",".join(self.sources), **self.options}
-        sink = {**where, **({"queue": self.sink} if self.sink else {})}
+        sink = {**where, **self.sink_options}
         driver.start(checkpoint=str(self.checkpoint.folder), source=source, sink=sink, change=self.change, mark=f"run {self.attempts}", **how)
 
     def wait_at(self, gate: Gate, driver: DriverProcess) -> Held:

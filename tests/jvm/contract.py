@@ -13,11 +13,11 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import __version__, errors, options, parsers
-from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks
+from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks, topic
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_table import ENGINE_OPTIONS, KAFKA_CLIENT, OF_KAFKA
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, batch_span, discovery, jar, lease, polling, reader_queues, renewal
+from busmq_spark.spark import acks, batch_span, discovery, jar, lease, polling, reader_queues, renewal, topic_columns, writer
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -68,6 +68,8 @@ def _of_queues() -> dict[str, int]:
         "chunkBytes": message.CHUNK_BYTES,
         "longTtlS": queue.LONG_TTL_S,
         "ackMost": queue.ACK_MOST,
+        "mostPartitions": topic.MOST_PARTITIONS,
+        "topicTtlS": topic.TTL_S,
         "stageTtlS": sink.STAGE_TTL_S,
         "rowsTogether": sink.ROWS_TOGETHER,
         "mostTogether": sink.MOST_TOGETHER,
@@ -130,6 +132,7 @@ def _of_streams() -> dict[str, int]:
         "packOver": tasks.PACK_OVER,
         "packRows": tasks.PACK_ROWS,
         "offsetVersion": offsets.VERSION,
+        "rowsAtOnce": writer.ROWS_AT_ONCE,
         "spanShown": batch_span.SHOWN,
     }
 
@@ -139,6 +142,12 @@ def _texts() -> dict[str, str]:
         "kafkaClient": KAFKA_CLIENT,
         "queuePrefix": keys.QUEUE_PREFIX,
         "metadataSuffix": keys.METADATA_SUFFIX,
+        "topicPrefix": keys.TOPIC_PREFIX,
+        "likeAPart": keys.LIKE_A_PART.pattern,
+        "oddName": keys._ODD.pattern,
+        "nullRemedy": topic_columns.REMEDY,
+        "nullKeyRemedy": topic_columns.KEY_REMEDY,
+        "partitionsUnused": options.PARTITIONS_UNUSED,
         "sentinelMaster": sentinel.DEFAULT_MASTER,
         "stageAgain": sink.STAGE_AGAIN,
         "giveUp": sink._GIVE_UP,

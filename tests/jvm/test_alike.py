@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.core import scripts
 from busmq_spark.errors import ConfigError, UnreadBacklog
 from busmq_spark.option_table import parse
-from busmq_spark.options import ReadOptions, RedisOptions
+from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
 from busmq_spark.redis_io.address import address
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
@@ -67,6 +67,18 @@ SPECIAL = [
         for name in ("assign", "kafka.bootstrap.servers", "kafka.security.protocol", "groupIdPrefix", "startingOffsetsByTimestamp")
     ),
     {"subscribe": "a", "ttl": "1234567890123"},
+    {"topic": "t", "subscribe": "q"},
+    {"topic": "t", "subscribe": "q", "subscribePattern": "p"},
+    {"topic": "[]"},
+    {"topic": "t", "partitions": "1001"},
+    {"topic": "t", "partitions": "2", "createQueue": "false"},
+    {"topic": "t", "includeTopic": "yes"},
+    {"subscribe": "q", "includeTopic": "true"},
+    {"subscribe": "q", "partitions": "2"},
+    {"topic": "t", "startingOffsets": '{"u": "latest"}'},
+    {"topic": "t", "startingOffsets": '{"u/0": "latest", "t": "earliest", "t/1": 4}'},
+    {"topic": "t", "endingOffsets": '{"t/01": "latest"}'},
+    {"topic": "t", "startingOffsets": '{"t": 4}'},
     {"subscribe": "a", "minPartitions": "1" * 19},
     {"subscribe": "a", "minPartitions": "\u0663"},
 ]
@@ -108,6 +120,14 @@ def test_a_conflict_of_options_or_a_misspelt_one_has_the_same_error_text(probe: 
     ours, theirs = both(probe, ReadOptions, given)
     if "known are" in ours:  # federation is among them there
         ours, theirs = (said.partition("known are")[0] for said in (ours, theirs))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "given", [{"queue": "q", "topic": "t"}, {"queue": "q", "partitions": "2"}, {"topic": "t", "partitions": "2", "createQueue": "false"}]
+)
+def test_a_conflict_of_options_of_the_sink_has_the_same_error_text(probe: Probe, given: dict[str, str]) -> None:
+    ours, theirs = both(probe, WriteOptions, given)
     assert ours == theirs
 
 

@@ -20,9 +20,13 @@ from busmq_spark.spark.writer import BatchWriter
 from tests.spark.jvm_engine import asked
 from tests.support import PATIENCE_S
 
-SCHEMA = StructType().add("queue", "string").add("value", "binary")
 Row = bytes | tuple[str, bytes]
-"""A value, or where no option names the queue: queue and value."""
+"""A value, or where no option names the queue: queue and value; with option ``topic`` key and value."""
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """The columns of a row."""
+    return StructType().add("key" if "topic" in options else "queue", "string").add("value", "binary")
 
 
 class SinkEngine(Protocol):
@@ -41,11 +45,12 @@ class PythonSink:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = parse(WriteOptions, dict(options))
-        self._write = BatchWriter(given, SinkColumns.of(SCHEMA, given.queue), overwrite=False)
+        self._names = schema_of(options).names
+        self._write = BatchWriter(given, SinkColumns.of(schema_of(options), given.queue, given.topic), overwrite=False)
         self._messages: list[Any] = []
 
     def stage(self, rows: Sequence[Row]) -> None:
-        self._messages.append(self._write.write(iter([_arrow(rows)])))
+        self._messages.append(self._write.write(iter([_arrow(rows, self._names)])))
 
     @contextmanager
     def staging(self, rows: Sequence[Row]) -> Iterator[None]:
@@ -53,10 +58,10 @@ class PythonSink:
         reached, ended = Event(), Event()
 
         def batches() -> Iterator[Any]:
-            yield _arrow(rows[:half])
+            yield _arrow(rows[:half], self._names)
             reached.set()
             assert ended.wait(PATIENCE_S)
-            yield _arrow(rows[half:])
+            yield _arrow(rows[half:], self._names)
 
         with ThreadPoolExecutor() as pool:
             writing = pool.submit(self._write.write, batches())
@@ -81,7 +86,7 @@ class JavaSink:
         for name, value in options.items():
             given.put(name, value)
         self._jvm = jvm
-        schema = jvm.org.apache.spark.sql.types.DataType.fromJson(SCHEMA.json())
+        schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema_of(options).json())
         empty = jvm.java.util.Optional.empty()
         info = jvm.org.apache.spark.sql.connector.write.LogicalWriteInfoImpl(
             "", schema, jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given), empty, empty
@@ -122,6 +127,6 @@ def split(row: Row) -> tuple[str, bytes]:
     return row if isinstance(row, tuple) else ("", row)
 
 
-def _arrow(rows: Sequence[Row]) -> Any:
+def _arrow(rows: Sequence[Row], names: list[str]) -> Any:
     queues, values = zip(*map(split, rows), strict=True)
-    return pa.RecordBatch.from_arrays([pa.array(queues, pa.string()), pa.array(values, pa.binary())], ["queue", "value"])
+    return pa.RecordBatch.from_arrays([pa.array(queues, pa.string()), pa.array(values, pa.binary())], names)

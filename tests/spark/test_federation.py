@@ -14,6 +14,7 @@ from busmq_spark.options import ReadOptions
 from tests.conftest import Fresh
 from tests.spark.centres import READER, SECRET, DataCentre
 from tests.spark.conftest import Bus, MakeBus, Query, Sink, Stream
+from tests.spark.topic_tools import grow, make_topic
 
 pytestmark = pytest.mark.redis
 SOURCES = ("local", "eu", "us")
@@ -41,6 +42,29 @@ def ids(query: Query, source: str) -> list[int]:
 def fill(buses: dict[str, Bus], queue: str, first: int, last: int) -> None:
     for bus in buses.values():
         bus.fill(queue, last - first + 1, first=first)
+
+
+def test_topics_of_all_of_them_are_read_and_grow_apart(stream: Stream, everywhere: dict[str, str], buses: dict[str, Bus], queue: str) -> None:
+    for name, partitions in (("local", 1), ("eu", 3)):
+        make_topic(buses[name], queue, partitions, "a")
+    make_topic(buses["eu"], f"{queue}x", 1, "another's")
+    del everywhere["subscribe"]
+    query = stream({**everywhere, "topic": queue, "includeTopic": "true"})
+    query.wait_rows(4)
+    grow(buses["us"], make_topic(buses["us"], queue, 1), 2)
+    buses["us"].push(f"{queue}/1", "1a")
+    query.wait_rows(5)
+    assert {(row["source"], row["topic"], row["partition"], bytes(row["value"])) for row in query.rows} == {
+        ("local", queue, 0, b"0a"),
+        *(("eu", queue, partition, b"%da" % partition) for partition in range(3)),
+        ("us", queue, 1, b"1a"),
+    }
+
+
+def test_a_topic_is_not_written_through_a_link(spark: SparkSession, data_centres: dict[str, DataCentre], queue: str) -> None:
+    writer = spark.range(1).selectExpr("cast(id AS string) AS value").write.format("busmq").mode("append")
+    with pytest.raises(PySparkException, match=r"\[BUSMQ_CONFIG\] a sink at a federation server takes queues and no topics"):
+        writer.options(**{**links({"eu": data_centres["eu"]}), "topic": queue}).save()
 
 
 def test_a_data_centre_that_goes_down_and_comes_back_stops_its_own_queue_only_and_loses_nothing(

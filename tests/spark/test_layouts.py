@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from busmq_spark.core import queue as core
+from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import QueueBusy, QueueFlushed
 from busmq_spark.options import ReadOptions, RedisOptions
 from busmq_spark.spark.batch_reader import BatchReader
@@ -107,6 +109,38 @@ def test_rows_of_a_task_reach_queues_on_every_server_once(servers: Servers, queu
         write.commit()
     for queue in queues:
         assert servers.stored(queue)[5:] == [b"new 0", b"new 1", b"new 2"] * (1 if once else 2)
+
+
+def test_a_topic_is_made_read_and_written_by_key_on_every_server(servers: Servers, fresh: Fresh, engine: MakeEngine, sink_engine: MakeSink) -> None:
+    topic = fresh("layout")
+    where = {**servers.where, "topic": topic, "partitions": "7"}
+    for batch in ("0", "1", "1"):
+        write = sink_engine({**where, "sinkId": f"sink-{topic}", "batchId": batch})
+        write.stage([(f"key {n}", b"%s %d" % (batch.encode(), n)) for n in range(50)])
+        write.commit()
+    places = [partition_of(f"key {n}", 7) for n in range(50)]
+    wanted = [[b"%s %d" % (batch, n) for batch in (b"0", b"1") for n in range(50) if places[n] == p] for p in range(7)]
+    assert [servers.stored(f"{topic}/{p}") for p in range(7)] == wanted
+    if len(servers.store.endpoints) > 1:
+        assert list(servers.store.locate([f"{topic}/{p}" for p in range(7)]).values()) == [0, 1, 2, 0, 1, 2, 0]
+    query = engine({**servers.where, "topic": topic})
+    assert sorted(value for rows in query.drain() for _, _, value in rows) == sorted(chain.from_iterable(wanted))
+    query.reader.commit(query.planned[-1])
+    assert [servers.stored(f"{topic}/{p}") for p in range(7)] == [[]] * 7
+    batch = BatchReader(ReadOptions(**servers.options, topic=(topic,)), SCHEMA)  # type: ignore[arg-type]
+    assert [row for part in batch.partitions() for row in rows_of(batch, part)] == []  # type: ignore[arg-type]
+
+
+def test_a_partition_is_read_and_written_where_it_is(servers: Servers, fresh: Fresh, engine: MakeEngine, sink_engine: MakeSink) -> None:
+    topic = fresh("layout")
+    for p in range(3):
+        servers.push(f"{topic}/{p}", b"old")  # where its name hashes to
+    where = {**servers.where, "topic": topic, "partitions": "3"}
+    write = sink_engine(where)
+    write.stage([(f"{n}", b"new") for n in range(30)])
+    write.commit()
+    assert [servers.stored(f"{topic}/{p}")[0] for p in range(3)] == [b"old"] * 3
+    assert sum(len(rows) for rows in engine({**where, "ack": "none"}).drain()) == 33
 
 
 def test_messages_that_are_gone_are_distinguished(servers: Servers, queues: list[str], engine: MakeEngine) -> None:

@@ -77,6 +77,8 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (ReadOptions, "ttl", "2 D", "ttl_s", 2 * 24 * 3600),
     (ReadOptions, "idlePollMs", "1000", "idle_poll_ms", 1000),
     (WriteOptions, "queue", " q ", "queue", "q"),
+    (WriteOptions, "topic", " t ", "topic", "t"),
+    (WriteOptions, "partitions", "1000", "partitions", 1000),
     (WriteOptions, "delivery", "At-Least-Once", "delivery", "at-least-once"),
     (WriteOptions, "sinkId", "s", "sink", "s"),
     (WriteOptions, "batchId", "7", "batch", 7),
@@ -147,6 +149,8 @@ BAD = [
     (ReadOptions, "ttl", "forever", "seconds, or a number with s, m, h or d"),
     (ReadOptions, "idlePollMs", "0", "whole number of at least 1"),
     (WriteOptions, "queue", "", "a name"),
+    (WriteOptions, "topic", " ", "a name"),
+    (WriteOptions, "partitions", "1001", "a whole number from 1 to 1000"),
     (WriteOptions, "delivery", "exactly once", "one of exactly-once, at-least-once"),
     (WriteOptions, "sinkId", "", "a name"),
     (WriteOptions, "onFull", "drop", "one of block, fail"),
@@ -154,6 +158,10 @@ BAD = [
     (WriteOptions, "maxsize", "many", "whole number of at least 0"),
     (WriteOptions, "truncate", "maybe", "true or false"),
 ]
+
+
+OF_TOPICS = ("topic", "includeTopic", "partitions")
+"""Of the source: not beside ``subscribe``, so in test_topics.py."""
 
 
 def required(cls: type[Any]) -> dict[str, str]:
@@ -177,7 +185,7 @@ def test_a_bad_value_says_the_option_the_value_and_what_was_expected(cls: type[A
 def test_every_option_of_the_table_is_tested_above(cls: type[Any]) -> None:
     tested = {name for kind, name, *_ in GOOD if kind is cls} | {name for kind, name, *_ in GOOD if kind is ReadOptions and name.startswith("redis.")}
     links = {row.metadata["name"] for row in fields(StoreOptions)}  # in test_federation_options.py
-    assert {row.metadata["name"] for row in fields(cls)} <= tested | links | {"subscribePattern"}
+    assert {row.metadata["name"] for row in fields(cls)} <= tested | links | {"subscribePattern", *OF_TOPICS}
 
 
 def test_a_pattern_is_a_python_regular_expression() -> None:
@@ -256,8 +264,8 @@ def test_an_option_and_its_alias_cannot_both_be_given() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({}, "exactly one of 'subscribe' and 'subscribePattern' names the queues to read; neither is given"),
-        ({"subscribe": "a", "subscribePattern": "b"}, "both are given"),
+        ({}, "exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to read; none is given"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern are given"),
         ({"subscribe": "a", "ack": "none", "subscription": "s"}, "'subscription' has no meaning with it"),
         ({"subscribe": "a", "minMessagesPerTrigger": "5", "maxMessagesPerTrigger": "4"}, "a batch would wait for messages that it may not have"),
         ({"subscribe": "a", "startingOffsets": '{"b": 1}'}, "startingOffsets names 'b', which is not in subscribe"),

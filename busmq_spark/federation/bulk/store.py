@@ -22,6 +22,7 @@ from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total
 from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
@@ -71,6 +72,10 @@ class FederatedStore(PerQueueOperations):
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:  # noqa: ARG002  # it is there that keys are walked
         return [queue for queue in self._link.call("discover") if accept(queue)]
+
+    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:  # noqa: ARG002  # topics are made at their Redis
+        """Those that exist: the protocol has no question about the topic itself."""
+        return self.discover(lambda queue: (place := topic_partition(queue)) is not None and place[0] in topics)
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         return [counter for some in _cut(queues) for counter in self._link.call("counters", some)]

@@ -85,6 +85,10 @@ class PlainStore:
         """The wire lists no queues."""
         raise self.impossible("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
 
+    def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        """Nor topics."""
+        raise self.impossible("it knows no topics; name the partition queues in option 'subscribe'")
+
     def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
         return self._each(queues, lambda queue: queue.attach(creation))
 

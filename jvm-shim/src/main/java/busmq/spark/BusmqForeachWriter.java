@@ -4,6 +4,7 @@ import busmq.spark.options.WriteOptions;
 import busmq.spark.sink.RealTimeMode;
 import busmq.spark.sink.SinkColumns;
 import busmq.spark.sink.TaskSink;
+import busmq.spark.sink.TopicRows;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
@@ -22,6 +23,8 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
     private final WriteOptions options;
     private transient TaskSink sink;
     private transient SinkColumns columns;
+    private transient TopicRows topics;
+    private transient long firstTurn;
     private transient long rows;
 
     /** Throws BUSMQ_CONFIG for a wrong option, before anything is connected. Columns are looked at when the first row comes. */
@@ -38,16 +41,41 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         sink = TaskSink.pushing(options);
         columns = null;
         rows = 0;
+        firstTurn = partition + epoch;
         return true;
+    }
+
+    private record Cells(Row row) implements TopicRows.Columns {
+        @Override
+        public boolean isNull(int at) {
+            return row.isNullAt(at);
+        }
+
+        @Override
+        public String text(int at) {
+            return row.getString(at);
+        }
+
+        @Override
+        public int number(int at) {
+            return row.getInt(at);
+        }
+
+        @Override
+        public byte[] bytes(int at, boolean text) {
+            return text ? row.getString(at).getBytes(StandardCharsets.UTF_8) : row.getAs(at);
+        }
     }
 
     @Override
     public void process(Row row) {
         if (columns == null) {
-            columns = SinkColumns.of(row.schema(), options.queue());
+            columns = SinkColumns.of(row.schema(), options.queue(), options.topic());
+            topics = new TopicRows(options, columns, firstTurn);
         }
         columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), ++rows);
-        String queue = columns.queueAt() < 0 ? options.queue() : columns.named(row.getString(columns.queueAt()));
+        String queue = columns.topic() != null ? topics.queue(new Cells(row))
+                : columns.queueAt() < 0 ? options.queue() : columns.named(row.getString(columns.queueAt()));
         try {
             sink.add(queue, columns.text() ? row.getString(columns.valueAt()).getBytes(StandardCharsets.UTF_8) : row.getAs(columns.valueAt()));
         } catch (IOException error) {

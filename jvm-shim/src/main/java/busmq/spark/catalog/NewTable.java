@@ -23,7 +23,7 @@ public final class NewTable {
 
     /** The options to create the queue with; {@code given} are those of the catalog. Throws BUSMQ_CONFIG for what a queue cannot be. */
     public static WriteOptions options(String queue, TableInfo info, Map<String, String> given) {
-        SourceSchema.check(info.schema());
+        SourceSchema.check(info.schema(), false);
         if (info.partitions().length > 0) {
             throw BusException.config("a queue has no partitions; leave PARTITIONED BY out");
         }

@@ -9,6 +9,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.stream.Stream;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
@@ -64,20 +65,21 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return table.newScanBuilder(with(options, "subscribe", "subscribePattern"));
+        return table.newScanBuilder(with(options, "subscribe", "subscribePattern", "topic"));
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return table.newWriteBuilder(new ValueColumnWrite(info, with(info.options(), "queue", "queue")));
+        return table.newWriteBuilder(new ValueColumnWrite(info, with(info.options(), "queue", "topic")));
     }
 
     /** The options of one use, those of the catalog, and the queue. */
-    private CaseInsensitiveStringMap with(CaseInsensitiveStringMap options, String place, String other) {
-        if (options.containsKey(place) || options.containsKey(other)) {
-            String named = options.containsKey(place) ? place : other;
-            throw BusException.config("option " + PyText.repr(named) + " names a queue, and so does the table " + PyText.repr(name()) + "; leave the option out");
-        }
+    private CaseInsensitiveStringMap with(CaseInsensitiveStringMap options, String place, String... others) {
+        Stream.concat(Stream.of(place), Stream.of(others)).filter(options::containsKey).findFirst().ifPresent(named -> {
+            String found = named.equals("topic") ? " names a topic, and the table " + PyText.repr(name()) + " is a queue"
+                    : " names a queue, and so does the table " + PyText.repr(name());
+            throw BusException.config("option " + PyText.repr(named) + found + "; leave the option out");
+        });
         Map<String, String> all = new HashMap<>(redis);
         all.putAll(options.asCaseSensitiveMap());
         all.put(place, queue);

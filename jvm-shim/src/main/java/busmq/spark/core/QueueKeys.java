@@ -10,6 +10,7 @@ import java.util.List;
  */
 public record QueueKeys(String name, boolean cluster) {
     private static final String PREFIX = Contract.text("queuePrefix");
+    private static final String TOPIC = Contract.text("topicPrefix");
     private static final String METADATA = Contract.text("metadataSuffix");
 
     /** {@code bus:queue:<name>}, in braces for a cluster. */
@@ -99,6 +100,16 @@ public record QueueKeys(String name, boolean cluster) {
     /** SCAN pattern that matches the metadata key of every queue. */
     public static String pattern(boolean cluster) {
         return cluster ? "{" + PREFIX + "*}" + METADATA : PREFIX + "*" + METADATA;
+    }
+
+    /** Hash {@code partitions}, {@code born}: a topic, beside its partition queues. */
+    public static String topic(String name, boolean cluster) {
+        return cluster ? "{" + TOPIC + name + "}" : TOPIC + name;
+    }
+
+    /** Pub/sub channel: the topic has grown. */
+    public static String topicChanged(String name, boolean cluster) {
+        return topic(name, cluster) + ":changed";
     }
 
     /** Hash {@code batch}, {@code manifest}: which staged lists make up the batch that a sink is committing. */

@@ -28,10 +28,18 @@ final class Parsers {
     }
 
     static Function<String, Long> whole(long least) {
+        return whole(least, Long.MAX_VALUE, "a whole number of at least " + least);
+    }
+
+    static Function<String, Long> whole(long least, long most) {
+        return whole(least, most, "a whole number from " + least + " to " + most);
+    }
+
+    private static Function<String, Long> whole(long least, long most, String wanted) {
         return text -> {
             String digits = text.strip();
-            if (!digits.matches("\\d{1,18}") || Long.parseLong(digits) < least) {
-                throw new IllegalArgumentException("a whole number of at least " + least);
+            if (!digits.matches("\\d{1,18}") || Long.parseLong(digits) < least || Long.parseLong(digits) > most) {
+                throw new IllegalArgumentException(wanted);
             }
             return Long.parseLong(digits);
         };

@@ -1,7 +1,9 @@
 package busmq.spark.options;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.PyText;
+import busmq.spark.core.Topic;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.List;
@@ -16,12 +18,16 @@ import java.util.stream.Stream;
  *
  * @param ack {@code commit} or {@code none}
  */
-public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, Starting starting, Start startingTimestamp,
-        String timestampStrategy, Starting ending, Start endingTimestamp, Long maxMessages, Long maxBytes, Long minMessages,
-        long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition, boolean includeTimestamp, boolean failOnDataLoss,
-        String ack, String subscription, boolean create, long ttlS, long idlePollMs, boolean requireNoEviction) implements Serializable {
+public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, List<String> topic, boolean includeTopic,
+        Long partitions, Starting starting, Start startingTimestamp, String timestampStrategy, Starting ending, Start endingTimestamp,
+        Long maxMessages, Long maxBytes, Long minMessages, long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition,
+        boolean includeTimestamp, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS, long idlePollMs,
+        boolean requireNoEviction) implements Serializable {
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
     private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern);
+    static final Row<List<String>> TOPIC = Row.of("topic", Parsers::names, List.of());
+    private static final Row<Boolean> INCLUDE_TOPIC = Row.of("includeTopic", Parsers::flag);
+    static final Row<Long> PARTITIONS = Row.of("partitions", Parsers.whole(1, Contract.number("mostPartitions")));
     private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.UNSAID);
     private static final Row<Start> STARTING_TIMESTAMP = Row.of("startingTimestamp", Start::timestamp);
     private static final Row<String> TIMESTAMP_STRATEGY = Row.of("startingOffsetsByTimestampStrategy", Parsers.oneOf("error", "earliest", "latest"));
@@ -41,16 +47,17 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag);
     private static final Row<Long> TTL = Row.of("ttl", Parsers::duration);
     private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1));
-    private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, STARTING,
-            STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, MIN_MESSAGES, TRIGGER_DELAY, DISCARD,
-            MIN_PARTITIONS, MAX_PER_PARTITION, INCLUDE_TIMESTAMP, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL, IDLE_POLL_MS)).toList());
+    private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, TOPIC,
+            INCLUDE_TOPIC, PARTITIONS, STARTING, STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, MIN_MESSAGES,
+            TRIGGER_DELAY, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, INCLUDE_TIMESTAMP, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
+            IDLE_POLL_MS)).toList());
 
     /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static ReadOptions parse(Map<String, String> given) {
         OptionTable.Values values = TABLE.parse(given);
         String pattern = values.get(PATTERN);
         ReadOptions options = new ReadOptions(RedisOptions.from(values), values.get(SUBSCRIBE),
-                pattern == null || pattern.isEmpty() ? null : pattern, values.get(STARTING),
+                pattern == null || pattern.isEmpty() ? null : pattern, values.get(TOPIC), values.get(INCLUDE_TOPIC), values.get(PARTITIONS), values.get(STARTING),
                 values.get(STARTING_TIMESTAMP), values.get(TIMESTAMP_STRATEGY), values.get(ENDING), values.get(ENDING_TIMESTAMP),
                 values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(MIN_MESSAGES), values.get(TRIGGER_DELAY), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
                 values.get(INCLUDE_TIMESTAMP), values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
@@ -60,10 +67,18 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     }
 
     private void check() {
-        boolean both = !subscribe.isEmpty() && subscribePattern != null;
-        if (both || (subscribe.isEmpty() && subscribePattern == null)) {
-            throw BusException.config("exactly one of 'subscribe' and 'subscribePattern' names the queues to read; "
-                    + (both ? "both are" : "neither is") + " given");
+        List<String> given = Stream.of(subscribe.isEmpty() ? "" : "subscribe", subscribePattern == null ? "" : "subscribePattern", topic.isEmpty() ? "" : "topic")
+                .filter(name -> !name.isEmpty()).toList();
+        if (given.size() != 1) {
+            throw BusException.config("exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to read; "
+                    + (given.isEmpty() ? "none is" : String.join(" and ", given) + " are") + " given");
+        }
+        if (topic.isEmpty() && (includeTopic || partitions != null)) {
+            throw BusException.config("option '" + (includeTopic ? "includeTopic" : "partitions")
+                    + "' is for topics, and none is named: set option 'topic', or leave it out");
+        }
+        if (partitions != null && !create) {
+            throw BusException.config(Contract.text("partitionsUnused"));
         }
         if (ack.equals("none") && !subscription.isEmpty()) {
             throw BusException.config("ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out");
@@ -96,6 +111,25 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         if (!subscribe.isEmpty() && !strange.isEmpty()) {
             throw BusException.config(name + " names " + PyText.repr(strange.get(0)) + ", which is not in subscribe");
         }
+        strange.removeIf(queue -> topic.contains(queue) || topic.contains(topicOf(queue)));
+        if (!topic.isEmpty() && !strange.isEmpty()) {
+            throw BusException.config(name + " names " + PyText.repr(strange.get(0)) + ", which is neither in topic nor a partition queue of it");
+        }
+        starts.named().stream().filter(queue -> topic.contains(queue) && starts.of(queue).kind() == Start.Kind.ID).sorted().findFirst().ifPresent(each -> {
+            throw BusException.config(name + " has an id for topic " + PyText.repr(each) + ", and an id is one of a queue: name partition queues, such as "
+                    + each + "/0");
+        });
+    }
+
+    /** What one of the options says of a queue, else of its topic. */
+    private Start of(Starting starts, String queue) {
+        Start found = starts.of(queue);
+        return found != null || !topic.contains(topicOf(queue)) ? found : starts.of(topicOf(queue));
+    }
+
+    private static String topicOf(String queue) {
+        Topic.Partition found = Topic.partition(queue);
+        return found == null ? "" : found.topic();
     }
 
     /** Where reading begins in a queue. */
@@ -106,7 +140,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
 
     /** The same as far as a user has said it; null when nothing is said about the queue. */
     public Start askedStart(String queue) {
-        return startingTimestamp != null ? startingTimestamp : starting.of(queue);
+        return startingTimestamp != null ? startingTimestamp : of(starting, queue);
     }
 
     /** The option that says where reading begins in a queue, for people. */
@@ -116,7 +150,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
 
     /** Where a batch read ends in a queue; an id is the last one that is read. */
     public Start endOf(String queue) {
-        Start found = endingTimestamp != null ? endingTimestamp : ending.of(queue);
+        Start found = endingTimestamp != null ? endingTimestamp : of(ending, queue);
         return found == null ? Start.LATEST : found;
     }
 
@@ -132,6 +166,6 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
 
     /** What is read, for people. */
     public String queues() {
-        return subscribePattern == null ? String.join(",", subscribe) : "/" + subscribePattern + "/";
+        return subscribePattern == null ? String.join(",", topic.isEmpty() ? subscribe : topic) : "/" + subscribePattern + "/";
     }
 }

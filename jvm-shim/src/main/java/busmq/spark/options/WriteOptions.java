@@ -1,6 +1,7 @@
 package busmq.spark.options;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import java.io.Serializable;
 import java.util.Map;
 import java.util.stream.Stream;
@@ -8,16 +9,19 @@ import java.util.stream.Stream;
 /**
  * Options of the sink, as {@code options.WriteOptions} of the Python package, without federation.
  *
- * @param queue null: rows name theirs in a column
+ * @param queue null: rows name theirs in a column, or go to topics
+ * @param topic null: rows name theirs in a column, or go to queues
+ * @param partitions of a topic that is made; null: none is
  * @param delivery {@code exactly-once} or {@code at-least-once}
  * @param sink empty: the query's id
  * @param batch null: of no number
  * @param onChangedBatch {@code fail} or {@code keep}
  * @param onFull {@code block} or {@code fail}
  */
-public record WriteOptions(RedisOptions redis, String queue, String delivery, String sink, Long batch, String onChangedBatch, String onFull,
+public record WriteOptions(RedisOptions redis, String queue, String topic, Long partitions, String delivery, String sink, Long batch, String onChangedBatch, String onFull,
         long fullTimeoutMs, boolean create, long ttlS, long maxsize, boolean truncate, boolean requireNoEviction) implements Serializable {
     private static final Row<String> QUEUE = Row.of("queue", Parsers::name);
+    private static final Row<String> TOPIC = Row.of("topic", Parsers::name);
     private static final Row<String> DELIVERY = Row.of("delivery", Parsers.oneOf("exactly-once", "at-least-once"));
     private static final Row<String> SINK = Row.of("sinkId", Parsers::name, "");
     private static final Row<Long> BATCH = Row.of("batchId", Parsers.whole(0));
@@ -29,16 +33,25 @@ public record WriteOptions(RedisOptions redis, String queue, String delivery, St
     private static final Row<Long> MAXSIZE = Row.of("maxsize", Parsers.whole(0));
     private static final Row<Boolean> TRUNCATE = Row.of("truncate", Parsers::flag);
     private static final OptionTable TABLE = new OptionTable("write", Stream.concat(RedisOptions.ROWS.stream(),
-            Stream.of(QUEUE, DELIVERY, SINK, BATCH, ON_CHANGED_BATCH, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
+            Stream.of(QUEUE, TOPIC, ReadOptions.PARTITIONS, DELIVERY, SINK, BATCH, ON_CHANGED_BATCH, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
 
     /** The options a user gave. Throws {@link busmq.spark.BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static WriteOptions parse(Map<String, String> given) {
         OptionTable.Values values = TABLE.parse(given);
+        String topic = values.get(TOPIC);
+        Long partitions = values.get(ReadOptions.PARTITIONS);
+        if (values.get(QUEUE) != null && (topic != null || partitions != null)) {
+            throw BusException.config("option 'queue' names a queue for every row, and option '" + (topic != null ? "topic" : "partitions")
+                    + "' is for topics; leave one of them out");
+        }
+        if (partitions != null && !values.get(CREATE)) {
+            throw BusException.config(Contract.text("partitionsUnused"));
+        }
         boolean numbered = values.get(BATCH) != null;
         if (numbered && (values.get(SINK).isEmpty() || !values.get(DELIVERY).equals("exactly-once"))) {
             throw BusException.config("batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once");
         }
-        return new WriteOptions(RedisOptions.from(values), values.get(QUEUE), values.get(DELIVERY), values.get(SINK), values.get(BATCH),
+        return new WriteOptions(RedisOptions.from(values), values.get(QUEUE), topic, partitions, values.get(DELIVERY), values.get(SINK), values.get(BATCH),
                 values.get(ON_CHANGED_BATCH), values.get(ON_FULL), values.get(FULL_TIMEOUT_MS), values.get(CREATE), values.get(TTL),
                 values.get(MAXSIZE), values.get(TRUNCATE),
                 values.get(RedisOptions.REQUIRE_NO_EVICTION));

@@ -95,6 +95,11 @@ public final class Links implements AutoCloseable {
      * server does not answer: to guess then would split a queue over two servers.
      */
     public Map<String, Integer> locate(Collection<String> queues) {
+        return locate(queues, Map.of());
+    }
+
+    /** The same; {@code homes}: where queues are created that are not created where their names hash to. */
+    public Map<String, Integer> locate(Collection<String> queues, Map<String, Integer> homes) {
         Map<String, Integer> found = new LinkedHashMap<>();
         if (links.size() == 1) {
             queues.forEach(queue -> found.put(queue, 0));
@@ -106,7 +111,7 @@ public final class Links implements AutoCloseable {
         mine().forEach(link -> answers.add(link.runAll(questions)));
         for (int i = 0; i < names.size(); i++) {
             int home = home(names.get(i));
-            int place = home;
+            int place = (Long) answers.get(home).get(i) > 0 ? home : homes.getOrDefault(names.get(i), home);
             for (int server = links.size() - 1; server >= 0 && (Long) answers.get(home).get(i) == 0; server--) {
                 place = (Long) answers.get(server).get(i) > 0 ? server : place;
             }

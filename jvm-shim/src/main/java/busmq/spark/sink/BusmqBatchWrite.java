@@ -1,8 +1,10 @@
 package busmq.spark.sink;
 
+import busmq.spark.core.Topic;
 import busmq.spark.options.WriteOptions;
 import busmq.spark.store.LeaseHolder;
 import java.util.List;
+import java.util.stream.Stream;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
@@ -35,12 +37,20 @@ final class BusmqBatchWrite implements BatchWrite {
     @Override
     public void commit(WriterCommitMessage[] messages) {
         List<StagedList> staged = TaskOutcome.all(messages);
-        List<String> emptied = staged.stream().map(StagedList::queue).distinct().toList();
-        if (emptied.isEmpty() && columns.queue() != null) {
-            emptied = List.of(columns.queue());
-        }
         try (SinkCommitter committer = new SinkCommitter(options)) {
-            committer.commitOnce("write-" + plan, staged, truncate ? emptied : List.of(), TaskOutcome.epoch(messages));
+            committer.commitOnce("write-" + plan, staged, truncate ? emptied(staged) : List.of(), TaskOutcome.epoch(messages));
+        }
+    }
+
+    /** What mode overwrite empties: every queue that gets rows, or the one of the option; of a topic every partition. */
+    private List<String> emptied(List<StagedList> staged) {
+        List<String> queues = staged.stream().map(StagedList::queue).distinct().toList();
+        if (columns.topic() == null) {
+            return queues.isEmpty() && columns.queue() != null ? List.of(columns.queue()) : queues;
+        }
+        Stream<String> topics = queues.isEmpty() ? Stream.ofNullable(columns.topic().topic()) : queues.stream().map(queue -> Topic.partition(queue).topic());
+        try (SinkStore store = new SinkStore(options)) {
+            return topics.distinct().flatMap(topic -> store.topicQueues(topic).stream()).toList();
         }
     }
 

@@ -41,7 +41,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
     BusmqStreamingWrite(WriteOptions options, StructType schema, String query, String checkpoint, boolean explicit, boolean asynchronous) {
         this.options = options;
         this.schema = schema;
-        columns = SinkColumns.of(schema, options.queue());
+        columns = SinkColumns.of(schema, options.queue(), options.topic());
         this.query = query;
         this.checkpoint = checkpoint;
         this.explicit = explicit;
@@ -54,7 +54,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
         OriginColumns origins = null;
         if (staging && RealTimeMode.isRunning()) {
             staging = false;
-            origins = explicit ? OriginColumns.of(schema, options.queue()) : null;
+            origins = explicit ? OriginColumns.of(schema, columns) : null;
             try (SinkCommitter committer = new SinkCommitter(options)) {
                 committer.forget(sink());
             }

@@ -17,11 +17,15 @@ import org.apache.spark.sql.types.StructType;
  * makes several rows. {@code indexAt} is -1 without it.
  */
 record OriginColumns(int queueAt, int idAt, int indexAt) implements Serializable {
-    /** Throws BUSMQ_CONFIG where rows do not say it. {@code queue}: the option; without it the column names where a row goes. */
-    static OriginColumns of(StructType schema, String queue) {
+    /** Throws BUSMQ_CONFIG where rows do not say it, or may go elsewhere when they come again. {@code columns}: where rows go. */
+    static OriginColumns of(StructType schema, SinkColumns columns) {
         List<String> names = Arrays.stream(schema.fields()).map(StructField::name).map(name -> name.toLowerCase(Locale.ROOT)).toList();
         Map<String, Integer> places = IntStream.range(0, names.size()).boxed().collect(Collectors.toMap(names::get, Function.identity(), (a, b) -> a));
-        if (queue == null) {
+        if (columns.topic() != null && columns.topic().partitionAt() < 0) {
+            throw RealTimeMode.notExactlyOnce("partitions of a topic that the sink chooses: rows that come again after the topic has grown would go to others. "
+                    + "Give the rows a column partition");
+        }
+        if (columns.queueAt() >= 0) {
             throw RealTimeMode.notExactlyOnce("a column that names where each row goes: column queue has to say where it comes from. Set option 'queue'");
         }
         if (!places.containsKey("queue") || !places.containsKey("id")) {

@@ -13,22 +13,25 @@ final class RowWriter implements DataWriter<InternalRow> {
     private final SinkColumns columns;
     private final TaskSink sink;
     private final RowOrigins origins;
+    private final TopicRows topics;
+    private final Cells cells = new Cells();
     private long rows;
     private UTF8String lastName;
     private String lastQueue;
 
-    /** {@code origins}: null where rows have none. */
-    RowWriter(SinkColumns columns, TaskSink sink, RowOrigins origins) {
+    /** {@code origins}: null where rows have none; {@code topics}: null where rows go to queues. */
+    RowWriter(SinkColumns columns, TaskSink sink, RowOrigins origins, TopicRows topics) {
         this.columns = columns;
         this.sink = sink;
         this.origins = origins;
+        this.topics = topics;
     }
 
     @Override
     public void write(InternalRow row) throws IOException {
         rows++;
         columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), rows);
-        String queue = columns.queueAt() < 0 ? columns.queue() : queueOf(row);
+        String queue = topics != null ? topics.queue(cells.of(row)) : columns.queueAt() < 0 ? columns.queue() : queueOf(row);
         byte[] value = columns.text() ? row.getUTF8String(columns.valueAt()).getBytes() : row.getBinary(columns.valueAt());
         sink.add(queue, value, origins == null ? null : origins.of(row));
     }
@@ -40,6 +43,43 @@ final class RowWriter implements DataWriter<InternalRow> {
             lastQueue = columns.named(name.toString());
         }
         return lastQueue;
+    }
+
+    /** The row that is written now. */
+    private static final class Cells implements TopicRows.Columns {
+        private InternalRow row;
+        private UTF8String lastName;
+        private String lastText;
+
+        Cells of(InternalRow next) {
+            row = next;
+            return this;
+        }
+
+        @Override
+        public boolean isNull(int at) {
+            return row.isNullAt(at);
+        }
+
+        @Override
+        public String text(int at) {
+            UTF8String name = row.getUTF8String(at);
+            if (!name.equals(lastName)) {
+                lastName = name.copy();
+                lastText = name.toString();
+            }
+            return lastText;
+        }
+
+        @Override
+        public int number(int at) {
+            return row.getInt(at);
+        }
+
+        @Override
+        public byte[] bytes(int at, boolean text) {
+            return text ? row.getUTF8String(at).getBytes() : row.getBinary(at);
+        }
     }
 
     @Override

@@ -33,7 +33,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
     @Override
     public Write build() {
         WriteOptions options = WriteOptions.parse(info.options());
-        SinkColumns columns = SinkColumns.of(info.schema(), options.queue());
+        SinkColumns columns = SinkColumns.of(info.schema(), options.queue(), options.topic());
         boolean explicit = info.options().containsKey("delivery");
         boolean asynchronous = info.options().getBoolean("asyncProgressTrackingEnabled", false);
         String query = info.queryId();

@@ -1,6 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import java.io.Serializable;
@@ -21,17 +22,18 @@ import org.apache.spark.sql.types.StructType;
  * {@code topic} does; then {@code queueColumn} is null and {@code queueAt} -1.
  *
  * @param text whether values are strings
+ * @param topic where rows go in topics; null where they go to queues
  */
-public record SinkColumns(String valueColumn, int valueAt, boolean text, String queueColumn, int queueAt, String queue)
+public record SinkColumns(String valueColumn, int valueAt, boolean text, String queueColumn, int queueAt, String queue, TopicColumns topic)
         implements Serializable {
-    private static final Map<String, String> WANTED =
-            Map.of("value", "string or binary", "queue", "string", "id", "bigint", "source", "string", "index", "int");
+    private static final Map<String, String> WANTED = Map.of("value", "string or binary", "queue", "string", "topic", "string", "key", "string or binary",
+            "partition", "int", "id", "bigint", "source", "string", "index", "int");
 
     /**
-     * Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, or no queue. Columns {@code id}, {@code index} and {@code source} are no part
-     * of a message.
+     * Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, no queue and no topic, or both. {@code queue} and {@code topic} are the options,
+     * of which one may be given. Columns {@code id}, {@code index} and {@code source} are no part of a message.
      */
-    public static SinkColumns of(StructType schema, String queue) {
+    public static SinkColumns of(StructType schema, String queue, String topic) {
         StructField[] fields = schema.fields();
         Map<String, Integer> found = new HashMap<>();
         for (int i = 0; i < fields.length; i++) {
@@ -42,13 +44,18 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
             throw BusException.config("column 'value' is missing; the rows have: " + names);
         }
         Arrays.stream(fields).forEach(SinkColumns::check);
-        if (queue == null && !found.containsKey("queue")) {
-            throw BusException.config("no queue is named: set option 'queue', or give the rows a column queue");
-        }
         int valueAt = found.get("value");
-        int queueAt = queue == null ? found.get("queue") : -1;
         boolean text = fields[valueAt].dataType() instanceof StringType;
-        return new SinkColumns(fields[valueAt].name(), valueAt, text, queueAt < 0 ? null : fields[queueAt].name(), queueAt, queue);
+        boolean keyIsText = found.containsKey("key") && fields[found.get("key")].dataType() instanceof StringType;
+        TopicColumns ofTopic = TopicColumns.of(found, schema.fieldNames(), keyIsText, queue, topic);
+        if (ofTopic != null) {
+            return new SinkColumns(fields[valueAt].name(), valueAt, text, null, -1, null, ofTopic);
+        }
+        if (queue == null && !found.containsKey("queue")) {
+            throw BusException.config("no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic");
+        }
+        int queueAt = queue == null ? found.get("queue") : -1;
+        return new SinkColumns(fields[valueAt].name(), valueAt, text, queueAt < 0 ? null : fields[queueAt].name(), queueAt, queue, null);
     }
 
     private static void check(StructField column) {
@@ -56,13 +63,14 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
         DataType type = column.dataType();
         String wanted = WANTED.get(name);
         if (wanted == null) {
-            throw BusException.config("column " + PyText.repr(column.name()) + " has no place; the sink takes value (string or binary) and queue (string)");
+            throw BusException.config("column " + PyText.repr(column.name()) + " has no place; the sink takes value (string or binary) and queue (string), "
+                    + "or for topics topic (string), partition (int) and key (string or binary)");
         }
         boolean fits =
                 switch (name) {
-                    case "value" -> type instanceof StringType || type instanceof BinaryType;
+                    case "value", "key" -> type instanceof StringType || type instanceof BinaryType;
                     case "id" -> type instanceof LongType;
-                    case "index" -> type instanceof IntegerType;
+                    case "index", "partition" -> type instanceof IntegerType;
                     default -> type instanceof StringType;
                 };
         if (!fits) {
@@ -74,9 +82,13 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     /** Throws BUSMQ_MESSAGE_REFUSED for a NULL in a row; rows count from 1 in their task. */
     public void check(boolean valueIsNull, boolean queueIsNull, long row) {
         if (valueIsNull || queueIsNull) {
-            String column = PyText.repr(valueIsNull ? valueColumn : queueColumn);
-            throw refused("column " + column + " is NULL in row " + row + " of its task; a message cannot be. Filter them, or use coalesce()");
+            throw isNull(valueIsNull ? valueColumn : queueColumn, row);
         }
+    }
+
+    static BusException isNull(String column, long row) {
+        String remedy = Contract.text(column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullRemedy");
+        return refused("column " + PyText.repr(column) + " is NULL in row " + row + " of its task; " + remedy);
     }
 
     /** The name of a queue as a row has it. Throws BUSMQ_MESSAGE_REFUSED for an empty one. */
@@ -87,7 +99,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
         return name;
     }
 
-    private static BusException refused(String reason) {
+    static BusException refused(String reason) {
         return BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", reason);
     }
 }

@@ -8,11 +8,13 @@ import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.HashIndex;
 import busmq.spark.core.QueueKeys;
+import busmq.spark.core.Topic;
 import busmq.spark.options.WriteOptions;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
 import busmq.spark.store.LeaseHolder;
+import busmq.spark.store.Topics;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -58,6 +60,24 @@ final class SinkStore implements AutoCloseable {
         Map<String, Integer> servers = links.locate(queues);
         servers.keySet().stream().collect(Collectors.groupingBy(servers::get)).forEach((server, part) -> attach(part, server));
         return servers;
+    }
+
+    /**
+     * The partition queues of a topic, which is created if need be and may be. On several servers they are created, too: each on its server in turn, and
+     * not where its name hashes to. Throws BUSMQ_TOPIC_MISSING.
+     */
+    List<String> topicQueues(String topic) {
+        Topics topics = new Topics(links, options.redis().cluster());
+        List<String> queues = Topic.queues(topic, topics.partitions(topic, options.create() ? options.partitions() : null));
+        if (options.create() && links.links().size() > 1) {
+            Map<String, Integer> found = links.locate(queues);
+            topics.locate(queues).forEach((queue, server) -> {
+                if (!server.equals(found.get(queue))) { // so it does not exist
+                    attach(queue, server);
+                }
+            });
+        }
+        return queues;
     }
 
     /** The same where the server is known. */

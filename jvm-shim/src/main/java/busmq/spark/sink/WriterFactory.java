@@ -20,10 +20,11 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
         String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + LeaseHolder.newToken();
+        TopicRows topics = columns.topic() == null ? null : new TopicRows(options, columns, epoch + partition);
         if (origins != null) {
-            return new RowWriter(columns, TaskSink.pushingOnce(options, query), new RowOrigins(origins));
+            return new RowWriter(columns, TaskSink.pushingOnce(options, query), new RowOrigins(origins), topics);
         }
-        return new RowWriter(columns, staging ? TaskSink.staging(options, run(), attempt) : TaskSink.pushing(options), null);
+        return new RowWriter(columns, staging ? TaskSink.staging(options, run(), attempt) : TaskSink.pushing(options), null, topics);
     }
 
     @Override

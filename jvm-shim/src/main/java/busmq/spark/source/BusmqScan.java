@@ -14,9 +14,9 @@ public final class BusmqScan implements Scan {
     private final ReadOptions options;
 
     public BusmqScan(StructType schema, CaseInsensitiveStringMap options) {
-        SourceSchema.check(schema);
-        this.schema = schema;
         this.options = ReadOptions.parse(options.asCaseSensitiveMap());
+        SourceSchema.check(schema, !this.options.topic().isEmpty());
+        this.schema = schema;
     }
 
     @Override

@@ -63,7 +63,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     private final ReadOptions options;
     private final StructType schema;
-    private final Pattern pattern;
+    private final QueueNames names;
     private final SiblingReaders siblings;
     private final TimeNotes times = new TimeNotes();
     private final QueryLag queryLag = new QueryLag();
@@ -90,8 +90,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     BusmqStream(ReadOptions options, StructType schema, String folder) {
         this.options = options;
         this.schema = schema;
-        pattern = options.subscribePattern() == null ? null : Pattern.compile(options.subscribePattern());
-        siblings = SiblingReaders.join(folder, options, this::wanted);
+        names = new QueueNames(options);
+        siblings = SiblingReaders.join(folder, options, names::includes);
         temporary = TEMPORARY.matcher(folder).matches();
     }
 
@@ -313,15 +313,15 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             begin(known.keySet());
         }
         readerQueues.raiseIfTaken();
-        Collection<String> names = options.subscribe();
-        if (pattern != null) {
+        Collection<String> wanted = options.subscribe();
+        if (!names.named()) {
             // One of the checkpoint that does not exist any more is not discovered, yet must be missed.
             Set<String> found = new LinkedHashSet<>(known.keySet());
-            found.removeIf(queue -> readerQueues.queues().contains(queue) || !wanted(queue));
+            found.removeIf(queue -> readerQueues.queues().contains(queue) || !names.includes(queue));
             found.addAll(discovered());
-            names = found;
+            wanted = found;
         }
-        if (readerQueues.acquire(names, known, done, fresh) && !realTime) {
+        if (readerQueues.acquire(wanted, known, done, fresh) && !realTime) {
             if (signal != null) {
                 signal.close();
             }
@@ -329,13 +329,13 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
     }
 
-    /** The queues that match the pattern: looked for here at the first call, so that it misses none; then beside the planning. */
+    /** The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning. */
     private Collection<String> discovered() {
         if (discovery != null) {
             return discovery.take();
         }
-        Collection<String> first = readerQueues.store.discover(this::wanted);
-        discovery = new QueueDiscovery(options.redis(), this::wanted);
+        Collection<String> first = names.look(readerQueues.store, () -> { }, true);
+        discovery = new QueueDiscovery(options.redis(), (store, pace) -> names.look(store, pace, true));
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
         }
@@ -361,17 +361,13 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** A warning when the options name other queues than the checkpoint. */
     private void mentionChanges(Set<String> known) {
-        List<String> dropped = known.stream().filter(queue -> !wanted(queue)).toList();
+        List<String> dropped = known.stream().filter(queue -> !names.includes(queue)).toList();
         List<String> added = options.subscribe().stream().filter(queue -> !known.contains(queue)).toList();
         if (!dropped.isEmpty() || !added.isEmpty()) {
             LOG.warn("the checkpoint is of other queues than the options name: dropped {}, added {}. This query neither reads nor acknowledges the former, "
                     + "and reads the latter from their oldest stored message on. If the checkpoint is another query's, stop this one and give it its own",
                     dropped.isEmpty() ? "none" : String.join(", ", dropped), added.isEmpty() ? "none" : String.join(", ", added));
         }
-    }
-
-    private boolean wanted(String queue) {
-        return pattern == null ? options.subscribe().contains(queue) : pattern.matcher(queue).matches();
     }
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */

@@ -9,11 +9,14 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
-import java.util.function.Predicate;
+import java.util.function.BiFunction;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Looks for the queues that match a pattern: beside the planning, and slowly where there are many keys. It ends with {@link #close}. */
+/**
+ * Looks for the queues that match a pattern, or are partitions of a topic: beside the planning, and slowly where there are many keys. It ends with
+ * {@link #close}.
+ */
 final class QueueDiscovery implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueueDiscovery.class);
     /** Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis. */
@@ -23,13 +26,14 @@ final class QueueDiscovery implements AutoCloseable {
     private static long everyMs = Contract.number("discoveryMs");
 
     private final RedisOptions options;
-    private final Predicate<String> accept;
+    private final BiFunction<ReadStore, Runnable, Collection<String>> look;
     private final AtomicReference<Collection<String>> found = new AtomicReference<>(List.of());
     private final CountDownLatch ended = new CountDownLatch(1);
 
-    QueueDiscovery(RedisOptions options, Predicate<String> accept) {
+    /** {@code look} finds the queues of the query; what it is given runs between two steps of a walk over keys, and waits. */
+    QueueDiscovery(RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> look) {
         this.options = options;
-        this.accept = accept;
+        this.look = look;
     }
 
     void start() {
@@ -48,7 +52,7 @@ final class QueueDiscovery implements AutoCloseable {
             String logged = "";
             while (!waited(everyMs)) {
                 try {
-                    found.set(store.discover(accept, this::pace));
+                    found.set(look.apply(store, this::pace));
                     logged = "";
                 } catch (BusException error) {
                     if (!error.getMessage().equals(logged)) {

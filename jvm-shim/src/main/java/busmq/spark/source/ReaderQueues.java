@@ -201,7 +201,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         Map<String, Long> ttls = new HashMap<>();
         boolean named = !options.subscribe().isEmpty();
         try {
-            store.attach(names, options.create() && named, options.ttlS()).forEach((queue, found) -> {
+            store.attach(names, options.create() && options.subscribePattern() == null, options.ttlS()).forEach((queue, found) -> {
                 ttls.put(queue, found.ttlS());
                 warnIfShort(queue, found);
             });
@@ -213,7 +213,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
                 names.forEach(queue -> ttls.putAll(open(List.of(queue), known)));
             } else if (named || (known.containsKey(names.iterator().next()) && options.failOnDataLoss())) {
                 throw error;
-            } // else it matched the pattern and has expired since
+            } // else it matched the pattern and has expired since, or is a partition that nobody has written to
         }
         return ttls;
     }

@@ -2,6 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.PyText;
+import busmq.spark.core.Topic;
 import busmq.spark.store.MessageTimes;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -17,9 +18,13 @@ final class RowMaker {
     private int idAt = -1;
     private int valueAt = -1;
     private int timeAt = -1;
+    private int topicAt = -1;
+    private int partitionAt = -1;
     private boolean text;
     private String last;
     private UTF8String lastName;
+    private UTF8String lastTopic;
+    private int lastPartition;
 
     RowMaker(StructType schema) {
         width = schema.length();
@@ -29,6 +34,8 @@ final class RowMaker {
                 case "queue" -> queueAt = i;
                 case "id" -> idAt = i;
                 case SourceSchema.TIMESTAMP -> timeAt = i;
+                case "topic" -> topicAt = i;
+                case "partition" -> partitionAt = i;
                 default -> {
                     valueAt = i;
                     text = column.dataType().equals(DataTypes.StringType);
@@ -44,8 +51,15 @@ final class RowMaker {
 
     InternalRow row(String queue, long id, byte[] value, MessageTimes times) {
         Object[] columns = new Object[width];
+        look(queue);
         if (queueAt >= 0) {
-            columns[queueAt] = name(queue);
+            columns[queueAt] = lastName;
+        }
+        if (topicAt >= 0) {
+            columns[topicAt] = lastTopic;
+        }
+        if (partitionAt >= 0) {
+            columns[partitionAt] = lastPartition;
         }
         if (idAt >= 0) {
             columns[idAt] = id;
@@ -60,12 +74,17 @@ final class RowMaker {
     }
 
     @SuppressWarnings("StringEquality") // the same object message after message; another one costs a conversion
-    private UTF8String name(String queue) {
-        if (queue != last) {
-            last = queue;
-            lastName = UTF8String.fromString(queue);
+    private void look(String queue) {
+        if (queue == last) {
+            return;
         }
-        return lastName;
+        last = queue;
+        lastName = UTF8String.fromString(queue);
+        if (topicAt >= 0 || partitionAt >= 0) {
+            Topic.Partition found = Topic.partition(queue);
+            lastTopic = UTF8String.fromString(found.topic());
+            lastPartition = found.number();
+        }
     }
 
     private static UTF8String utf8(String queue, long id, byte[] value) {

@@ -14,7 +14,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.Function;
-import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -32,14 +31,13 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     @Override
     public InputPartition[] planInputPartitions() {
         try (ReadStore store = new ReadStore(options.redis())) {
-            List<String> names = options.subscribe();
-            if (options.subscribePattern() != null) {
-                Pattern pattern = Pattern.compile(options.subscribePattern());
-                names = store.discover(name -> pattern.matcher(name).matches());
-            }
+            QueueNames choice = new QueueNames(options);
+            List<String> found = choice.named() ? options.subscribe() : choice.look(store, () -> { }, false);
             Map<String, Long> wanted = new HashMap<>();
-            names.forEach(queue -> wanted.put(queue, -1L));
+            found.forEach(queue -> wanted.put(queue, -1L));
             Map<String, QueueState> states = store.states(wanted);
+            // To the other partitions of a topic nobody has written.
+            List<String> names = options.topic().isEmpty() ? found : found.stream().filter(queue -> states.get(queue).exists()).toList();
             if (SourceSchema.timed(schema)) {
                 store.noteWherePossible(names);
             }

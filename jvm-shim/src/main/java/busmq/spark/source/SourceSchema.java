@@ -10,20 +10,26 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** The columns of the source. */
+/** The columns of the source: {@link #FULL}, and those of topics and times where they are asked for. */
 public final class SourceSchema {
     public static final StructType FULL =
             new StructType().add("queue", DataTypes.StringType).add("id", DataTypes.LongType).add("value", DataTypes.BinaryType);
     /** The column with the time of a message. */
     static final String TIMESTAMP = "timestamp";
-    private static final StructType TIMED = FULL.add(TIMESTAMP, DataTypes.TimestampType);
+    private static final StructType OF_TOPICS = FULL.add("topic", DataTypes.StringType).add("partition", DataTypes.IntegerType);
     private static final Set<DataType> TEXT_OR_BYTES = Set.of(DataTypes.BinaryType, DataTypes.StringType);
 
     private SourceSchema() {}
 
-    /** The columns for these options, or properties of a table. */
-    public static StructType of(Map<String, String> options) {
-        return EngineChoice.plain(options).getOrDefault("includeTimestamp", "").strip().equalsIgnoreCase("true") ? TIMED : FULL;
+    /** The columns for these options, or properties of a table; what is wrong with options is said where they are parsed. */
+    public static StructType of(Map<String, String> given) {
+        Map<String, String> options = EngineChoice.plain(given);
+        StructType found = isTrue(options, "includeTopic") ? OF_TOPICS : FULL;
+        return isTrue(options, "includeTimestamp") ? found.add(TIMESTAMP, DataTypes.TimestampType) : found;
+    }
+
+    private static boolean isTrue(Map<String, String> options, String name) {
+        return options.getOrDefault(name, "").strip().equalsIgnoreCase("true");
     }
 
     /** Whether rows shall have their time. */
@@ -31,14 +37,18 @@ public final class SourceSchema {
         return schema.getFieldIndex(TIMESTAMP).isDefined();
     }
 
-    /** Throws BUSMQ_CONFIG unless a schema that a user asked for has only our columns with types they can have, in any order. */
-    public static void check(StructType schema) {
+    /**
+     * Throws BUSMQ_CONFIG unless a schema that a user asked for has only our columns with types they can have, in any order. {@code topics}: whether
+     * the query reads topics.
+     */
+    public static void check(StructType schema, boolean topics) {
+        StructType known = (topics ? OF_TOPICS : FULL).add(TIMESTAMP, DataTypes.TimestampType);
         for (StructField column : schema.fields()) {
-            if (!TIMED.getFieldIndex(column.name()).isDefined()) {
-                throw BusException.config("column " + PyText.repr(column.name())
-                        + " does not exist; the source has: queue string, id long, value binary, timestamp timestamp (value may be string)");
+            if (!known.getFieldIndex(column.name()).isDefined()) {
+                throw BusException.config("column " + PyText.repr(column.name()) + " does not exist; the source has: queue string, id long, value binary"
+                        + (topics ? ", topic string, partition int" : "") + ", timestamp timestamp (value may be string)");
             }
-            DataType type = TIMED.apply(column.name()).dataType();
+            DataType type = known.apply(column.name()).dataType();
             boolean fits = column.name().equals("value") ? TEXT_OR_BYTES.contains(column.dataType()) : type.equals(column.dataType());
             if (!fits) {
                 String wanted = column.name().equals("value") ? "binary or string" : type.simpleString();

@@ -11,6 +11,7 @@ import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
+import busmq.spark.core.Topic;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Start;
 import busmq.spark.redis.Call;
@@ -56,6 +57,7 @@ public final class ReadStore implements AutoCloseable {
     private final Links links;
     private final RedisOptions options;
     private final boolean cluster;
+    private final Topics topics;
     private final Map<String, Integer> places = new HashMap<>();
     private final Map<String, Integer> listening = new HashMap<>();
 
@@ -64,6 +66,7 @@ public final class ReadStore implements AutoCloseable {
         links = Links.of(options);
         this.options = options;
         cluster = options.cluster();
+        topics = new Topics(links, cluster);
     }
 
     public QueueKeys keys(String queue) {
@@ -127,6 +130,17 @@ public final class ReadStore implements AutoCloseable {
                 found.add(queue);
             }
         });
+        return found;
+    }
+
+    /** The partition queues of topics; one that does not exist is made with {@code partitions}. Throws BUSMQ_TOPIC_MISSING where that is null. */
+    public List<String> topicQueues(List<String> names, Long partitions) {
+        List<String> found = new ArrayList<>();
+        for (String topic : names) {
+            List<String> queues = Topic.queues(topic, topics.partitions(topic, partitions));
+            topics.locate(queues.stream().filter(queue -> !places.containsKey(queue)).toList()).forEach(places::put);
+            found.addAll(queues);
+        }
         return found;
     }
 

@@ -32,24 +32,24 @@ class SinkColumnsTest {
     @ParameterizedTest
     @ValueSource(strings = {"value", "VALUE"})
     void aValueIsTextOrBytesInWhateverCaseItsColumnIsWritten(String name) {
-        assertEquals(new SinkColumns(name, 0, true, null, -1, "q"), SinkColumns.of(schema(name, S), "q"));
-        assertEquals(new SinkColumns(name, 0, false, null, -1, "q"), SinkColumns.of(schema(name, B), "q"));
+        assertEquals(new SinkColumns(name, 0, true, null, -1, "q", null), SinkColumns.of(schema(name, S), "q", null));
+        assertEquals(new SinkColumns(name, 0, false, null, -1, "q", null), SinkColumns.of(schema(name, B), "q", null));
     }
 
     @Test
     void theQueueComesFromItsColumn() {
-        assertEquals(new SinkColumns("value", 1, true, "Queue", 0, null), SinkColumns.of(schema("Queue", S, "value", S), null));
+        assertEquals(new SinkColumns("value", 1, true, "Queue", 0, null, null), SinkColumns.of(schema("Queue", S, "value", S), null, null));
     }
 
     @Test
     void theOptionWinsOverTheColumnAsTheTopicOfKafkaDoes() {
-        assertEquals(new SinkColumns("value", 1, true, null, -1, "q"), SinkColumns.of(schema("queue", S, "value", S), "q"));
+        assertEquals(new SinkColumns("value", 1, true, null, -1, "q", null), SinkColumns.of(schema("queue", S, "value", S), "q", null));
     }
 
     @Test
     void rowsOfTheSourceCanBeWrittenAsTheyAre() {
         StructType rows = schema("queue", S, "id", L, "value", B, "source", S, "index", DataTypes.IntegerType);
-        assertEquals(new SinkColumns("value", 2, false, "queue", 0, null), SinkColumns.of(rows, null));
+        assertEquals(new SinkColumns("value", 2, false, "queue", 0, null, null), SinkColumns.of(rows, null, null));
     }
 
     static Stream<Arguments> misfits() {
@@ -64,20 +64,20 @@ class SinkColumnsTest {
                 arguments(schema("value", S, "id", S), "q", "column 'id' is string; expected bigint"),
                 arguments(schema("value", S, "index", L), "q", "column 'index' is bigint; expected int"),
                 arguments(schema("value", S, "key", S), "q",
-                        "column 'key' has no place; the sink takes value (string or binary) and queue (string)"),
-                arguments(schema("value", S), null, "no queue is named: set option 'queue', or give the rows a column queue"));
+                        "column 'key' chooses a partition of a topic, and these rows go to queues; leave it out, or name a topic"),
+                arguments(schema("value", S), null, "no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic"));
     }
 
     @ParameterizedTest
     @MethodSource("misfits")
     void rowsThatDoNotFitAreRefusedByTheNameOfTheirColumn(StructType found, String queue, String reason) {
-        BusException error = assertThrows(BusException.class, () -> SinkColumns.of(found, queue));
+        BusException error = assertThrows(BusException.class, () -> SinkColumns.of(found, queue, null));
         assertEquals("[BUSMQ_CONFIG] " + reason, error.getMessage());
     }
 
     @Test
     void aNullIsRefusedWithItsColumnAndItsRow() {
-        SinkColumns columns = SinkColumns.of(schema("queue", S, "value", S), null);
+        SinkColumns columns = SinkColumns.of(schema("queue", S, "value", S), null, null);
         columns.check(false, false, 1);
         String rest = " is NULL in row 7 of its task; a message cannot be. Filter them, or use coalesce()";
         BusException value = assertThrows(BusException.class, () -> columns.check(true, true, 7));
@@ -88,7 +88,7 @@ class SinkColumnsTest {
 
     @Test
     void anEmptyQueueNameIsRefused() {
-        SinkColumns columns = SinkColumns.of(schema("queue", S, "value", S), null);
+        SinkColumns columns = SinkColumns.of(schema("queue", S, "value", S), null, null);
         BusException error = assertThrows(BusException.class, () -> columns.named(""));
         assertEquals("[BUSMQ_MESSAGE_REFUSED] column 'queue' is empty in some rows; expected the name of a queue", error.getMessage());
     }

@@ -1,0 +1,67 @@
+package busmq.spark.store;
+
+import static busmq.spark.store.ReadStore.text;
+
+import busmq.spark.BusException;
+import busmq.spark.Contract;
+import busmq.spark.ErrorKind;
+import busmq.spark.PyText;
+import busmq.spark.core.HashIndex;
+import busmq.spark.core.QueueKeys;
+import busmq.spark.core.Topic;
+import busmq.spark.redis.Call;
+import busmq.spark.redis.Link;
+import busmq.spark.redis.Links;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/** What Redis knows of topics. For one thread, with its links. */
+public final class Topics {
+    private static final long TTL_S = Contract.number("topicTtlS");
+
+    private final Links links;
+    private final boolean cluster;
+
+    public Topics(Links links, boolean cluster) {
+        this.links = links;
+        this.cluster = cluster;
+    }
+
+    /**
+     * How many partitions a topic has, which lives on with that; one that does not exist is made with so many. Throws BUSMQ_TOPIC_MISSING where
+     * {@code create} is null.
+     */
+    public int partitions(String topic, Long create) {
+        String key = QueueKeys.topic(Topic.check(topic), cluster);
+        Link home = links.link(HashIndex.of(key, links.links().size()));
+        Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TTL_S, QueueKeys.topicChanged(topic, cluster)};
+        Object reply;
+        try {
+            reply = home.run(Call.script("topic", List.of(key), args));
+        } catch (BusException error) {
+            if (!EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_READ_ONLY).contains(error.kind())) {
+                throw error;
+            }
+            reply = home.run(Call.command("HMGET", key, "partitions", "born")); // one who may only read
+        }
+        List<?> found = (List<?>) reply;
+        String partitions = found.get(0) == null ? "0" : text(found.get(0));
+        if (partitions.equals("0")) {
+            throw BusException.of(ErrorKind.TOPIC_MISSING, "topic", topic);
+        }
+        if (!partitions.matches("[0-9]{1,4}") || Integer.parseInt(partitions) > Topic.MOST_PARTITIONS) {
+            throw BusException.of(ErrorKind.QUEUE_DAMAGED, "queue", topic + "/0", "found",
+                    "the number of partitions of the topic is " + PyText.repr(partitions), "expected", "1 to " + Topic.MOST_PARTITIONS);
+        }
+        return Integer.parseInt(partitions);
+    }
+
+    /** The servers of partition queues; those that do not exist belong to the servers in turn, and not where their names hash to. */
+    public Map<String, Integer> locate(List<String> queues) {
+        Map<String, Integer> homes = new HashMap<>();
+        queues.forEach(queue -> homes.put(queue, Topic.partition(queue).number() % links.links().size()));
+        return links.locate(queues, homes);
+    }
+}
