@@ -14,7 +14,25 @@ import typer
 from typer.core import TyperGroup
 
 from busmq_spark import __version__
-from busmq_spark.cli import dead, embedded, events, groups, info, jar, lag, mirror, outbox, peek, push, queues, serve, subscriptions, tail, token
+from busmq_spark.cli import (
+    dead,
+    embedded,
+    events,
+    groups,
+    info,
+    jar,
+    lag,
+    mirror,
+    outbox,
+    peek,
+    push,
+    queues,
+    retain,
+    serve,
+    subscriptions,
+    tail,
+    token,
+)
 from busmq_spark.cli.output import Output, WarningPrinter
 from busmq_spark.cli.redis_options import reaching
 from busmq_spark.demo.command import demo
@@ -71,7 +89,7 @@ for title, commands in (
     ("Start here", (demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek, events.publish, events.send)),
     ("State", (queues.queues, info.info)),
-    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
+    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions, retain.retain)),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):

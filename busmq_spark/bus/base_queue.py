@@ -23,7 +23,26 @@ if TYPE_CHECKING:
 
 TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
-OWN_FIELDS = frozenset({"ttl", "source", "discover", "maxsize", "born", "sizes", "acked", "clock", "command", "mirror_of", "mirrored", "promoted"})
+OWN_FIELDS = frozenset(
+    [
+        "ttl",
+        "source",
+        "discover",
+        "maxsize",
+        "born",
+        "sizes",
+        "acked",
+        "clock",
+        "command",
+        "mirror_of",
+        "mirrored",
+        "promoted",
+        "retain",
+        "done",
+        "lets",
+        "bytes",
+    ]
+)
 """Metadata that belong to the bus."""
 
 

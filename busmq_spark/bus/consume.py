@@ -21,6 +21,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
+from busmq_spark.core.retention import retention
 from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
 from busmq_spark.redis_io.endpoint import patience
@@ -147,6 +148,8 @@ class Consumption(MessageIterator):
             await self.follows.stop()
             self.follows = None
         queue = self._queue
+        if self._options.remove and queue.keys.has_clock:
+            await self._refuse_kept()
         if self._token:
             await self._lease()
             await self._insist(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
@@ -243,6 +246,12 @@ class Consumption(MessageIterator):
         if self._options.remove:
             return flows.take(keys, self._record, self._received, most=most, ttl_s=self._queue.ttl_s, token=self._token)
         return flows.after(keys, self._received, self._options.index, most)
+
+    async def _refuse_kept(self) -> None:
+        if await self._insist(lambda: retention(self._queue.keys)):
+            remedy = "Read with a group (queue.group), or with remove=False; queue.retain() without limits ends it"
+            found = "keeps what is acknowledged, which a consumer that removes would hand out again"
+            raise QueueBusy(queue=self._queue.name, found=found, remedy=remedy)
 
     # -- the lease --------------------------------------------------------------------------------------------------------------------------
 

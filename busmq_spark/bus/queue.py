@@ -6,25 +6,24 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from busmq_spark.bus.base_queue import BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PushPipeline
+from busmq_spark.bus.queue_times import QueueTimes
 from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
-from busmq_spark.core import clock, mirror, subscription
 from busmq_spark.core import group as groups
+from busmq_spark.core import mirror, subscription
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Call, Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode
+from busmq_spark.core.retention import TAKEN
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.redis_io.translate import translate
-from busmq_spark.start import moment
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -37,7 +36,7 @@ WARN_S = 0.5
 log = logging.getLogger("busmq_spark")
 
 
-class Queue(BaseQueue):
+class Queue(QueueTimes):
     """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,
@@ -60,8 +59,6 @@ class Queue(BaseQueue):
         self._servers: Servers | None = None
         self._unreachable = False
         self._push_pipeline = PushPipeline(self)
-        self._taken = False  # messages, since their time was noted
-        self._noting: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -202,7 +199,7 @@ class Queue(BaseQueue):
     # -- asking -----------------------------------------------------------------------------------------------------------------------------
 
     async def count(self) -> int:
-        """How many messages are stored; those taken and not acked are not among them."""
+        """How many messages some reader has still to acknowledge; those taken and not acked, or kept by :meth:`retain`, are not among them."""
         return await self.run(flows.count(self.keys))
 
     async def flush(self) -> bool:
@@ -290,42 +287,11 @@ class Queue(BaseQueue):
             raise StateError(event="promote", what=f"queue {self.name!r}", state="no mirror", remedy="It takes pushes as it is")
         return last, max(last, seen)
 
-    # -- its clock --------------------------------------------------------------------------------------------------------------------------
-
-    async def id_at(self, time: int | str | datetime) -> int:
-        """The last id that existed before the second of ``time``: what came then or later is behind it.
-
-        ``time``: milliseconds since 1970 (below 0: so long before now), a datetime with its time zone, ISO 8601 with its offset, or ``-10m``. Raises
-        TimeUnknown where the clock does not reach back so far and messages of before may be stored, ConfigError for what is no time, or to come.
-        """
-        return await self.run(clock.id_at(self.keys, moment(time).ms))
-
-    async def ms_of(self, id: int) -> int | None:
-        """When the message with this id was there at the latest, in milliseconds since 1970 of the server's clock; None where that is not known."""
-        return await self.run(clock.ms_of(self.keys, id))
-
-    def note_time(self) -> None:
-        """Messages were taken: their time is noted, once a second at most, since pushes of peers note nothing."""
-        self._taken = True
-        if self._noting is None and self.keys.has_clock:
-            with suppress(StateError):  # the bus is about to end
-                self._noting = self.bus.spawn(self._note_times(), f"noting times of {self.name}")
-
-    async def _note_times(self) -> None:
-        try:
-            while self._taken:
-                self._taken = False
-                with suppress(BusError):
-                    await self.run(clock.note_if_allowed([self.keys]))
-                await asyncio.sleep(clock.EVERY_S)
-        finally:
-            self._noting = None
+    # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     async def server_ms(self) -> float:
         """Milliseconds since 1970 by the clock of the queue's server; by ours where the user may not ask."""
         return float(await self.run(flows.clock_ms(self.keys))) or await super().server_ms()
-
-    # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow on the queue's server."""
@@ -382,6 +348,8 @@ class Queue(BaseQueue):
         found = await self.bus.servers.commands[self.server].run(flow)
         self.ttl_s = found.ttl_s
         self._lives(found.born)
+        if found.taken:
+            log.warning(TAKEN, self.name)
         return found.existed
 
     async def check_life(self) -> None:

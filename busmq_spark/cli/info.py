@@ -66,7 +66,8 @@ def _show_queue(out: Output, queue: QueueOverview) -> None:
     ids = f"{state.oldest}..{state.newest}" if state.count else "none stored"
     expires = f"expires in {duration(queue.expires_ms / 1000)} unless a client pushes or reads" if queue.expires_ms >= 0 else "never expires"
     rows: list[tuple[str, str]] = [
-        ("messages", f"{number(state.count)}{f' of at most {number(state.maxsize)}' if state.maxsize else ''}"),
+        ("messages", f"{number(state.waiting)}{f' of at most {number(state.maxsize)}' if state.maxsize else ''}"),
+        *([("kept", f"{count(state.kept, 'acknowledged message')}, as busmq retain says")] if state.kept else []),
         ("ids", f"{ids}; the last id given is {state.last_id}"),
         ("unacked", f"{count(queue.unacked, 'message')} taken by a reliable consumer, not acknowledged" if queue.unacked else "none"),
         ("ttl", f"{duration(state.ttl_s)}; {expires}"),

@@ -35,7 +35,8 @@ class QueueOverview:
         state = self.state
         return {
             "queue": self.name,
-            "messages": state.count,
+            "messages": state.waiting,
+            "kept": state.kept,
             "oldest_id": state.oldest or None,
             "newest_id": state.newest or None,
             "last_id": state.last_id,

@@ -147,7 +147,7 @@ def _answer(out: Output, sender: MessagePusher) -> None:
             queue=queue,
             pushed=sender.stored,
             newest_id=state.newest or None,
-            messages=state.count,
+            messages=state.waiting,
             created=not sender.attached.existed,
             server=sender.place.server,
         )

@@ -73,7 +73,7 @@ def _row(queue: QueueOverview | DamagedQueue, many_servers: bool) -> list[str | 
     soon = queue.expires_ms >= 0 and expires_s < min(60, state.ttl_s / 4)
     return [
         Text(shown(queue.name), "cyan"),
-        number(state.count),
+        f"{number(state.waiting)} (+{number(state.kept)} kept)" if state.kept else number(state.waiting),
         ids,
         Text(number(queue.unacked), "yellow") if queue.unacked else "",
         duration(state.ttl_s),

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue import ACK_MOST
 from busmq_spark.core.state import parts
 from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
 
@@ -66,10 +67,7 @@ class TimesOfIds(NamedTuple):
 
 def note(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
     """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
-    replies = yield [
-        script("note_time", [key for keys in part for key in (keys.metadata, keys.messages, keys.msgid, keys.clock)], ())
-        for part in parts(queues, queues)
-    ]
+    replies = yield [script("note_time", [key for keys in part for key in keys.keeping], (ACK_MOST,)) for part in parts(queues, queues)]
     return [value for reply in replies for value in reply]
 
 

@@ -94,7 +94,7 @@ def put_back(keys: QueueKeys, origin: str, letters: Sequence[tuple[int, bytes]])
     """
     words = [word for id, value in letters for word in (id, 0, value)]
     args = (keys.available, "busmq.dead", LONG_TTL_S, origin, len(letters), *words)
-    _, done = yield script("push_once", (*keys.shared, keys.sinks, keys.clock), args)
+    _, done = yield script("push_once", (*keys.shared, keys.sinks, keys.clock, keys.acks, keys.bytes), args)
     if done < 0:
         raise QueueMissing(queue=keys.name)
     return int(done)

@@ -137,7 +137,8 @@ def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settleme
     for how, some in groupby(settlements, key=itemgetter(1, 2, 3)):
         ids = [each.id for each in some]
         args += [*how, len(ids), *ids]
-    status, *results = yield script("group_settle", (keys.metadata, keys.messages, keys.acks, *keys.group(name)), args, idempotent=False)
+    names = (keys.metadata, keys.messages, keys.acks, *keys.group(name), keys.msgid, keys.clock, keys.bytes)
+    status, *results = yield script("group_settle", names, args, idempotent=False)
     return [_SETTLED[letter] for letter in results[0]] if status == b"ok" else None
 
 

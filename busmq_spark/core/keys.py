@@ -14,7 +14,7 @@ from busmq_spark.core.caching import cached_attribute
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
 JOB_PREFIX = "bus:job:"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|due|tries)$|:(?:lease|hand|stages?|group):")
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|bytes|due|tries)$|:(?:lease|hand|stages?|group):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
@@ -85,6 +85,11 @@ class QueueKeys:
         return f"{self.base}:clock"
 
     @cached_attribute
+    def bytes(self) -> str:
+        """Ours, of a queue that keeps so many bytes of what is acknowledged. List of total, id, total, id …: all up to that id, so many bytes."""
+        return f"{self.base}:bytes"
+
+    @cached_attribute
     def owners(self) -> str:
         """Ours. Hash: subscription → whose it is, among those that federation servers let in."""
         return f"{self.base}:owners"
@@ -96,8 +101,8 @@ class QueueKeys:
 
     @cached_attribute
     def appending(self) -> tuple[str, ...]:
-        """The shared keys and, where the queue has one, ``clock``: what a push writes."""
-        return (*self.shared, self.clock) if self.has_clock else self.shared
+        """The shared keys and, where the queue has a clock, what a push needs to note times, and to drop what is kept no longer."""
+        return (*self.shared, self.clock, self.acks, self.bytes) if self.has_clock else self.shared
 
     @cached_attribute
     def has_clock(self) -> bool:
@@ -106,8 +111,13 @@ class QueueKeys:
 
     @cached_attribute
     def all(self) -> tuple[str, ...]:
-        """The four shared keys, then ``acks``, ``sinks`` and ``clock``."""
-        return (*self.shared, self.acks, self.sinks, self.clock)
+        """The four shared keys, then ``acks``, ``sinks``, ``clock`` and ``bytes``."""
+        return (*self.shared, self.acks, self.sinks, self.clock, self.bytes)
+
+    @cached_attribute
+    def keeping(self) -> tuple[str, ...]:
+        """What is needed to drop what is kept no longer, behind an ack or at any time: metadata, messages, msgid, acks, clock, bytes."""
+        return (self.metadata, self.messages, self.msgid, self.acks, self.clock, self.bytes)
 
     def lease(self, subscription: str) -> str:
         """Ours. String with a ttl: which query reads this queue, or this subscription of it."""

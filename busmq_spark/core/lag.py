@@ -57,7 +57,7 @@ def _of_some(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
     readers: list[_Reader] = []
     for keys, state, names, done, taken in zip(queues, known, acked, replies[0::2], replies[1::2], strict=True):
         # Without a name: what a query has acknowledged, or what a reliable consumer has taken and not acknowledged.
-        positions = names or {"": max(state.floor, int(done or 0)) if taken is None else int(taken) - 1}
+        positions = names or {"": max(state.floor, state.done, int(done or 0)) if taken is None else int(taken) - 1}
         for name, last in positions.items() if state.exists else ():
             readers.append(_Reader(keys, name, (max(last, state.floor) if names else last) + 1, max(0, state.last_id - last)))
     return (yield from _lags(readers))

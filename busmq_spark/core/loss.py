@@ -21,13 +21,14 @@ class Loss:
 
 
 def would_delete(state: QueueState, last: int, own: int | None, others: Collection[int]) -> int:
-    """How many stored messages that this reader has not read are deleted once it has acked ``last``: at most so many where ids have holes.
+    """How many stored messages that this reader has not read are deleted, at once or when they are kept no longer, once it has acked ``last``: at
+    most so many where ids have holes. What all have acknowledged before is not among them.
 
     ``own`` is the acked id of its subscription, None when it has none yet; ``others`` are those of the other subscriptions.
     """
     if own is None and others:
         return 0  # stored messages are kept for the other subscriptions; those that all of them have acked are deleted already
-    return max(0, min(state.count, min(last, state.newest, *others) - max(state.floor, own or 0)))
+    return max(0, min(state.count, min(last, state.newest, *others) - max(state.floor, state.done, own or 0)))
 
 
 def lost(at: Position, now: QueueState) -> Loss | None:

@@ -24,6 +24,8 @@ class AttachResult:
     ttl_s: int
     maxsize: int
     born: str
+    taken: bool = False
+    """Whether it keeps what is acknowledged, and somebody who is no group has taken messages from its head."""
 
 
 def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover: bool = False, create: bool = True) -> Flow[AttachResult]:
@@ -45,7 +47,7 @@ def attach_all(
     for keys, reply in zip(queues, replies, strict=True):
         if reply[0] < 0:
             raise QueueMissing(queue=keys.name)
-    return [AttachResult(bool(reply[0]), reply[1], reply[2], reply[3].decode("utf-8", "replace")) for reply in replies]
+    return [AttachResult(bool(reply[0]), reply[1], reply[2], reply[3].decode("utf-8", "replace"), bool(reply[4])) for reply in replies]
 
 
 def push(keys: QueueKeys, value: bytes) -> Flow[int | None]:
@@ -167,9 +169,9 @@ def index(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]
 
 
 def count(keys: QueueKeys) -> Flow[int]:
-    """How many messages are stored; those a reliable consumer took are not among them."""
-    length: int = yield command("LLEN", keys.messages)
-    return length // 2
+    """How many messages some reader has still to acknowledge; those a reliable consumer took, or that are kept, are not among them."""
+    waiting: int = (yield script("kept", (keys.metadata, keys.messages), ()))[0]
+    return waiting
 
 
 def exists(keys: QueueKeys) -> Flow[bool]:
@@ -223,7 +225,7 @@ def close(keys: QueueKeys) -> Flow[None]:
 
     How far sinks have come stays until its ttl: one that is half-way through a batch appends the rest of it to the next life of the queue, once.
     """
-    yield [command("DEL", *keys.shared, keys.acks, keys.clock), command("EXPIRE", keys.sinks, LONG_TTL_S)]
+    yield [command("DEL", *keys.shared, keys.acks, keys.clock, keys.bytes), command("EXPIRE", keys.sinks, LONG_TTL_S)]
 
 
 def check_id(last: object) -> None:

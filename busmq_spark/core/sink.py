@@ -273,7 +273,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
     marks = (staged[0].made if staged else 0, void, _whole(staged))
     while 0 <= nth < len(staged):
         part = staged[nth]
-        names = (*keys.shared, keys.sinks, part.key, keys.stages(sink), keys.clock)
+        names = (*keys.shared, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
         size, last = part.chunk_at(moved), int(nth == len(staged) - 1)
         args = (keys.available, sink, batch, nth, moved, size, part.rows, last, LONG_TTL_S, keys.stage(""), *marks)
         status, a, b = yield script("commit", names, args)

@@ -28,7 +28,7 @@ LEAST_PLACES, MOST_PLACES, PLACES_PER_CALL = 16, 64, 8
 LONGER = 1.25
 """Where the longest value is at most so many times as long as the mean, every value counts as the longest: that never exceeds a budget of bytes, and
 uses at least four fifths of it."""
-_STATE_ITEMS = 9
+_STATE_ITEMS = 10
 _OTHER_KIND = "Choose another name, or drop that group first (busmq unsubscribe)"
 _ONE_GROUP = "Read as that group, or drop it first (busmq unsubscribe)"
 OWNER_TTL_S = 90 * 24 * 3600
@@ -52,6 +52,8 @@ class QueueState:
     mark: str
     """Fingerprint of the message asked for; empty when it is not stored."""
     newest_mark: str
+    done: int = 0
+    """Of a queue that keeps what is acknowledged: everything up to this id has been, by all readers there were. Else 0."""
 
     @property
     def exists(self) -> bool:
@@ -62,6 +64,16 @@ class QueueState:
     def floor(self) -> int:
         """The position from which everything stored can be read: one before the oldest message, or the last id given when it is empty."""
         return self.oldest - 1 if self.count else self.last_id
+
+    @property
+    def kept(self) -> int:
+        """Stored messages that are acknowledged, where ids have no holes."""
+        return max(0, min(self.count, self.done - self.floor))
+
+    @property
+    def waiting(self) -> int:
+        """Stored messages that some reader has still to acknowledge."""
+        return self.count - self.kept
 
 
 def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
@@ -75,13 +87,14 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
 
 
 def _state(queue: str, row: tuple[Any, ...]) -> QueueState:
-    ttl_s, born, maxsize, last_id, oldest, newest, count, mark, newest_mark = row
+    ttl_s, born, maxsize, last_id, oldest, newest, count, mark, newest_mark, done = row
     ids = (
         checked_id(queue, "last id", last_id),
         checked_id(queue, "oldest stored id", oldest or b"0"),
         checked_id(queue, "newest stored id", newest or b"0"),
     )
-    return QueueState(ttl_s, _text(born), maxsize, *ids, int(count), mark.decode(), newest_mark.decode())
+    kept = min(ids[0], checked_id(queue, "id that all have acknowledged", done or b"0"))
+    return QueueState(ttl_s, _text(born), maxsize, *ids, int(count), mark.decode(), newest_mark.decode(), kept)
 
 
 def checked_id(queue: str, what: str, text: bytes) -> int:
@@ -159,7 +172,7 @@ def ack_to(acks: Sequence[Ack], subscription: str = "") -> Flow[list[AckResult]]
 
 
 def _ack_call(acks: Sequence[Ack], subscription: str) -> Call:
-    names = [key for ack in acks for key in (ack.keys.metadata, ack.keys.messages, ack.keys.msgid, ack.keys.acks)]
+    names = [key for ack in acks for key in ack.keys.keeping]
     return script("ack_to", names, (subscription, ACK_MOST, LONG_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark))))
 
 
@@ -167,6 +180,7 @@ def subscribe(
     queues: Sequence[QueueKeys], subscription: str, starts: Sequence[str | int], shared: Mapping[str, str | int] | None = None
 ) -> Flow[list[int]]:
     """Register the subscription on every queue; the result is its last acked id there. A start is ``earliest``, ``latest`` or an acked id.
+    With ``=`` before it, it is that of its reader, to which the subscription goes back where the queue keeps what is acknowledged.
 
     With ``shared``, settings, it is that of a shared group (core/group.py). Raises QueueBusy where the name is that of the other kind, and where the
     queue takes commands and has a group.
@@ -236,7 +250,7 @@ def release(keys: QueueKeys, subscription: str, token: str) -> Flow[bool]:
 def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str = "", lease_ms: int = 0) -> Flow[list[int]]:
     """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease."""
     replies = yield [
-        script("touch", [key for keys in part for key in (*keys.all, keys.lease(subscription))], (token, lease_ms, LONG_TTL_S))
+        script("touch", [key for keys in part for key in (*keys.all, keys.lease(subscription))], (token, lease_ms, LONG_TTL_S, ACK_MOST))
         for part in parts(queues, queues)
     ]
     return [value for reply in replies for value in reply]

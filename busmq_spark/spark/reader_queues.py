@@ -12,6 +12,7 @@ from busmq_spark.core.flow import run_sync
 from busmq_spark.core.loss import Loss, lost, would_delete
 from busmq_spark.core.planner import HeldQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
+from busmq_spark.core.retention import TAKEN
 from busmq_spark.core.sources import shown, split
 from busmq_spark.core.state import UNKNOWN_ID, AckResult
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
@@ -133,6 +134,9 @@ class ReaderQueues:
         for queue, loss in losses.items():
             if loss and self._options.fail_on_data_loss:
                 raise self._error(queue, loss, known[queue])
+            if not loss and (done := states[queue].done) > (last := known[queue].last):
+                text = "queue %r: what was acknowledged up to id %d is kept, and is read again from id %d on, where this checkpoint is"
+                log.warning(text, shown(queue), done, last + 1)
         return {queue: loss is not None for queue, loss in losses.items()}
 
     def raise_if_taken(self) -> None:
@@ -182,6 +186,8 @@ class ReaderQueues:
             return {}  # matched the pattern and expired since, or a partition that nobody has written to
         self.paused.update(queue for queue in queues if queue not in found)
         for queue, attached in found.items():
+            if attached.taken:
+                log.warning(TAKEN, shown(queue))
             if attached.existed and attached.ttl_s < SHORT_TTL_S:
                 log.warning(
                     "queue %r keeps its own ttl of %d s, that of its creation: if nothing holds it for longer, its messages are gone (and that will "
@@ -219,7 +225,7 @@ class ReaderQueues:
         name = self._options.subscription
         others = {queue: names for queue, names in self.store.subscriptions(queues).items() if names and name not in names} if queues else {}
         for queue, state in self.store.states(dict.fromkeys(others, -1)).items() if others else ():
-            if state.floor <= 0:
+            if state.floor <= 0 or state.done:  # what a queue keeps is known to end somewhere
                 continue
             text = (
                 f"queue {shown(queue)!r}: {state.floor} messages (ids 1..{state.floor}) had left it before subscription {name!r} came, "

@@ -148,7 +148,8 @@ class RedisStore:
         return self._grouped(list(positions), flow)
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
-        return self._grouped(list(starts), lambda part: states_.subscribe([self.keys(q) for q in part], subscription, [starts[q] for q in part]))
+        at = {queue: start if isinstance(start, str) else f"={start}" for queue, start in starts.items()}
+        return self._grouped(list(starts), lambda part: states_.subscribe([self.keys(q) for q in part], subscription, [at[q] for q in part]))
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return self._grouped(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))

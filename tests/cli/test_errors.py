@@ -19,7 +19,7 @@ from tests.conftest import Fresh
 from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.redis
-COMMANDS = ["demo", "embedded", "push", "tail", "peek", "queues", "info", "lag", "serve", "token", "jar"]
+COMMANDS = ["demo", "embedded", "push", "tail", "peek", "queues", "info", "lag", "retain", "serve", "token", "jar"]
 
 
 def closed_port() -> int:

@@ -34,6 +34,7 @@ EVERYWHERE = (
     "test_sender",
     "test_topic",
     "test_mirror",
+    "test_retention",
 )
 """Files whose tests run on every layout; the others on one server."""
 

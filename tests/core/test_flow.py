@@ -146,7 +146,7 @@ def test_only_acks_with_more_to_drop_are_asked_again() -> None:
 
 
 def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
-    row = [30, b"b", 0, b"7", b"3", b"7", 5, b"", b"m"]
+    row = [30, b"b", 0, b"7", b"3", b"7", 5, b"", b"m", b""]
     most = state.QUEUES_PER_CALL
     canned = Canned([row * most, row * 7])
     got = run_sync(state.states([(QueueKeys(str(i)), -1) for i in range(most + 7)]), canned)
@@ -165,7 +165,7 @@ def test_a_commit_goes_on_where_another_has_brought_it() -> None:
     canned = Canned([b"at", 0, 3], [b"moved", 3, 0], [b"moved", 1, 0])
     assert run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned) is None
     # slot, moved, how many
-    assert [step.words[11:14] for step in canned.steps] == [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
+    assert [step.words[13:16] for step in canned.steps] == [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
 
 
 def test_a_commit_that_another_has_finished_is_done() -> None:

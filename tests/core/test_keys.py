@@ -41,7 +41,7 @@ def test_the_keys_are_spelt_as_npm_busmq_spells_them() -> None:
 
 def test_our_own_keys_stand_beside_the_shared_ones() -> None:
     keys = QueueKeys("orders")
-    assert keys.all == (*keys.shared, "bus:queue:orders:acks", "bus:queue:orders:sinks", "bus:queue:orders:clock")
+    assert keys.all == (*keys.shared, "bus:queue:orders:acks", "bus:queue:orders:sinks", "bus:queue:orders:clock", "bus:queue:orders:bytes")
     assert keys.lease("daily") == "bus:queue:orders:lease:daily"
     assert keys.stage("a-1") == "bus:queue:orders:stage:a-1"
     assert sink_record("s1") == "bus:sink:s1"

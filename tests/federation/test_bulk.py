@@ -44,7 +44,7 @@ VALUES = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
 STAGED = st.builds(StagedList, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE, WHOLE)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
 RUN = st.builds(SinkRun, TEXT, WHOLE, NAMES)
-STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT)
+STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, WHOLE)
 
 
 def by_queue(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -95,7 +95,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
 RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "hello": st.builds(ServerHello, WHOLE, st.booleans(), WHOLE),
     "discover": NAMES,
-    "attach": by_queue(st.builds(AttachResult, st.booleans(), WHOLE, WHOLE, TEXT)),
+    "attach": by_queue(st.builds(AttachResult, st.booleans(), WHOLE, WHOLE, TEXT, st.booleans())),
     "states": by_queue(STATE),
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
     "note_times": by_queue(WHOLE),

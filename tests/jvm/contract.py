@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import __version__, errors, options, parsers
-from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retry, sink, staging, state, tasks, topic
+from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retention, retry, sink, staging, state, tasks, topic
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_table import ENGINE_OPTIONS, KAFKA_CLIENT, OF_KAFKA
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
@@ -155,6 +155,7 @@ def _texts() -> dict[str, str]:
         "older": sink._OLDER,
         "otherKind": state._OTHER_KIND,
         "oneGroup": state._ONE_GROUP,
+        "taken": retention.TAKEN,
         "varies": sink._VARIES,
         "jarVersionOption": jar.VERSION_OPTION,
         "policyUnknown": eviction.UNKNOWN,

@@ -1,19 +1,25 @@
--- Acknowledge everything up to an id for one subscription, and drop what every subscription has acked; for several queues.
--- KEYS metadata messages msgid acks, for each queue
+-- Acknowledge everything up to an id for one subscription, and drop what every subscription has acked; for several queues. A queue that keeps what is
+-- acknowledged drops what it keeps no longer.
+-- KEYS metadata messages msgid acks clock bytes, for each queue
 -- ARGV subscription most long_ttl_s, then for each queue id born mark
 -- Result for each queue {status, detail}: ok n | more n (n messages dropped; more: call again) | missing | recreated born | older last | reissued mark
 -- At most `most` messages are dropped a call, over all its queues. The message at id is compared with its fingerprint while it is still stored: a
 -- Redis that lost its tail in a failover and gave the same ids to other messages is caught before one of them is dropped.
 -- @include even_if_full
+-- @include before
+-- @include clock
 -- @include find
 -- @include lowest
+-- @include note
+-- @include run
+-- @include let_go
 -- @include mark
 -- @include seen
 local sub, most, long_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local function ack(metadata, messages, msgid, acks, id_text, born, expected)
+local function ack(metadata, messages, msgid, acks, times, bytes, id_text, born, expected)
   local id = tonumber(id_text)
-  local stored = redis.call('HMGET', metadata, 'ttl', 'born', 'acked')
+  local stored = redis.call('HMGET', metadata, 'ttl', 'born', 'acked', 'retain')
   if not stored[1] then return {'missing', ''} end
   if stored[2] ~= born then return {'recreated', stored[2] or ''} end
   local last = redis.call('GET', msgid) or '0'
@@ -36,6 +42,13 @@ local function ack(metadata, messages, msgid, acks, id_text, born, expected)
     redis.call('HSET', metadata, 'acked', id_text) -- names the cause when an older checkpoint comes back
   end
   local low = lowest(acks, id)
+  if stored[4] then
+    even_if_full(metadata, tonumber(stored[1]))
+    local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = tonumber(stored[1]), retain = stored[4]}
+    local dropped, more = let_go(q, tonumber(last), low, most)
+    most = most - dropped
+    return {more and 'more' or 'ok', dropped}
+  end
   if low < id then index = find(messages, low) end
   local dropped = math.min(index + 1, most)
   if dropped > 0 then redis.call('LTRIM', messages, 2 * dropped, -1) end
@@ -44,8 +57,8 @@ local function ack(metadata, messages, msgid, acks, id_text, born, expected)
 end
 
 local results = {}
-for q = 1, #KEYS / 4 do
-  local k, a = 4 * (q - 1), 3 * q
-  results[q] = ack(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3])
+for i = 1, #KEYS / 6 do
+  local k, a = 6 * (i - 1), 3 * i
+  results[i] = ack(KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3])
 end
 return results

@@ -1,6 +1,7 @@
--- KEYS metadata messages msgid toack acks sinks clock
+-- KEYS metadata messages msgid toack acks sinks clock bytes
 -- ARGV ttl_s maxsize discover born create long_ttl_s
--- Result {existed 0|1, ttl, maxsize, born}; {-1} when the queue is missing and create is not 1.
+-- Result {existed 0|1, ttl, maxsize, born, taken}; taken 1: the queue keeps what is acknowledged, and somebody who is no group has taken messages from
+-- its head, as a consumer in Node does; {-1} when the queue is missing and create is not 1.
 -- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl and is created over; so is a ttl that no
 -- EXPIRE could take, or that would delete the queue at once.
 -- @include even_if_full
@@ -22,5 +23,11 @@ for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 local long = math.max(ttl, tonumber(ARGV[6]))
 redis.call('EXPIRE', KEYS[5], long)
 redis.call('EXPIRE', KEYS[6], long)
-redis.call('EXPIRE', KEYS[7], math.max(ttl, 3600)) -- as include/clock.lua does
-return {existed, ttl, tonumber(redis.call('HGET', KEYS[1], 'maxsize') or 0) or 0, born}
+for i = 7, 8 do redis.call('EXPIRE', KEYS[i], math.max(ttl, 3600)) end -- as include/clock.lua does
+local known, taken = redis.call('HMGET', KEYS[1], 'maxsize', 'retain', 'lets'), 0
+if known[2] and known[2] ~= 'end' then
+  local oldest = tonumber(redis.call('LINDEX', KEYS[2], 0) or nil)
+  local floor = oldest and oldest - 1 or tonumber(redis.call('GET', KEYS[3]) or 0)
+  if floor > tonumber(string.match(known[3] or '', ':(%d+)$') or 0) or redis.call('EXISTS', KEYS[4]) == 1 then taken = 1 end
+end
+return {existed, ttl, tonumber(known[1] or nil) or 0, born, taken}

@@ -1,5 +1,5 @@
 -- Move one chunk of one staged list to the end of its queue, and record the progress, in one step.
--- KEYS metadata messages msgid toack sinks stage stages clock
+-- KEYS metadata messages msgid toack sinks stage stages clock acks bytes
 -- ARGV available sink batch nth moved count total last long_ttl_s prefix made void whole
 --      nth: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows,
 --      prefix: of the keys of staged lists of the queue, made: epoch of the run that has recorded the batch (0: not known), void: progress of an
@@ -9,8 +9,15 @@
 --        one, by another record, which the run of epoch `made` wrote: Redis has lost that record since, or the run was declared void)
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
 -- from a connection that was closed: they are never read, and are deleted with the list.
+-- @include before
 -- @include clock
+-- @include find
+-- @include lowest
+-- @include note
+-- @include run
+-- @include let_go
 -- @include sizes
+-- @include waiting
 -- The sink has recorded this batch, so what is left of earlier ones is never committed; another run may be staging this batch, which must not fail.
 local function tidy(stages, prefix, batch)
   local found = redis.call('HGETALL', stages)
@@ -39,16 +46,16 @@ if progress then
   end
 end
 if at_nth ~= nth or at_moved ~= moved then return {'at', at_nth, at_moved} end
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
 local left = redis.call('LLEN', KEYS[6])
 if left < total - moved then return {'lost', left, 0} end
-if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end
+if maxsize > 0 then count = math.min(count, maxsize - waiting(KEYS[1], KEYS[2], stored[6])) end
 if count <= 0 and total > moved then return {'full', maxsize, 0} end
 count = math.max(0, math.min(count, total - moved)) -- a queue that peers overfilled has less than no room, even for an empty list
-local after
+local after, last, bytes
 if moved + count < total then
   after = string.format('%.0f:%d:%d', batch, nth, moved + count)
 elseif ARGV[8] == '1' then
@@ -59,7 +66,7 @@ end
 if count > 0 then
   if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end
   local values = redis.call('LRANGE', KEYS[6], 0, count - 1)
-  local last = redis.call('INCRBY', KEYS[3], count)
+  last = redis.call('INCRBY', KEYS[3], count)
   local pairs = {}
   for i = 1, count do
     pairs[2 * i - 1] = last - count + i
@@ -67,8 +74,10 @@ if count > 0 then
   end
   redis.call('RPUSH', KEYS[2], unpack(pairs))
   local first = last - count + 1
-  local times = clock(KEYS[2], KEYS[8], stored[4], first, last, ttl)
-  redis.call('HSET', KEYS[1], 'sizes', sizes(stored[3], first, last, values, 1), 'clock', times)
+  local times = clock(KEYS[2], KEYS[8], stored[4], first, last, ttl, stored[6])
+  local noted
+  noted, bytes = sizes(stored[3], first, last, values, 1)
+  redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times)
   redis.call('LTRIM', KEYS[6], count, -1)
   redis.call('EXPIRE', KEYS[6], ARGV[9])
   redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
@@ -79,4 +88,8 @@ redis.call('HSET', KEYS[5], ARGV[2], after)
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))
 if moved + count >= total and ARGV[8] == '1' then tidy(KEYS[7], ARGV[10], batch) end
+if stored[6] and count > 0 then
+  local q = {metadata = KEYS[1], messages = KEYS[2], acks = KEYS[9], clock = KEYS[8], bytes = KEYS[10], ttl = ttl, retain = stored[6]}
+  let_go(q, last, nil, 2000, last - count + 1, bytes)
+end
 return {'moved', count, 0}

@@ -1,27 +1,32 @@
 -- Settle messages of a shared group, and drop from the queue what every subscription and group has acked.
--- KEYS metadata messages acks group due tries
+-- KEYS metadata messages acks group due tries msgid clock bytes
 -- ARGV name born most ttl_s, then parts: token action ms count id ..., so many ids
 --      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again now; this try does not count)
 -- Result {status, for each message: 1 done, 0 its lease is another's now, -1 it was settled before}. status: ok | no_group (the group is of another
 --      life of the queue, or there is none).
 -- At most `most` messages are dropped a call; the rest with the next.
 -- @include even_if_full
+-- @include before
+-- @include clock
 -- @include find
 -- @include lowest
+-- @include note
+-- @include run
+-- @include let_go
 -- @include seen
 local name, most = ARGV[1], tonumber(ARGV[3])
-local metadata, messages, acks, group, due, tries = unpack(KEYS)
-local known, set = redis.call('HMGET', metadata, 'ttl', 'born'), redis.call('HMGET', group, 'born', 'next')
+local metadata, messages, acks, group, due, tries, msgid, times, bytes = unpack(KEYS)
+local known, set = redis.call('HMGET', metadata, 'ttl', 'born', 'retain'), redis.call('HMGET', group, 'born', 'next')
 if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
 for i = 3, 6 do redis.call('EXPIRE', KEYS[i], lasting) end
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local results, settled, removed, times, records = {}, {}, {}, {}, {}
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+local results, settled, removed, scores, records = {}, {}, {}, {}, {}
 
 local function back(id, score, record)
-  times[#times + 1], times[#times + 2] = string.format('%.0f', score), id
+  scores[#scores + 1], scores[#scores + 2] = string.format('%.0f', score), id
   if record then records[#records + 1], records[#records + 2] = id, record end
 end
 
@@ -65,13 +70,18 @@ else
     low = low + 1
   end
 end
-if #times > 0 then redis.call('ZADD', due, unpack(times)) end
+if #scores > 0 then redis.call('ZADD', due, unpack(scores)) end
 if #records > 0 then redis.call('HSET', tries, unpack(records)) end
 redis.call('HSET', acks, name, string.format('%.0f', low), ':born', ARGV[2], ':shared:' .. name, 1)
 seen(acks, name)
 redis.call('EXPIRE', acks, lasting)
-local dropped = math.min(find(messages, lowest(acks, low)) + 1, most)
-if dropped > 0 then redis.call('LTRIM', messages, 2 * dropped, -1) end
+if known[3] then
+  local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = tonumber(known[1]), retain = known[3]}
+  let_go(q, tonumber(redis.call('GET', msgid) or 0), lowest(acks, low), most)
+else
+  local dropped = math.min(find(messages, lowest(acks, low)) + 1, most)
+  if dropped > 0 then redis.call('LTRIM', messages, 2 * dropped, -1) end
+end
 -- While a slot moves, a script that uses a key again that it has emptied fails half way: so what may empty a key comes last.
 if #removed > 0 then
   redis.call('ZREM', due, unpack(removed))

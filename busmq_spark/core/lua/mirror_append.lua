@@ -14,7 +14,7 @@
 -- @include lowest
 -- @include mark
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'born', 'mirror_of', 'mirrored', 'sizes', 'clock')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'born', 'mirror_of', 'mirrored', 'sizes', 'clock', 'retain')
 local ttl = tonumber(stored[1] or nil)
 if not ttl then return {'missing', '0', 0} end
 if not stored[3] then return {'own', '0', 0} end
@@ -39,7 +39,7 @@ if upto > last then
   redis.call('SET', KEYS[3], argv[4])
   its_mark = pairs[#pairs - 1] == argv[4] and mark(values[#values]) or ''
   local noted = #values == upto - last and sizes(stored[5], last + 1, upto, values, 1) or '' -- where an id is missing, nothing is known of sizes
-  local times = clock(messages, KEYS[6], stored[6], last + 1, upto, ttl)
+  local times = clock(messages, KEYS[6], stored[6], last + 1, upto, ttl, stored[7])
   redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times, 'mirrored', string.format('%.0f:%s:%.0f', upto, its_mark, math.max(seen, upto)))
   for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
   redis.call('PUBLISH', argv[1], argv[4])

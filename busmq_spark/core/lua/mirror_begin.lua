@@ -22,7 +22,7 @@ if there and known[3] and born == ARGV[1] then
 end
 if (there and born or '') ~= ARGV[2] then return {'life', there and born or '', given, ''} end
 even_if_full(KEYS[1], ttl)
-redis.call('HDEL', KEYS[1], 'sizes', 'clock', 'acked', 'promoted')
+redis.call('HDEL', KEYS[1], 'sizes', 'clock', 'acked', 'promoted', 'done', 'lets', 'bytes')
 redis.call('HSET', KEYS[1], 'ttl', ARGV[4], 'source', 'local', 'discover', 'false', 'maxsize', ARGV[5], 'born', ARGV[1], 'mirror_of', ARGV[3],
   'mirrored', start .. '::' .. start)
 redis.call('SET', KEYS[3], start, 'EX', ttl)

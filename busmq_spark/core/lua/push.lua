@@ -1,15 +1,22 @@
 -- Append messages in order. One or many: the effects are those of busmq's push (protocol 1.4), the notification comes once per call.
--- KEYS metadata messages msgid toack [clock]
+-- KEYS metadata messages msgid toack [clock acks bytes]
 -- ARGV available message...
 -- Result {first id, how many were stored}; fewer than offered when maxsize is reached; {0, -1} when the queue does not exist.
+-- @include before
 -- @include clock
+-- @include find
+-- @include lowest
+-- @include note
+-- @include run
+-- @include let_go
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
+-- @include waiting
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
 local count = #ARGV - 1
-if maxsize > 0 then count = math.min(count, maxsize - redis.call('LLEN', KEYS[2]) / 2) end
+if maxsize > 0 then count = math.min(count, maxsize - waiting(KEYS[1], KEYS[2], stored[6])) end
 if count <= 0 then return {0, 0} end
 if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end
 local last = redis.call('INCRBY', KEYS[3], count)
@@ -19,9 +26,13 @@ for i = 1, count do
   pairs[2 * i] = argv[i + 1]
 end
 redis.call('RPUSH', KEYS[2], unpack(pairs))
-local fields = {'sizes', sizes(stored[3], first, last, argv, 2)}
-if KEYS[5] then fields[3], fields[4] = 'clock', clock(KEYS[2], KEYS[5], stored[4], first, last, ttl) end
+local noted, bytes = sizes(stored[3], first, last, argv, 2)
+local fields = {'sizes', noted}
+if KEYS[5] then fields[3], fields[4] = 'clock', clock(KEYS[2], KEYS[5], stored[4], first, last, ttl, stored[6]) end
 redis.call('HSET', KEYS[1], unpack(fields))
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
+if stored[6] and KEYS[5] then
+  let_go({metadata = KEYS[1], messages = KEYS[2], acks = KEYS[6], clock = KEYS[5], bytes = KEYS[7], ttl = ttl, retain = stored[6]}, last, nil, 2000, first, bytes)
+end
 return {first, count}

@@ -1,21 +1,28 @@
 -- Append the messages of a sender in order, but for those that were appended before: what an outbox forwards, exactly once. As push.lua otherwise.
--- KEYS metadata messages msgid toack senders [clock]
+-- KEYS metadata messages msgid toack senders [clock acks bytes]
 -- ARGV available sender keep_s (sequence value)...
 -- Result {first id, how many of those offered are there now, from the first of them on}; fewer than offered when maxsize is reached; {0, -1} when the
 -- queue does not exist.
 -- A field of senders is `sequence:s`: the last message of that sender which was appended, and when, in seconds since 1970 (0: without the right to
 -- TIME). A sender numbers its messages upwards, not always by one: whatever is not behind its last one was appended, also when it comes late from a
 -- connection that was given up. With each new sender a few others are looked at, and those go that sent nothing for keep_s; the key lives as long.
+-- @include before
 -- @include clock
+-- @include find
+-- @include lowest
+-- @include note
+-- @include run
+-- @include let_go
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
+-- @include waiting
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
 local argv, values, done, upto = ARGV, {}, 0, nil
 local before = redis.call('HGET', KEYS[5], argv[2])
 local mark = tonumber(string.match(before or '0:0', '^%d+'))
-local room = maxsize > 0 and maxsize - redis.call('LLEN', KEYS[2]) / 2 or #argv
+local room = maxsize > 0 and maxsize - waiting(KEYS[1], KEYS[2], stored[6]) or #argv
 for at = 4, #argv - 1, 2 do
   local sequence = tonumber(argv[at])
   if sequence > mark then
@@ -34,8 +41,9 @@ for i = 1, count do
   pairs[2 * i] = values[i]
 end
 redis.call('RPUSH', KEYS[2], unpack(pairs))
-local fields = {'sizes', sizes(stored[3], first, last, values, 1)}
-if KEYS[6] then fields[3], fields[4] = 'clock', clock(KEYS[2], KEYS[6], stored[4], first, last, ttl) end
+local noted, bytes = sizes(stored[3], first, last, values, 1)
+local fields = {'sizes', noted}
+if KEYS[6] then fields[3], fields[4] = 'clock', clock(KEYS[2], KEYS[6], stored[4], first, last, ttl, stored[6]) end
 redis.call('HSET', KEYS[1], unpack(fields))
 local now = redis.pcall('TIME')
 local s = tonumber(now[1] or 0)
@@ -50,4 +58,7 @@ redis.call('HSET', KEYS[5], argv[2], string.format('%.0f:%.0f', upto, s))
 redis.call('EXPIRE', KEYS[5], argv[3])
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('PUBLISH', argv[1], string.format('%.0f', last))
+if stored[6] and KEYS[6] then
+  let_go({metadata = KEYS[1], messages = KEYS[2], acks = KEYS[7], clock = KEYS[6], bytes = KEYS[8], ttl = ttl, retain = stored[6]}, last, nil, 2000, first, bytes)
+end
 return {first, done}

@@ -1,18 +1,25 @@
 -- Append messages in order, but for those whose origin was appended before: the exactly-once sink of real-time mode. As push.lua otherwise.
--- KEYS metadata messages msgid toack sinks clock
+-- KEYS metadata messages msgid toack sinks clock acks bytes
 -- ARGV available query long_ttl_s (origin count (id index value)...)...
 --      origin: the born of the queue that count messages come from, id and index: which message of it, and which of the rows made of that one
 -- Result {first id, how many are there now, from the first of them on}; fewer than offered when maxsize is reached; {0, -1} when the queue does not
 -- exist.
 -- A field `query;origin` of sinks has id and index of the last message of an origin that was appended. Those of an origin come in the order of id and
 -- index, also from a task that was given up and still writes: whatever is not behind the last one was appended.
+-- @include before
 -- @include clock
+-- @include find
+-- @include lowest
+-- @include note
+-- @include run
+-- @include let_go
 -- @include sizes
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of')
+-- @include waiting
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
-local room = maxsize > 0 and maxsize - redis.call('LLEN', KEYS[2]) / 2 or #ARGV
+local room = maxsize > 0 and maxsize - waiting(KEYS[1], KEYS[2], stored[6]) or #ARGV
 local argv, values, marks, at, done, full = ARGV, {}, {}, 4, 0, false
 while at < #argv and not full do
   local field, count = argv[2] .. ';' .. argv[at], tonumber(argv[at + 1])
@@ -41,10 +48,14 @@ for i = 1, count do
   pairs[2 * i] = values[i]
 end
 redis.call('RPUSH', KEYS[2], unpack(pairs))
-local times = clock(KEYS[2], KEYS[6], stored[4], first, last, ttl)
-redis.call('HSET', KEYS[1], 'sizes', sizes(stored[3], first, last, values, 1), 'clock', times)
+local times = clock(KEYS[2], KEYS[6], stored[4], first, last, ttl, stored[6])
+local noted, bytes = sizes(stored[3], first, last, values, 1)
+redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times)
 for field, mark in next, marks do redis.call('HSET', KEYS[5], field, mark) end
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(argv[3])))
 redis.call('PUBLISH', argv[1], string.format('%.0f', last))
+if stored[6] then
+  let_go({metadata = KEYS[1], messages = KEYS[2], acks = KEYS[7], clock = KEYS[6], bytes = KEYS[8], ttl = ttl, retain = stored[6]}, last, nil, 2000, first, bytes)
+end
 return {first, done}

@@ -1,8 +1,8 @@
 -- What a planner must know of some queues, in one round trip. Writes nothing.
 -- KEYS metadata messages msgid, for each queue
 -- ARGV for each queue the id whose fingerprint is wanted, -1 for none
--- Result for each queue nine items: ttl (0: no such queue), born, maxsize, last id given, oldest id, newest id, count, mark of the wanted id, mark of
--- the newest. In one flat list: Redis sends every nested one in a packet of its own, which costs as much as all the rest.
+-- Result for each queue ten items: ttl (0: no such queue), born, maxsize, last id given, oldest id, newest id, count, mark of the wanted id, mark of
+-- the newest, and, of a queue that keeps what is acknowledged, up to where all readers have acknowledged it ('' of another). In one flat list: Redis sends every nested one in a packet of its own, which costs as much as all the rest.
 -- Ids are text, '' when there is none: Lua integers would survive, but text keeps them exact for every client.
 -- @include find
 -- @include stored
@@ -10,7 +10,7 @@
 local states = {}
 for i = 1, #ARGV do
   local metadata, messages, msgid = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local known = redis.call('HMGET', metadata, 'ttl', 'born', 'maxsize')
+  local known = redis.call('HMGET', metadata, 'ttl', 'born', 'maxsize', 'done')
   local count = redis.call('LLEN', messages) / 2
   local oldest, newest, wanted_mark, newest_mark = '', '', '', ''
   if count > 0 then
@@ -25,9 +25,10 @@ for i = 1, #ARGV do
       if value then wanted_mark = mark(value) end
     end
   end
-  local at = 9 * i
+  local at = 10 * i - 1
   states[at - 8], states[at - 7], states[at - 6] = tonumber(known[1] or 0) or 0, known[2] or '', tonumber(known[3] or 0) or 0
   states[at - 5], states[at - 4], states[at - 3] = redis.call('GET', msgid) or '0', oldest, newest
   states[at - 2], states[at - 1], states[at] = count, wanted_mark, newest_mark
+  states[at + 1] = known[4] or ''
 end
 return states

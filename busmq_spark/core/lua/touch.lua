@@ -1,25 +1,37 @@
--- Keep queues alive, and renew the leases of their reader.
--- KEYS metadata messages msgid toack acks sinks clock lease, for each queue
--- ARGV token lease_ms long_ttl_s (token '' renews no lease)
+-- Keep queues alive, and renew the leases of their reader. A queue that keeps what is acknowledged drops what it keeps no longer.
+-- KEYS metadata messages msgid toack acks sinks clock bytes lease, for each queue
+-- ARGV token lease_ms long_ttl_s most (token '' renews no lease; at most so many messages are dropped a call, over all its queues)
 -- Result for each queue: 1 alive, 0 missing, -1 the lease belongs to another reader
-local token, lasting, result = ARGV[1], tonumber(ARGV[3]), {}
-for q = 1, #KEYS / 8 do
-  local at = 8 * (q - 1)
-  local ttl = tonumber(redis.call('HGET', KEYS[at + 1], 'ttl') or nil)
+-- @include before
+-- @include clock
+-- @include find
+-- @include lowest
+-- @include note
+-- @include run
+-- @include let_go
+local token, lasting, most, result = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), {}
+for i = 1, #KEYS / 9 do
+  local at = 9 * (i - 1)
+  local stored = redis.call('HMGET', KEYS[at + 1], 'ttl', 'retain')
+  local ttl = tonumber(stored[1] or nil)
   if not ttl then
-    result[q] = 0
+    result[i] = 0
   else
-    for i = 1, 4 do redis.call('EXPIRE', KEYS[at + i], ttl) end
-    for i = 5, 6 do redis.call('EXPIRE', KEYS[at + i], math.max(ttl, lasting)) end
-    redis.call('EXPIRE', KEYS[at + 7], math.max(ttl, 3600)) -- as include/clock.lua does
-    result[q] = 1
+    for k = 1, 4 do redis.call('EXPIRE', KEYS[at + k], ttl) end
+    for k = 5, 6 do redis.call('EXPIRE', KEYS[at + k], math.max(ttl, lasting)) end
+    for k = 7, 8 do redis.call('EXPIRE', KEYS[at + k], math.max(ttl, 3600)) end -- as include/clock.lua does
+    result[i] = 1
     if token ~= '' then
-      local holder = redis.call('GET', KEYS[at + 8])
+      local holder = redis.call('GET', KEYS[at + 9])
       if holder and holder ~= token then
-        result[q] = -1
+        result[i] = -1
       else
-        redis.call('SET', KEYS[at + 8], token, 'PX', ARGV[2])
+        redis.call('SET', KEYS[at + 9], token, 'PX', ARGV[2])
       end
+    end
+    if stored[2] then
+      local q = {metadata = KEYS[at + 1], messages = KEYS[at + 2], acks = KEYS[at + 5], clock = KEYS[at + 7], bytes = KEYS[at + 8], ttl = ttl, retain = stored[2]}
+      most = most - let_go(q, tonumber(redis.call('GET', KEYS[at + 3]) or 0), nil, most)
     end
   end
 end

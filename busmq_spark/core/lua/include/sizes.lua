@@ -1,5 +1,5 @@
--- sizes(noted, first, last, values, from): what the field `sizes` of the metadata must hold, now that the ids first..last are appended, whose values
--- begin at values[from]. From it a reader computes how many messages fit one reply before it has read any of them. noted: what the field holds.
+-- sizes(noted, first, last, values, from) -> text, bytes: what the field `sizes` of the metadata must hold, now that the ids first..last are appended, whose values
+-- begin at values[from], and the bytes of these. From it a reader computes how many messages fit one reply before it has read any of them. noted: what the field holds.
 -- sizes = since:upto:longest:giant:giants. All of since..upto was noted; messages of peers, which note nothing, never count as known: after them
 -- since starts again. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
 local function sizes(noted, first, last, values, from)
@@ -9,13 +9,15 @@ local function sizes(noted, first, last, values, from)
   else
     since, longest, giant, giants = first, 0, 0, 0
   end
+  local bytes = 0
   for i = 0, last - first do
     local size = #values[from + i]
+    bytes = bytes + size
     if size > 65536 then
       giant, giants = first + i, math.max(giants, size)
     elseif size > longest then
       longest = size
     end
   end
-  return string.format('%.0f:%.0f:%d:%.0f:%d', since, last, longest, giant, giants)
+  return string.format('%.0f:%.0f:%d:%.0f:%d', since, last, longest, giant, giants), bytes
 end

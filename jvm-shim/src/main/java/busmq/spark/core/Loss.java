@@ -39,7 +39,8 @@ public record Loss(String kind, String expected, String found, long ids) {
     }
 
     /**
-     * How many stored messages that this reader has not read are deleted once it has acked {@code last}: at most so many where ids have holes.
+     * How many stored messages that this reader has not read are deleted, at once or when they are kept no longer, once it has acked {@code last}: at
+     * most so many where ids have holes. What all have acknowledged before is not among them.
      *
      * @param own the acked id of its subscription, null when it has none yet
      * @param others those of the other subscriptions
@@ -49,7 +50,7 @@ public record Loss(String kind, String expected, String found, long ids) {
             return 0; // what is stored waits for the others, and what none of them waits for they have read
         }
         long end = Math.min(Math.min(last, now.newest()), others.isEmpty() ? last : Collections.min(others));
-        return Math.max(0, Math.min(now.count(), end - Math.max(now.floor(), own == null ? 0 : own)));
+        return Math.max(0, Math.min(now.count(), end - Math.max(Math.max(now.floor(), now.done()), own == null ? 0 : own)));
     }
 
     /** What is still there, for people. */

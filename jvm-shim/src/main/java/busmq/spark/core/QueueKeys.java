@@ -58,20 +58,33 @@ public record QueueKeys(String name, boolean cluster) {
         return base() + ":clock";
     }
 
+    /** List of total, id, total, id … of a queue that keeps so many bytes of what is acknowledged: all up to that id, so many bytes. */
+    public String bytes() {
+        return base() + ":bytes";
+    }
+
     /** The four keys every peer touches and deletes, in the order of the protocol. */
     public List<String> shared() {
         return List.of(metadata(), messages(), msgid(), toack());
     }
 
-    /** The shared keys and, where the queue has one, {@code clock}: what a push writes. Queues of channels and services have none. */
+    /**
+     * The shared keys and, where the queue has a clock, what a push needs to note times, and to drop what is kept no longer. Queues of channels and
+     * services have none.
+     */
     public List<String> appending() {
         boolean momentary = name().startsWith("channel:") || name().startsWith("service:");
-        return momentary ? shared() : List.of(metadata(), messages(), msgid(), toack(), clock());
+        return momentary ? shared() : List.of(metadata(), messages(), msgid(), toack(), clock(), acks(), bytes());
     }
 
-    /** The four shared keys, then {@code acks}, {@code sinks} and {@code clock}. */
+    /** What is needed to drop what is kept no longer, behind an ack or at any time. */
+    public List<String> keeping() {
+        return List.of(metadata(), messages(), msgid(), acks(), clock(), bytes());
+    }
+
+    /** The four shared keys, then {@code acks}, {@code sinks}, {@code clock} and {@code bytes}. */
     public List<String> all() {
-        return List.of(metadata(), messages(), msgid(), toack(), acks(), sinks(), clock());
+        return List.of(metadata(), messages(), msgid(), toack(), acks(), sinks(), clock(), bytes());
     }
 
     /** String with a ttl: which query reads this queue, or this subscription of it. */

@@ -14,18 +14,28 @@ import java.util.List;
  * @param born incarnation; empty when none of our parts has touched this life of the queue
  * @param lastId the id given last
  * @param mark fingerprint of the message asked for; empty when it is not stored
+ * @param done of a queue that keeps what is acknowledged: everything up to this id has been, by all readers there were; else 0
  */
 public record QueueState(
-        long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark) {
+        long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark,
+        long done) {
     /** Items of one queue in the flat reply of {@code lua/state.lua}. */
     public static final int ITEMS = Contract.whole("stateItems");
 
+    /** One that keeps nothing. */
+    public QueueState(
+            long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark) {
+        this(ttlS, born, maxsize, lastId, oldest, newest, count, mark, newestMark, 0);
+    }
+
     /** The queue whose items begin at {@code at}. */
     public static QueueState of(String queue, List<Object> reply, int at) {
+        long lastId = id(queue, "last id", reply.get(at + 3));
         return new QueueState(
-                (Long) reply.get(at), text(reply.get(at + 1)), (Long) reply.get(at + 2), id(queue, "last id", reply.get(at + 3)),
+                (Long) reply.get(at), text(reply.get(at + 1)), (Long) reply.get(at + 2), lastId,
                 stored(queue, "oldest stored id", reply.get(at + 4)), stored(queue, "newest stored id", reply.get(at + 5)),
-                (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)));
+                (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)),
+                Math.min(lastId, stored(queue, "id that all have acknowledged", reply.get(at + 9))));
     }
 
     public boolean exists() {

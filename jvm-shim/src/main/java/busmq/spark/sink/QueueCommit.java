@@ -99,7 +99,7 @@ final class QueueCommit {
         names.add(keys.sinks());
         names.add(part.key());
         names.add(keys.stages(sink));
-        names.add(keys.clock());
+        names.addAll(List.of(keys.clock(), keys.acks(), keys.bytes()));
         int last = nth == staged.size() - 1 ? 1 : 0;
         Object[] args = {keys.available(), sink, batch, nth, moved, part.chunkAt(moved), part.rows(), last, SinkStore.LONG_TTL_S, keys.stage(""),
             part.made(), since, whole};

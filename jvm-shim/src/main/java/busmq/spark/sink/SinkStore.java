@@ -119,7 +119,7 @@ final class SinkStore implements AutoCloseable {
                 words.addAll(List.of(origins.get(i).id(), origins.get(i).index(), values.get(i)));
             }
         }
-        List<String> names = Stream.concat(keys.shared().stream(), Stream.of(keys.sinks(), keys.clock())).toList();
+        List<String> names = Stream.concat(keys.shared().stream(), Stream.of(keys.sinks(), keys.clock(), keys.acks(), keys.bytes())).toList();
         return Call.script("push_once", names, words.toArray());
     }
 

@@ -32,6 +32,7 @@ import org.slf4j.LoggerFactory;
 /** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/reader_queues.py does. */
 final class ReaderQueues implements PlannerIO, AutoCloseable {
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
+    private static final String TAKEN = Contract.text("taken").replace("%r", "{}");
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
     private static final Logger LOG = LoggerFactory.getLogger(ReaderQueues.class);
 
@@ -120,6 +121,10 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             if (loss != null && options.failOnDataLoss()) {
                 throw error(queue, loss, known.get(queue));
             }
+            if (loss == null && state.done() > known.get(queue).last()) {
+                LOG.warn("queue {}: what was acknowledged up to id {} is kept, and is read again from id {} on, where this checkpoint is",
+                        PyText.repr(queue), state.done(), known.get(queue).last() + 1);
+            }
             losses.put(queue, loss != null);
         });
         return losses;
@@ -203,6 +208,9 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         try {
             store.attach(names, options.create() && options.subscribePattern() == null, options.ttlS()).forEach((queue, found) -> {
                 ttls.put(queue, found.ttlS());
+                if (found.taken()) {
+                    LOG.warn(TAKEN, PyText.repr(queue));
+                }
                 warnIfShort(queue, found);
             });
         } catch (BusException error) {
@@ -254,7 +262,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         Map<String, Long> wanted = new HashMap<>();
         others.keySet().forEach(queue -> wanted.put(queue, -1L));
         store.states(wanted).forEach((queue, state) -> {
-            if (state.floor() <= 0) {
+            if (state.floor() <= 0 || state.done() > 0) { // what a queue keeps is known to end somewhere
                 return;
             }
             String text = "queue " + PyText.repr(queue) + ": " + state.floor() + " messages (ids 1.." + state.floor() + ") had left it before subscription "

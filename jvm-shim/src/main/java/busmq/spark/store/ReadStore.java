@@ -152,7 +152,7 @@ public final class ReadStore implements AutoCloseable {
                     if ((Long) items.get(0) < 0) {
                         throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
                     }
-                    return new AttachResult((Long) items.get(0) == 1, (Long) items.get(1), text(items.get(3)));
+                    return new AttachResult((Long) items.get(0) == 1, (Long) items.get(1), text(items.get(3)), (Long) items.get(4) == 1);
                 });
     }
 
@@ -210,8 +210,7 @@ public final class ReadStore implements AutoCloseable {
     private Call ackCall(List<String> part, Map<String, Position> positions, String subscription) {
         List<Object> args = new ArrayList<>(List.of(subscription, ACK_MOST, LONG_TTL_S));
         part.forEach(queue -> args.addAll(List.of(positions.get(queue).last(), positions.get(queue).born(), positions.get(queue).mark())));
-        return Call.script(
-                "ack_to", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.acks())), args.toArray());
+        return Call.script("ack_to", keysOf(part, QueueKeys::keeping), args.toArray());
     }
 
     /**
@@ -229,7 +228,7 @@ public final class ReadStore implements AutoCloseable {
     }
 
     private void noteTimes(Collection<String> queues) {
-        each(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.clock()))),
+        each(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::keeping), ACK_MOST),
                 (reply, at, queue) -> reply);
     }
 
@@ -272,13 +271,14 @@ public final class ReadStore implements AutoCloseable {
     }
 
     /**
-     * Register the subscription on every queue, at the oldest message, the newest, or an acked id. The one it has stays. Throws BUSMQ_QUEUE_BUSY where
-     * it is the name of a shared group, and where the queue takes commands and has a group.
+     * Register the subscription on every queue, at the oldest message, the newest, or an acked id. The one it has stays; where the queue keeps what is
+     * acknowledged, it goes back to that id. Throws BUSMQ_QUEUE_BUSY where it is the name of a shared group, and where the queue takes commands and has
+     * a group.
      */
     public void subscribe(Map<String, Start> starts, String subscription) {
         each(starts.keySet(), 1, part -> {
             QueueKeys keys = keys(part.get(0));
-            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, starts.get(part.get(0)).text(),
+            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, acked(starts.get(part.get(0))),
                     LONG_TTL_S);
         }, (reply, at, queue) -> {
             String found = text(reply);
@@ -293,6 +293,10 @@ public final class ReadStore implements AutoCloseable {
             }
             return reply;
         });
+    }
+
+    private static String acked(Start start) {
+        return start.kind() == Start.Kind.ID ? "=" + start.value() : start.text();
     }
 
     /** The subscriptions of each queue with their last acked ids, sorted. */
@@ -333,7 +337,7 @@ public final class ReadStore implements AutoCloseable {
             List<String> all = new ArrayList<>(keys.all());
             all.add(keys.lease(subscription));
             return all;
-        }), token, token.isEmpty() ? 0 : LEASE_MS, LONG_TTL_S), (reply, at, queue) -> (Long) list(reply).get(at));
+        }), token, token.isEmpty() ? 0 : LEASE_MS, LONG_TTL_S, ACK_MOST), (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1: none fits), and their bytes. */

@@ -1,0 +1,77 @@
+"""``busmq retain``: what a queue keeps of what its readers have acknowledged."""
+
+from typing import Annotated
+
+import typer
+
+from busmq_spark.cli.options import JsonOption, QueueArgument
+from busmq_spark.cli.output import Output
+from busmq_spark.cli.target import existing, opened, place_of
+from busmq_spark.cli.terminal_text import count, duration, size
+from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.core.retention import Retention, retention, rule
+from busmq_spark.core.retention import retain as set_retention
+from busmq_spark.core.state import QueueState
+from busmq_spark.errors import ConfigError
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.place import new_token
+
+
+def retain(  # noqa: PLR0913  the options of a command
+    queue: QueueArgument,
+    *,
+    age: Annotated[str | None, typer.Option("--age", metavar="7d", help="What is older goes.", show_default=False)] = None,
+    messages: Annotated[int | None, typer.Option("--messages", metavar="N", help="Keep the newest N messages.", show_default=False)] = None,
+    value_bytes: Annotated[str | None, typer.Option("--bytes", metavar="10g", help="Keep so many bytes of values.", show_default=False)] = None,
+    off: Annotated[bool, typer.Option("--off", help="Keep nothing any more: what all readers have acknowledged is deleted.")] = False,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep what is acknowledged, so that readers can go back. Without options: show what is kept.
+
+    What is beyond any of the limits given is deleted, once every reader has acknowledged it. A queue that does not exist is created.
+
+    ```
+    busmq retain orders --age 7d --bytes 10g
+    busmq retain orders
+    busmq retain orders --off
+    ```
+    """
+    out = Output(as_json)
+    limits = rule(age, messages, value_bytes)
+    asked = limits != rule(None, None, None)
+    if asked and off:
+        raise ConfigError(reason="--off keeps nothing, and the other options say what to keep; give one of the two")
+    with opened(redis) as links:
+        if asked:
+            place = place_of(queue, links)
+            place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+        else:
+            place, _ = existing(queue, links)
+        found = place.link.run(set_retention(place.keys, limits) if asked or off else retention(place.keys))
+        state = place.state()
+    _show(out, queue, found, state)
+
+
+def _show(out: Output, queue: str, found: Retention | None, state: QueueState) -> None:
+    if out.as_json:
+        limits = {name: getattr(found, name, None) for name in ("age_s", "messages", "bytes")}
+        numbers = {"kept": state.kept, "waiting": state.waiting, "oldest_id": state.oldest or None}
+        out.record(queue=queue, retained=found is not None, **limits, **numbers)
+        return
+    if found is None:
+        out.say(f"Queue {queue} keeps nothing of what is acknowledged.")
+        return
+    holds = f" from id {state.oldest} on" if state.count else ""
+    out.say(
+        f"Queue {queue} keeps {limits_text(found)}: {count(state.kept, 'acknowledged message')}{holds}; {count(state.waiting, 'message')} to read."
+    )
+    if found.age_s and found.age_s > state.ttl_s:
+        out.warn(f"without readers and producers the queue lives for {duration(state.ttl_s)} only, its ttl, and what it keeps goes with it")
+
+
+def limits_text(found: Retention) -> str:
+    """What is kept, for people."""
+    age = f"what is younger than {duration(found.age_s)}" if found.age_s else ""
+    newest = f"the newest {count(found.messages, 'message')}" if found.messages else ""
+    return " and ".join(filter(None, (age, newest, f"the newest {size(found.bytes)}" if found.bytes else ""))) or "what a reader has gone back to"

@@ -1,0 +1,95 @@
+"""What a queue keeps of what all its readers have acknowledged, so that a reader can go back to it (lua/include/let_go.lua)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from busmq_spark.core.flow import Flow, script
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import MAX_ID
+from busmq_spark.core.queue import ACK_MOST
+from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
+from busmq_spark.parsers import duration_s, size
+
+_END = "end"
+TAKEN = (
+    "queue %r keeps what is acknowledged, and messages were taken from it that it would have kept: by a consumer that is no group, as those in Node "
+    "are, or by flush. Such a consumer gets acknowledged messages again, and takes them from the groups: read with a group instead"
+)
+"""Of whoever attaches then."""
+MOST_AGE_S = 100 * 366 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a queue keeps of what is acknowledged: None for no limit of that kind. What is beyond one of the limits goes."""
+
+    age_s: int | None
+    messages: int | None
+    """So many of the newest messages, whether they are acknowledged or not."""
+    bytes: int | None
+    """Values of the newest messages, of so many bytes, or up to a thousandth more, or one push."""
+    waiting: int
+    """Messages that some reader has still to acknowledge."""
+    kept: int
+    """Messages that all have acknowledged, and that are stored."""
+    ends: bool = False
+    """Whether nothing is kept any more but what a reader that has gone back has still to read."""
+
+
+def rule(age: str | int | timedelta | None, messages: int | None, value_bytes: str | int | None) -> str:
+    """The limits as Redis has them, ``end`` for none. Raises ConfigError."""
+    if age is None and messages is None and value_bytes is None:
+        return _END
+    seconds = 0 if age is None else _number("age", int(age.total_seconds()) if isinstance(age, timedelta) else age, MOST_AGE_S)
+    count = 0 if messages is None else _number("messages", messages, MAX_ID)
+    return f"{seconds}:{count}:{0 if value_bytes is None else _number('bytes', value_bytes, MAX_ID)}"
+
+
+def _number(name: str, given: str | int, most: int) -> int:
+    found: object = given
+    if isinstance(given, str) and name != "messages":
+        try:
+            found = duration_s(given) if name == "age" else size(given)
+        except ValueError as error:
+            raise ConfigError(reason=f"{name} is {given!r}; expected {error}") from None
+    if type(found) is not int or not 1 <= found <= most:
+        raise ConfigError(reason=f"{name} is {given!r}; expected a whole number of at least 1, at most {most}")
+    return found
+
+
+def retain(keys: QueueKeys, limits: str) -> Flow[Retention | None]:
+    """Let the queue keep what :func:`rule` says, and drop what it keeps no longer, in steps that never hold Redis long; None where nothing is kept.
+
+    Raises QueueMissing, and QueueBusy while a reliable consumer has messages that it has not acknowledged.
+    """
+    status, *found = yield from _step(keys, limits)
+    if status == b"missing":
+        raise QueueMissing(queue=keys.name)
+    if status == b"taken":
+        remedy = "It would hand out acknowledged messages again: stop it and read with a group (queue.group), or let it acknowledge all and stop it"
+        raise QueueBusy(queue=keys.name, found="has messages that a reliable consumer took and has not acknowledged", remedy=remedy)
+    while found[4]:
+        _, *found = yield from _step(keys, "")
+    return _retention(found[0].decode(), found[1], found[2])
+
+
+def retention(keys: QueueKeys) -> Flow[Retention | None]:
+    """What the queue keeps; None where that is nothing."""
+    waiting, kept, limits = yield script("kept", (keys.metadata, keys.messages), ())
+    return _retention(limits.decode(), waiting, kept)
+
+
+def _step(keys: QueueKeys, limits: str) -> Flow[list[Any]]:
+    names = (keys.metadata, keys.messages, keys.msgid, keys.toack, keys.acks, keys.clock, keys.bytes)
+    found: list[Any] = yield script("retain", names, (limits, ACK_MOST))
+    return found
+
+
+def _retention(limits: str, waiting: int, kept: int) -> Retention | None:
+    if not limits:
+        return None
+    age_s, messages, value_bytes = (int(item) or None for item in limits.split(":")) if limits.count(":") == 2 else (None, None, None)
+    return Retention(age_s, messages, value_bytes, waiting, kept, ends=limits == _END)

@@ -1,0 +1,356 @@
+"""What a queue keeps of what is acknowledged: by age, number and bytes, while readers go on, go back, come late and leave."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from busmq_spark.core import clock, group, lag, queue, retention, sender, state, subscription
+from busmq_spark.core.flow import script
+from busmq_spark.core.group import Settlement
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.loss import would_delete
+from busmq_spark.core.retention import Retention, rule
+from busmq_spark.core.sink import StagedList, commit
+from busmq_spark.core.state import Ack, AckResult
+from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
+from tests.clocks import DAY, HOUR, SECOND, noted, npm_push, pass_by
+from tests.contract.conftest import Redis, Run
+
+BORN = "b" * 16
+WEEK, HUNDRED = rule("7d", None, None), rule(None, 100, None)
+
+
+@pytest.fixture
+def keys(run: Run, fresh_keys: Any) -> QueueKeys:
+    made: QueueKeys = fresh_keys("kept")
+    run(queue.attach(made, BORN, ttl_s=600))
+    return made
+
+
+def push(run: Run, keys: QueueKeys, many: int, size: int = 1) -> None:
+    run(queue.push_many(keys, [b"v" * size] * many))
+
+
+def ack(run: Run, keys: QueueKeys, last: int, name: str = "") -> AckResult:
+    [found] = run(state.ack_to([Ack(keys, last, BORN, "")], name))
+    return found
+
+
+def soon(redis: Redis, keys: QueueKeys) -> None:
+    """The next call looks anew at what may go, as one of the next second does."""
+    if bound := redis("HGET", keys.metadata, "lets"):
+        redis("HSET", keys.metadata, "lets", b"0:" + bound.partition(b":")[2])
+
+
+def ids(redis: Redis, keys: QueueKeys) -> list[int]:
+    return [int(id) for id in redis("LRANGE", keys.messages, 0, -1)[0::2]]
+
+
+def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
+    """How many wait, and how many are kept: as everybody counts them."""
+    found = run(retention.retention(keys))
+    [known] = run(state.states([(keys, -1)]))
+    waiting = run(queue.count(keys))
+    assert (known.waiting, known.kept) == (waiting, found.kept if found else 0)
+    return waiting, known.kept
+
+
+def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    push(run, keys, 10)
+    assert run(retention.retain(keys, HUNDRED)) == Retention(None, 100, None, 10, 0)
+    assert ack(run, keys, 7) == AckResult("ok", "0")
+    assert numbers(run, keys) == (3, 7)
+    assert redis("HGET", keys.metadata, "acked") == b"7"
+    assert ids(redis, keys) == list(range(1, 11))
+    assert ack(run, keys, 4) == AckResult("ok", "0"), "an older packet, that comes late"
+    assert numbers(run, keys) == (3, 7)
+
+
+@pytest.mark.parametrize("limits", [rule("1h", None, None), rule("7d", 4, None), rule(None, 4, None), rule(None, None, 4)])
+def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redis, keys: QueueKeys, limits: str) -> None:
+    for _ in range(3):
+        push(run, keys, 1)
+        push(run, keys, 1)
+    pass_by(redis, keys, 2 * HOUR)
+    for _ in range(4):
+        push(run, keys, 1)
+    run(retention.retain(keys, limits))
+    assert numbers(run, keys) == (10, 0), "nobody has read any of it"
+    ack(run, keys, 3)
+    assert ids(redis, keys) == list(range(4, 11)), "6 are beyond the limit, of which 3 are acknowledged"
+    ack(run, keys, 10)
+    assert ids(redis, keys) == list(range(7, 11))
+    assert numbers(run, keys) == (0, 4)
+    assert run(subscription.register(keys, "late")) == 6, "the oldest kept message is the earliest"
+    assert numbers(run, keys) == (0, 4), "they wait for that one alone"
+
+
+@pytest.mark.parametrize("how", ["push", "push_from", "push_once", "commit", "note", "touch", "retain"])
+def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys, how: str) -> None:
+    run(retention.retain(keys, rule("1h", None, None)))
+    push(run, keys, 10)
+    run(subscription.register(keys, "s"))
+    ack(run, keys, 9, "s")
+    pass_by(redis, keys, 2 * HOUR)
+    soon(redis, keys)
+    assert numbers(run, keys) == (1, 9)
+    match how:
+        case "push":
+            push(run, keys, 1)
+        case "push_from":
+            assert run(sender.push_from(keys, "box", [1], [b"v"])) == (1, 0)
+        case "push_once":
+            names = (*keys.shared, keys.sinks, keys.clock, keys.acks, keys.bytes)
+            run(_one(script("push_once", names, (keys.available, "query", 600, "origin", 1, 1, 0, b"v"))))
+        case "commit":
+            redis("RPUSH", keys.stage("a:0:1"), "v")
+            assert run(commit(keys, "sink", 0, [StagedList(keys.name, 0, keys.stage("a:0:1"), ((1, 1),))])) is None
+        case "note":
+            run(clock.note([keys]))
+        case "touch":
+            run(state.keep_alive([keys]))
+        case "retain":
+            run(retention.retain(keys, ""))
+    assert ids(redis, keys)[0] == 10, "what nobody has acknowledged stays, however old it is"
+
+
+def _one(call: Any) -> Any:
+    return (yield call)
+
+
+def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    push(run, keys, 10)
+    run(retention.retain(keys, rule(None, 2, None)))
+    for name in ("slow", "quick"):
+        run(subscription.register(keys, name))
+    ack(run, keys, 9, "quick")
+    assert numbers(run, keys) == (10, 0)
+    ack(run, keys, 4, "slow")
+    assert (ids(redis, keys)[0], numbers(run, keys)) == (5, (6, 0))
+    ack(run, keys, 9, "slow")
+    assert (ids(redis, keys)[0], numbers(run, keys)) == (9, (1, 1))
+    run(retention.retain(keys, HUNDRED))
+    push(run, keys, 10)
+    for name in ("slow", "quick"):
+        ack(run, keys, 20, name)
+    assert run(subscription.seek(keys, "slow", 12)) == 12
+    run(retention.retain(keys, rule(None, 2, None)))
+    assert ids(redis, keys)[0] == 13, "it has still to read them"
+    assert numbers(run, keys) == (0, 8), "and a producer need not wait for that"
+    assert [each.behind for each in run(subscription.listed(keys))] == [0, 8]
+    ack(run, keys, 20, "slow")
+    assert ids(redis, keys) == [19, 20]
+
+
+def test_a_shared_group_leases_again_what_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    push(run, keys, 6)
+    run(retention.retain(keys, WEEK))
+    run(subscription.register(keys, "g", shared={"lease_ms": 60_000, "limit": 0}))
+    for round_ in (1, 2):
+        held = run(group.lease(keys, "g", f"t{round_}", 10)).deliveries
+        assert [(each.id, each.tries) for each in held] == [(id, 1) for id in range(1, 7)]
+        assert run(group.settle(keys, "g", BORN, [Settlement(each.id, each.token, "ack") for each in held])) == [1] * 6
+        assert numbers(run, keys) == (0, 6)
+        assert run(subscription.seek(keys, "g", "earliest")) == 0
+    run(subscription.seek(keys, "g", "latest"))
+    run(retention.retain(keys, rule(None, 2, None)))
+    assert ids(redis, keys) == [5, 6]
+
+
+def test_maxsize_counts_what_waits(run: Run, redis: Redis, fresh_keys: Any) -> None:
+    keys = fresh_keys("small")
+    run(queue.attach(keys, BORN, ttl_s=600, maxsize=10))
+    run(retention.retain(keys, HUNDRED))
+    assert run(queue.push_many(keys, [b"v"] * 12)) == 10
+    ack(run, keys, 4)
+    assert run(queue.push_many(keys, [b"v"] * 12)) == 4
+    assert run(sender.push_from(keys, "box", [1], [b"v"])) == (0, 10)
+    ack(run, keys, 14)
+    assert run(sender.push_from(keys, "box", [1], [b"v"])) == (1, 0)
+    assert numbers(run, keys) == (1, 14)
+
+
+def test_an_end_deletes_what_is_acked_in_steps(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, WEEK))
+    push(run, keys, 5001)
+    ack(run, keys, 5000)
+    assert run(retention.retain(keys, rule(None, None, None))) is None
+    assert (ids(redis, keys), numbers(run, keys)) == ([5001], (1, 0))
+    assert redis("HMGET", keys.metadata, "retain", "done", "lets", "bytes") == [None] * 4
+    ack(run, keys, 5001)
+    assert ids(redis, keys) == []
+    assert run(retention.retain(keys, rule(None, None, None))) is None, "again"
+
+
+def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, WEEK))
+    push(run, keys, 5001)
+    ack(run, keys, 5000)
+    names = (keys.metadata, keys.messages, keys.msgid, keys.toack, keys.acks, keys.clock, keys.bytes)
+    run(_one(script("retain", names, ("end", 2000))))
+    assert ids(redis, keys)[0] == 2001
+    push(run, keys, 1)
+    run(state.keep_alive([keys]))
+    assert (ids(redis, keys), redis("HGET", keys.metadata, "retain")) == ([5001, 5002], None)
+
+
+def test_an_end_waits_for_a_reader_that_has_gone_back(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, WEEK))
+    push(run, keys, 10)
+    run(subscription.register(keys, "s"))
+    ack(run, keys, 10, "s")
+    run(subscription.seek(keys, "s", 6))
+    found = run(retention.retain(keys, rule(None, None, None)))
+    assert found is not None
+    assert found.ends
+    assert ids(redis, keys) == [7, 8, 9, 10]
+    ack(run, keys, 10, "s")
+    assert (ids(redis, keys), run(retention.retention(keys))) == ([], None)
+
+
+def test_messages_of_peers_are_kept_from_when_they_were_seen(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, rule("1h", None, None)))
+    npm_push(redis, keys, 5)
+    soon(redis, keys)
+    ack(run, keys, 5)
+    assert noted(redis, keys)[-1].id == 5, "an ack sees them"
+    pass_by(redis, keys, 2 * HOUR)
+    npm_push(redis, keys, 2)
+    soon(redis, keys)
+    ack(run, keys, 7)
+    assert ids(redis, keys) == [6, 7]
+
+
+def test_bytes_of_peers_are_counted_too(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    npm_push(redis, keys, 5)
+    run(retention.retain(keys, rule(None, None, 10)))
+    push(run, keys, 3, 2)
+    npm_push(redis, keys, 3)
+    push(run, keys, 1, 4)
+    soon(redis, keys)
+    ack(run, keys, 12)
+    assert redis("HGET", keys.metadata, "bytes") == b"18:12"
+    assert sum(len(value) for value in redis("LRANGE", keys.messages, 0, -1)[1::2]) in range(10, 16)
+    assert ids(redis, keys)[0] > 5
+
+
+def test_a_late_reader_goes_back_to_where_its_checkpoint_is(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    """What a query does that begins anew, or with an older checkpoint, below what its subscription has acknowledged."""
+    run(retention.retain(keys, HUNDRED))
+    push(run, keys, 10)
+    run(state.subscribe([keys], "s", ["earliest"]))
+    ack(run, keys, 10, "s")
+    assert run(state.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
+    assert run(state.subscribe([keys], "s", ["=4"])) == [4]
+    assert run(state.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
+    run(retention.retain(keys, rule(None, 1, None)))
+    assert ids(redis, keys) == [5, 6, 7, 8, 9, 10]
+    ack(run, keys, 10, "s")
+    assert ids(redis, keys) == [10]
+    run(retention.retain(keys, rule(None, None, None)))
+    assert run(state.subscribe([keys], "s", ["=4"])) == [10], "nothing is kept"
+
+
+def test_what_all_have_acked_is_no_backlog(run: Run, keys: QueueKeys) -> None:
+    run(retention.retain(keys, HUNDRED))
+    push(run, keys, 10)
+    ack(run, keys, 6)
+    [now] = run(state.states([(keys, -1)]))
+    assert (now.done, now.floor) == (6, 0)
+    assert [would_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
+    assert [each.behind for each in run(lag.lags([keys]))] == [4]
+
+
+def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, rule(None, 100, 100)))
+    push(run, keys, 10)
+    ack(run, keys, 10)
+    run(queue.close(keys))
+    assert redis("EXISTS", keys.bytes) == 0
+    run(queue.attach(keys, "c" * 16, ttl_s=600))
+    push(run, keys, 3)
+    assert (run(retention.retention(keys)), numbers(run, keys)) == (None, (3, 0))
+    assert ack(run, keys, 2) == AckResult("recreated", "c" * 16), "an ack of the life before, that comes late"
+    assert ids(redis, keys) == [1, 2, 3]
+
+
+def test_ids_that_begin_again_do_not_count_as_acknowledged(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, rule(None, 1, None)))
+    push(run, keys, 10)
+    run(subscription.register(keys, "s", "latest"))
+    ack(run, keys, 10, "s")
+    redis("DEL", keys.messages, keys.msgid)
+    push(run, keys, 5)
+    soon(redis, keys)
+    push(run, keys, 1)
+    assert ids(redis, keys) == [1, 2, 3, 4, 5, 6]
+
+
+def test_ids_of_16_digits(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    redis("SET", keys.msgid, 2**53 - 12)
+    run(retention.retain(keys, rule("7d", 4, "10g")))
+    push(run, keys, 10)
+    soon(redis, keys)
+    ack(run, keys, 2**53 - 2)
+    assert ids(redis, keys) == [2**53 - 5, 2**53 - 4, 2**53 - 3, 2**53 - 2]
+    assert redis("HGET", keys.metadata, "done") == b"%d" % (2**53 - 2)
+
+
+def test_a_clock_that_is_set_back_keeps_what_is_there(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, rule("1h", None, None)))
+    push(run, keys, 5)
+    pass_by(redis, keys, -DAY)
+    soon(redis, keys)
+    ack(run, keys, 5)
+    assert numbers(run, keys) == (0, 5)
+
+
+def test_limits_are_changed_while_readers_run(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    push(run, keys, 10, 10)
+    run(retention.retain(keys, rule(None, None, 1000)))
+    ack(run, keys, 10)
+    assert numbers(run, keys) == (0, 10)
+    assert run(retention.retain(keys, rule(None, 4, None))) == Retention(None, 4, None, 0, 4)
+    assert redis("EXISTS", keys.bytes) == 0
+    assert run(retention.retain(keys, rule(None, 100, None))) == Retention(None, 100, None, 0, 4), "what is gone stays so"
+
+
+def test_what_cannot_be_kept_is_refused(run: Run, redis: Redis, keys: QueueKeys, fresh_keys: Any) -> None:
+    with pytest.raises(QueueMissing):
+        run(retention.retain(fresh_keys("none"), WEEK))
+    push(run, keys, 3)
+    run(queue.pop(keys, reliable=True, ttl_s=60))
+    with pytest.raises(QueueBusy, match="reliable consumer took"):
+        run(retention.retain(keys, WEEK))
+    assert redis("HEXISTS", keys.metadata, "retain") == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("tomorrow", None, None), "age is 'tomorrow'; expected seconds"),
+        ((0, None, None), "age is 0; expected a whole number of at least 1"),
+        ((None, 0, None), "messages is 0"),
+        ((None, "7", None), "messages is '7'"),
+        ((None, 2**53, None), "messages is 9007199254740992"),
+        ((None, None, "much"), "bytes is 'much'; expected bytes, or"),
+        ((True, None, None), "age is True"),
+    ],
+)
+def test_a_limit_that_is_none_is_named(given: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        rule(*given)
+
+
+def test_a_queue_that_keeps_for_months_notes_fewer_times(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    """At most 604,800 of them: of 90 days one in 13 s. To that time it is right, then."""
+    run(retention.retain(keys, rule("90d", None, None)))
+    for _ in range(20):
+        push(run, keys, 1)
+        pass_by(redis, keys, 2 * SECOND)
+    times = [each.ms for each in noted(redis, keys)[1:-1]]
+    assert 2 <= len(times) <= 4
+    assert all(12 * SECOND <= later - earlier <= 20 * SECOND for earlier, later in itertools.pairwise(times))
