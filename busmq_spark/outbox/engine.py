@@ -16,6 +16,7 @@ from busmq_spark.outbox import report, rows, schema
 from busmq_spark.outbox.forwarder import Forwarder
 from busmq_spark.outbox.lock import StoreLock
 from busmq_spark.outbox.opener import lane_of, opener
+from busmq_spark.outbox.reserve import Reserve
 from busmq_spark.outbox.rows import Destination, EntryKind
 from busmq_spark.outbox.writer import Writer, closed
 from busmq_spark.redis_io.place import new_token
@@ -45,8 +46,10 @@ class Engine:
         """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxFull."""
         if self._writer is not None:
             raise StateError(event="enter", what="this outbox", state="open already", remedy="Make another Outbox, of another file")
-        lock = StoreLock(self.path)
+        lock, reserve = StoreLock(self.path), Reserve(self.path)
         try:
+            reserve.give_up()  # so that a store on a full disk can be opened, and forward
+            lock.note()
             connection = schema.create_or_open(self.path)
             try:
                 with schema.translated(self.path):
@@ -60,7 +63,7 @@ class Engine:
             lock.release()
             raise
         self._lock, self._destinations = lock, {}
-        self._writer = Writer(connection, self.path)
+        self._writer = Writer(connection, self.path, reserve)
         self._forwarders = [self._forwarder(lane) for lane in range(self._lanes)]
         self._forwarders[0].rescan_all = self._rescan
         for forwarder in self._forwarders:

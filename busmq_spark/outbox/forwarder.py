@@ -187,7 +187,15 @@ class Forwarder:
             self._confirm(progress)
             return False
         del self._active[progress.to.id]
+        if not self._active:
+            self._give_back()
         return False
+
+    def _give_back(self) -> None:
+        """A file that has grown while a server was away shrinks when there is nothing else to do."""
+        with suppress(BusError):
+            while self._writer.submit(rows.give_back, durable=False).result() and not (self._woken or self._stopped):
+                pass
 
     def _failed(self, progress: _Progress, error: BusError) -> None:
         if self._stopped:

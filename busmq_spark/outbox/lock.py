@@ -36,9 +36,13 @@ class StoreLock:
         if not _taken(self._file):
             os.close(self._file)
             raise busy(store)
-        with translated(store):
-            _write(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
+        self._store = store
         _HELD.add(self)
+
+    def note(self) -> None:
+        """Say who has it. Raises OutboxFull."""
+        with translated(self._store):
+            _write(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
 
     def release(self) -> None:
         """Let others have the store. The file stays: who removed it might remove that of the next owner."""

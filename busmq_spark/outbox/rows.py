@@ -208,7 +208,9 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM entry LIMIT 1").fetchone() is None
 
 
-def give_back(connection: sqlite3.Connection) -> None:
-    """Some of the free pages of the file become free space of the disk."""
-    if connection.execute("PRAGMA freelist_count").fetchone()[0] > SPARE_PAGES:
+def give_back(connection: sqlite3.Connection) -> bool:
+    """Some of the free pages of the file become free space of the disk. Whether there are more."""
+    [spare] = connection.execute("PRAGMA freelist_count").fetchone()
+    if spare > SPARE_PAGES:
         connection.execute(f"PRAGMA incremental_vacuum({SPARE_PAGES})").fetchall()
+    return int(spare) > 2 * SPARE_PAGES

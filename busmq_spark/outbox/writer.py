@@ -7,11 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from busmq_spark.errors import BusError, StateError
+from busmq_spark.errors import BusError, OutboxFull, StateError
+from busmq_spark.outbox import rows
+from busmq_spark.outbox.reserve import RESERVE_BYTES, Reserve
 from busmq_spark.outbox.schema import translate
 
 T = TypeVar("T")
@@ -31,8 +34,8 @@ class _Job:
 class Writer:
     """Begins with its creation, and has the connection from then on, until :meth:`close`."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection, self._path = connection, path
+    def __init__(self, connection: sqlite3.Connection, path: Path, reserve: Reserve) -> None:
+        self._connection, self._path, self._reserve = connection, path, reserve
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -75,15 +78,43 @@ class Writer:
             some = [job for job in some if job.future.set_running_or_notify_cancel()]
             if (error := self._together(some)) is not None and len(some) > 1:
                 for job in some:  # one of them may be to blame, or all fit one by one
-                    self._settle([job], self._together([job]))
+                    self._settle([job], self._alone(job))
+            elif error is not None and some:
+                self._settle(some, self._alone(some[0]) if isinstance(error, OutboxFull) else error)
             else:
                 self._settle(some, error)
+
+    def _alone(self, job: _Job) -> BaseException | None:
+        """As of :meth:`_together`. What makes room has the reserve, where the disk is full."""
+        error = self._together([job])
+        if isinstance(error, OutboxFull) and not job.durable:
+            self._reserve.give_up()
+            self._shrink()
+            error = self._together([job])
+        return error
+
+    def _shrink(self) -> None:
+        """Give back to the disk what is free in the file, and what the log has that is in the file, too."""
+        with suppress(sqlite3.Error):
+            self._connection.execute(f"PRAGMA incremental_vacuum({rows.SPARE_PAGES})").fetchall()
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _has_room(self) -> bool:
+        """Whether something new may be stored."""
+        if self._reserve.take():
+            return True
+        self._shrink()
+        return self._reserve.take()
 
     def _together(self, jobs: list[_Job]) -> BaseException | None:
         """All of them in one transaction, or nothing; what went wrong then. Results wait in the jobs' futures."""
         connection = self._connection
+        durable = any(job.durable for job in jobs)
         try:
-            self._sync(any(job.durable for job in jobs))
+            if durable and not self._has_room():
+                return OutboxFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
+            self._sync(durable)
             connection.execute("BEGIN IMMEDIATE")
             self._results = [job.work(connection) for job in jobs]
             connection.execute("COMMIT")
@@ -105,11 +136,9 @@ class Writer:
                 job.future.set_exception(error if len(jobs) == 1 else _copied(error))
 
     def _undo(self) -> None:
-        try:
+        with suppress(sqlite3.Error):  # it was rolled back by what failed
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except sqlite3.Error:  # it was rolled back by what failed
-            pass
 
     def _sync(self, durable: bool) -> None:
         if durable != self._synced:

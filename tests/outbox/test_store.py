@@ -1,0 +1,283 @@
+"""The file of an outbox: one process at a time, errors that say what is wrong, and nothing lost that was returned for when the disk is full."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from busmq_spark.errors import OutboxBusy, OutboxFull, OutboxUnusable, StateError
+from busmq_spark.outbox import lock, report, rows, schema
+from busmq_spark.outbox.outbox import SyncOutbox
+from busmq_spark.outbox.reserve import Reserve
+from busmq_spark.outbox.writer import Writer
+from tests.conftest import Fresh
+from tests.outbox.conftest import Place, drain
+from tests.outbox.running import Program, numbers
+from tests.support import lasting_port, wait_until
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def nowhere() -> str:
+    return f"redis://127.0.0.1:{lasting_port()}"
+
+
+# -- one process ------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_gone_however(path: Path, nowhere: str) -> None:
+    with Program(path, nowhere, "q") as program:
+        program.wait("open")
+        with pytest.raises(OutboxBusy) as busy, SyncOutbox(path, nowhere):
+            pass
+        assert (busy.value.details["pid"], busy.value.details["host"]) == (program.pid, socket.gethostname())
+        with pytest.raises(OutboxBusy):
+            lock.clear(path)
+        program.do("push", 3)
+        program.kill()
+        assert lock.owner(path) is None
+        assert (found := lock.noted(path)) is not None
+        assert found.pid == program.pid
+    with SyncOutbox(path, nowhere) as outbox:
+        assert outbox.push("q", 1).number == 4
+    assert lock.noted(path) is None
+
+
+def test_a_second_outbox_of_this_process_is_refused_too_and_one_that_was_closed_is_not(path: Path, nowhere: str) -> None:
+    with SyncOutbox(path, nowhere), pytest.raises(OutboxBusy) as busy, SyncOutbox(path, nowhere):
+        pass
+    assert busy.value.details["pid"] == os.getpid()
+    with SyncOutbox(path, nowhere):
+        pass
+
+
+def test_a_process_that_was_forked_from_the_owner_does_not_keep_the_lock(path: Path, nowhere: str) -> None:
+    outbox = SyncOutbox(path, nowhere)
+    outbox.__enter__()
+    ours, its = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(its)
+        os.read(ours, 1)  # until its parent says so, or is gone
+        os._exit(0)
+    try:
+        outbox.__exit__(None, None, None)
+        with SyncOutbox(path, nowhere):
+            pass
+    finally:
+        os.close(its)
+        os.waitpid(child, 0)
+
+
+def test_what_a_dead_owner_left_is_removed_by_unlock(path: Path, nowhere: str) -> None:
+    with Program(path, nowhere, "q") as program:
+        program.wait("open")
+    assert lock.noted(path) is not None
+    assert lock.clear(path)
+    assert not lock.clear(path)
+    assert lock.noted(path) is None
+
+
+# -- files that will not do -------------------------------------------------------------------------------------------------------------------
+
+
+def opens(path: Path, nowhere: str) -> str:
+    with pytest.raises(OutboxUnusable) as unusable, SyncOutbox(path, nowhere):
+        pass
+    assert lock.owner(path) is None
+    return str(unusable.value)
+
+
+def test_a_path_in_a_missing_folder_and_one_that_is_a_folder(tmp_path: Path, nowhere: str) -> None:
+    assert "in a folder that exists" in opens(tmp_path / "missing" / "outbox.db", nowhere)
+    assert "cannot be opened" in opens(tmp_path, nowhere)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_file_of_something_else_is_left_as_it_is(path: Path, nowhere: str) -> None:
+    path.write_bytes(b"minutes of a meeting\n" * 1000)
+    assert "no SQLite file" in opens(path, nowhere)
+    assert path.read_bytes() == b"minutes of a meeting\n" * 1000
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine(x)")
+    other.close()
+    before = path.read_bytes()
+    assert "SQLite file of something else" in opens(path, nowhere)
+    assert path.read_bytes() == before
+
+
+def test_a_store_of_another_version_says_which(path: Path, nowhere: str) -> None:
+    with SyncOutbox(path, nowhere) as outbox:
+        outbox.push("q", 1)
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version=7")
+    other.close()
+    found = opens(path, nowhere)
+    assert "of version 7" in found
+    assert f"expected version {schema.VERSION}" in found
+    with pytest.raises(OutboxUnusable, match="version 7"):
+        report.status(path)
+
+
+def test_a_damaged_store_is_an_error_for_who_asks_and_the_forwarder_goes_on_trying(path: Path, nowhere: str) -> None:
+    with SyncOutbox(path, nowhere) as outbox:
+        outbox.push("q", *[b"x" * 3000] * 100)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    with pytest.raises(OutboxUnusable, match="damaged"), SyncOutbox(path, nowhere) as outbox:
+        outbox.push("q", 1)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_a_folder_or_file_that_may_not_be_written_to(tmp_path: Path, nowhere: str, what: str) -> None:
+    """As a user whom rights bind, which root is not."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "outbox.db"
+    if what == "file":
+        with SyncOutbox(path, nowhere):
+            pass
+        path.chmod(0o444)
+    (folder if what == "folder" else path).chmod(0o555 if what == "folder" else 0o444)
+    for each in (tmp_path, *tmp_path.parents):
+        if each.stat().st_uid == os.getuid() and each != Path("/"):
+            each.chmod(each.stat().st_mode | 0o111)
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from busmq_spark.outbox.outbox import SyncOutbox\n"
+        "from busmq_spark.errors import OutboxUnusable\n"
+        "if os.getuid() == 0:\n"
+        "    os.setgid(65534); os.setuid(65534)\n"
+        "try:\n"
+        f"    SyncOutbox(Path({str(path)!r}), {nowhere!r}).__enter__()\n"
+        "except OutboxUnusable as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    folder.chmod(0o755)
+    assert "may not be written to" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_store_whose_maker_died_before_it_was_done_is_made(path: Path, nowhere: str) -> None:
+    path.touch()
+    with SyncOutbox(path, nowhere) as outbox:
+        assert outbox.push("q", 1).number == 1
+    path.unlink()
+    with sqlite3.connect(path) as half:
+        half.execute("PRAGMA journal_mode=WAL")
+    half.close()
+    with SyncOutbox(path, nowhere) as outbox:
+        assert outbox.push("q", 1).number == 1
+
+
+# -- full disks -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_full_disk_what_was_returned_for_stays_and_the_rest_is_refused(path: Path, nowhere: str, here: Place, fresh: Fresh) -> None:
+    """The kernel lets the file grow no further; then it does."""
+    queue = fresh("orders")
+    with Program(path, nowhere, queue) as program:
+        program.wait("open")
+        program.do("push", 100, 1000)
+        program.do("limit", 700_000)
+        program.do("until-full", 20_000)
+        assert program.lines[-2] == "refused BUSMQ_OUTBOX_FULL"
+        first = program.kept
+        assert first > 100
+        program.do("limit", 0)
+        program.do("push", 50, 1000)
+        last = program.kept
+        assert last == first + 50
+    with here.outbox(path) as outbox:
+        drain(outbox)
+    assert numbers(here.values(queue)) == [*range(1, last + 1)]
+
+
+def test_on_a_full_file_system_forwarding_makes_room(tmp_path: Path, here: Place, nowhere: str, fresh: Fresh) -> None:
+    queue, disk, path = fresh("orders"), tmp_path / "disk", tmp_path / "disk" / "outbox.db"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        kept = 0
+        with SyncOutbox(path, nowhere) as outbox:
+            for size in (200_000, 2_000):
+                with suppress(OutboxFull):
+                    while True:
+                        outbox.push(queue, b"%d %s" % (kept + 1, b"x" * size))
+                        kept += 1
+            with pytest.raises(OutboxFull, match="takes no more"):
+                outbox.push(queue, b"x" * 2_000)
+            assert report.outgoing(path)[0].messages == kept > 10
+        (disk / "other").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
+        with here.outbox(path) as outbox:
+            drain(outbox)
+            (disk / "other").unlink()
+            outbox.push(queue, b"%d last" % (kept + 1))
+            drain(outbox)
+        assert numbers(here.values(queue)) == [*range(1, kept + 2)]
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+# -- the writer -------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_alone(path: Path) -> None:
+    connection = schema.create_or_open(path)
+    said: list[str] = []
+    connection.set_trace_callback(said.append)
+    writer = Writer(connection, path, Reserve(path))
+    opening = writer.submit(lambda c: rows.begin_opening(c, "s")).result()
+    said.clear()
+
+    def held(until: int) -> None:
+        """The writer is busy until so many calls are made."""
+        begun = threading.Event()
+        writer.submit(lambda _: begun.set() or wait_until(lambda: len(futures) == until))
+        begun.wait()
+
+    futures: list[Future[object]] = []
+    held(20)
+    for n in range(20):
+        if n == 7:
+            futures.append(writer.submit(lambda _: 1 / 0))
+        else:
+            futures.append(writer.submit(lambda c, n=n: rows.append(c, opening, rows.EntryKind.PUSH, rows.destination(c, "q"), [b"%d" % n])))
+    with pytest.raises(ZeroDivisionError):
+        futures[7].result()
+    assert [future.result() for n, future in enumerate(futures) if n != 7] == [*range(1, 20)]
+    assert said.count("COMMIT") == 1 + 19  # what held it; the others together, and since one of them failed, one by one
+    said.clear()
+    held(40)
+    for _ in range(20):
+        futures += [writer.submit(lambda c: rows.destination(c, "q"))]
+    assert {future.result() for future in futures[20:]} == {rows.Destination(1, "q")}
+    assert said.count("COMMIT") == 2
+    writer.close()
+    with pytest.raises(StateError):
+        writer.submit(rows.is_empty)
+
+
+def test_many_threads_lose_nothing_and_keep_their_own_order(opened: SyncOutbox, here: Place, fresh: Fresh) -> None:
+    queue = fresh("orders")
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(lambda t: [opened.push(queue, f"{t} {n}") for n in range(50)], range(16)))
+    drain(opened)
+    found = [tuple(map(int, value.split())) for value in here.values(queue)]
+    assert sorted(found) == [(t, n) for t in range(16) for n in range(50)]
+    for thread in range(16):
+        assert [n for t, n in found if t == thread] == [*range(50)]
