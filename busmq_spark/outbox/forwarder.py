@@ -137,8 +137,7 @@ class Forwarder:
             rescan, self._rescan = self._rescan, False
         if rescan:
             woken.update(to for to in rows.waiting(self._reader) if self._mine(to.queue))
-        for to in woken - {None}:
-            assert to is not None
+        for to in sorted(filter(None, woken), key=lambda each: each.id):
             self._active[to.id] = self._known.setdefault(to.id, _Progress(to))
         busy = self.rescan_all is not None and self._due(self._routing) and self._route()
         for progress in tuple(self._active.values()):

@@ -30,6 +30,7 @@ SCRIPTS = (
     "lease",
     "probe",
     "push",
+    "push_from",
     "record",
     "renew",
     "stage",

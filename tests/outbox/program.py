@@ -1,7 +1,7 @@
 """A program that publishes, for tests that kill it or fill its disk: ``python -m tests.outbox.program PATH URL QUEUE ORDER…``.
 
 It writes a line ``kept FIRST LAST`` for what a call has returned for, and is told by lines of stdin what to do next:
-``push COUNT [SIZE]``, ``forever SIZE``, ``until-full SIZE``, ``limit BYTES``, ``drain``, ``close``.
+``push COUNT [SIZE]``, ``publish``, ``forever SIZE``, ``until-full SIZE``, ``limit BYTES``, ``drain``, ``close``. ``publish`` has QUEUE as its key.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ class Publisher:
         self.outbox.push(self.queue, *values)
         say("kept", self.next, self.next + count - 1)
         self.next += count
+
+    def publish(self) -> None:
+        self.outbox.publish([self.queue], self.next)
+        say("kept", self.next, self.next)
+        self.next += 1
 
     def until_full(self, size: int) -> None:
         while True:
@@ -46,6 +51,8 @@ def main(path: str, url: str, queue: str, first: str) -> None:
             given = [*map(int, numbers), 0]
             if order == "push":
                 publisher.push(given[0], given[1])
+            elif order == "publish":
+                publisher.publish()
             elif order == "forever":
                 while True:
                     publisher.push(1 + publisher.next % 7, given[0])

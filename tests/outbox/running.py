@@ -75,7 +75,8 @@ class Program:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.lines.append(line.rstrip("\n"))
+            if line.endswith("\n"):  # the last one of a process that was killed may be cut off
+                self.lines.append(line[:-1])
 
 
 def numbers(values: list[bytes]) -> list[int]:
