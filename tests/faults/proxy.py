@@ -36,6 +36,7 @@ SCRIPTS = (
     "stage",
     "state",
     "sweep",
+    "topic_member",
     "touch",
 )
 
