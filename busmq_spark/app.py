@@ -32,6 +32,7 @@ from busmq_spark.cli import (
     subscriptions,
     tail,
     token,
+    topics,
 )
 from busmq_spark.cli.output import Output, WarningPrinter
 from busmq_spark.cli.redis_options import reaching
@@ -90,6 +91,8 @@ for title, commands in (
     ("Messages", (push.push, tail.tail, peek.peek, events.publish, events.send)),
     ("State", (queues.queues, info.info)),
     ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions, retain.retain)),
+    ("State", (queues.queues, topics.topics, info.info)),
+    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):

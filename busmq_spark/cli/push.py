@@ -14,11 +14,13 @@ from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, secon
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.splitting import batches
-from busmq_spark.cli.target import QueueLocation, opened, place_of
+from busmq_spark.cli.target import QueueLocation, opened, partition_places, place_of, topic_of
 from busmq_spark.cli.terminal_text import count, duration, number
 from busmq_spark.core.queue import LONG_TTL_S, AttachResult, attach, push_many
+from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import ConfigError, LinkLost
 from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import new_token
 
 
@@ -44,6 +46,7 @@ def push(  # noqa: PLR0913  the options of a command
     maxsize: Annotated[
         int, typer.Option(min=0, help="How many messages a new queue holds at most; 0 is no limit. An existing queue keeps its own.")
     ] = 0,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="QUEUE is a topic: push to the partition of this key.", show_default=False)] = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,6 +58,7 @@ def push(  # noqa: PLR0913  the options of a command
     busmq push orders '{"id": 1}'
     busmq push orders --file orders.jsonl
     tail -F app.log | busmq push log
+    busmq push metrics --key host-1 '{"cpu": 0.5}'
     ```
     """
     out = Output(as_json)
@@ -62,7 +66,7 @@ def push(  # noqa: PLR0913  the options of a command
     ttl_s = LONG_TTL_S if ttl is None else seconds(ttl, "--ttl")
     _check(values, file, null, whole)
     with nullcontext() if values else _source(out, file) as source, opened(redis) as links:
-        place = place_of(queue, links)
+        place = place_of(queue, links) if key is None else _partition(queue, key, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
         _explain(out, attached, ttl_s if ttl else 0, maxsize)
         sender = MessagePusher(out, place, attached)
@@ -71,6 +75,14 @@ def push(  # noqa: PLR0913  the options of a command
         else:
             sender.drain(source, None if whole else (b"\0" if null else b"\n"))
         _answer(out, sender)
+
+
+def _partition(topic: str, key: str, links: list[Link]) -> QueueLocation:
+    """Where the partition of a key is. Raises TopicMissing."""
+    _, found = topic_of(topic, links)
+    partition = partition_of(os.fsencode(key), found.partitions)
+    [place] = partition_places(topic, range(partition, partition + 1), links)
+    return place
 
 
 class MessagePusher:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from busmq_spark.cli.faults import CliQueueMissing
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.keys import QueueKeys, TopicKeys, hash_index
 from busmq_spark.core.state import QueueState, states
-from busmq_spark.errors import ConfigError
+from busmq_spark.core.topic import Topic, check_topic, partition_home, partition_queue, read
+from busmq_spark.errors import ConfigError, TopicMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.links import Link, sync_links
@@ -59,6 +60,22 @@ def opened(options: RedisOptions) -> Iterator[list[Link]]:
 def keys_of(name: str, links: list[Link]) -> QueueKeys:
     """How the keys of a queue are spelt on these servers."""
     return QueueKeys(name, cluster=links[0].cluster)
+
+
+def topic_of(name: str, links: list[Link]) -> tuple[TopicKeys, Topic]:
+    """A topic that exists. Raises TopicMissing, ConfigError."""
+    keys = TopicKeys(check_topic(name), cluster=links[0].cluster)
+    found = links[hash_index(keys.base, len(links))].run(read(keys))
+    if found is None:
+        raise TopicMissing(topic=name)
+    return keys, found
+
+
+def partition_places(name: str, partitions: range, links: list[Link]) -> list[QueueLocation]:
+    """Where partition queues of a topic are, or would be created."""
+    queues = [keys_of(partition_queue(name, i), links) for i in partitions]
+    found = locate(queues, links, [partition_home(i, len(links)) for i in partitions])
+    return [QueueLocation(keys, links[index]) for keys, index in zip(queues, found, strict=True)]
 
 
 def place_of(name: str, links: list[Link]) -> QueueLocation:

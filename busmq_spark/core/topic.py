@@ -204,6 +204,14 @@ def leave(keys: TopicKeys, group: str, member: str) -> Flow[None]:
     yield _member_call(keys, group, member, 0, ())
 
 
+def member_counts(keys: TopicKeys, groups: Sequence[str]) -> Flow[list[int]]:
+    """How many members each group has now."""
+    if not groups:
+        return []
+    now = yield script("server_time", (keys.base,), ())
+    return (yield [command("ZCOUNT", keys.members(group), now, "+inf") for group in groups])  # type: ignore[no-any-return]
+
+
 def registered(queue: QueueKeys, group: str) -> Flow[bool]:
     """Whether a partition queue knows of a group."""
     return bool((yield command("HEXISTS", queue.acks, group)))

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name
+from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name, topic_name, topic_pattern
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.links import Link
 
@@ -59,13 +59,24 @@ def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> lis
 
 def queues_of(link: SyncLink, pace: Callable[[], object] = at_once, *, cluster: bool = False) -> list[str]:
     """The queues of one server; those that come or go meanwhile may be missed."""
+    return _names(link, metadata_pattern(cluster=cluster), partial(queue_name, cluster=cluster), pace)
+
+
+def topics(links: Sequence[Link]) -> list[str]:
+    """Every topic, by name."""
+    cluster = links[0].cluster
+    ask = partial(_names, pattern=topic_pattern(cluster=cluster), name_of=partial(topic_name, cluster=cluster), pace=at_once)
+    return sorted({name for link in links for part in link.each(ask) for name in part})
+
+
+def _names(link: SyncLink, pattern: str, name_of: Callable[[str], str | None], pace: Callable[[], object]) -> list[str]:
     names: list[str] = []
     cursor: bytes | int = 0
     while True:
-        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", metadata_pattern(cluster=cluster), "COUNT", SCANNED))
+        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED))
         for key in keys:
             with suppress(UnicodeDecodeError):  # no name that we or npm clients could spell: not a queue of the bus
-                if (name := queue_name(key.decode(), cluster=cluster)) is not None:
+                if (name := name_of(key.decode())) is not None:
                     names.append(name)
         if int(cursor) == 0:
             return names

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.share import Batch
 from busmq_spark.core import topic as flows
-from busmq_spark.errors import ConfigError, QueueBusy, RedisRolledBack, StateError
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ConfigError, QueueBusy, RedisRolledBack, ServerRefused, StateError, Unauthorized
 from tests.bus.conftest import where
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
@@ -299,3 +302,28 @@ async def test_what_makes_no_sense_is_told(redis_url: str, fresh: Fresh) -> None
             pass
         with pytest.raises(QueueBusy, match="which is shared"):
             await topic.group("mail").__aenter__()
+
+
+async def test_the_rights_of_the_page_are_enough_and_fewer_are_told(fresh: Fresh) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
+    rules, more = re.search(r"ACL SETUSER spark on >secret (.*?)\n", page), re.search(r"groups of a topic `(.*?)`", page)
+    assert rules
+    assert more
+    name = fresh("t")
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "some", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists")
+        server.command("ACL", "SETUSER", "all", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists", *more[1].split())
+        async with Bus(server.url, user="all", password="secret") as bus, bus.topic(name, 3) as topic:
+            async with topic.group("g") as member:
+                await topic.push_many("abc", keys="123")
+                for _ in {topic.partition_of(key) for key in "123"}:
+                    await member.ack(await next_of(member))
+                await topic.grow(4)
+            assert [each.behind for each in await topic.groups()] == [0]
+            await topic.seek("g", "latest")
+            await topic.drop("g")
+        assert server.command("ACL", "LOG") == []
+        async with Bus(server.url, user="some", password="secret") as bus, bus.topic(name) as topic:
+            await topic.push("v")
+            with pytest.raises((Unauthorized, ServerRefused), match="zadd"):
+                await topic.group("g").__aenter__()

@@ -1,0 +1,127 @@
+"""``busmq topics``: topics, their partitions and how far their groups are; and the making and growing of one."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.cli.options import JsonOption
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.target import QueueLocation, opened, partition_places, topic_of
+from busmq_spark.cli.terminal_text import count, duration, number, shown
+from busmq_spark.core.keys import hash_index
+from busmq_spark.core.lag import lags
+from busmq_spark.core.state import QueueState, states
+from busmq_spark.core.topic import GroupLag, by_group, member_counts
+from busmq_spark.errors import TopicMissing
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.place import topics as found_topics
+
+
+def topics(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Show the partitions and groups of this one.", show_default=False)] = None,
+    *,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Make TOPIC with so many partitions, or let it grow to so many.", show_default=False)
+    ] = None,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """List topics, or the partitions and groups of one; make one, or let it grow.
+
+    ```
+    busmq topics
+    busmq topics metrics
+    busmq topics metrics --partitions 20
+    ```
+    """
+    out = Output(as_json)
+    if partitions is not None:
+        if topic is None:
+            raise typer.BadParameter("name the topic that is to have so many partitions", param_hint="--partitions")
+        _grow(topic, partitions, redis)
+    with opened(redis) as links:
+        if topic is None:
+            _list(out, links)
+        else:
+            _show(out, topic, links)
+
+
+def _grow(topic: str, partitions: int, redis: RedisOptions) -> None:
+    with Bus.sync(**{row.name: getattr(redis, row.name) for row in fields(redis)}) as bus:
+        bus.topic(topic, partitions).grow(partitions)
+
+
+def _list(out: Output, links: list[Link]) -> None:
+    rows: list[list[str | Text]] = []
+    names = found_topics(links)
+    for name in names:
+        try:
+            _, found = topic_of(name, links)
+        except TopicMissing:  # it has gone meanwhile
+            continue
+        places = partition_places(name, range(found.partitions), links)
+        stored, groups = sum(state.count for state in _states(places)), _groups(places)
+        if out.as_json:
+            out.record(topic=name, partitions=found.partitions, messages=stored, groups={group.name: group.behind for group in groups})
+        behind = ", ".join(f"{shown(group.name)} {number(group.behind)} behind" for group in groups)
+        rows.append([Text(shown(name), "cyan"), number(found.partitions), number(stored), behind])
+    if rows and not out.as_json:
+        out.show(table([("topic", "left"), ("partitions", "right"), ("messages", "right"), ("groups", "left")], rows))
+    elif not rows:
+        out.note("There is no topic. Make one with: busmq topics metrics --partitions 10")
+
+
+def _show(out: Output, topic: str, links: list[Link]) -> None:
+    keys, found = topic_of(topic, links)
+    places = partition_places(topic, range(found.partitions), links)
+    stored, groups = _states(places), _groups(places)
+    names = [group.name for group in groups]
+    members = dict(zip(names, links[hash_index(keys.base, len(links))].run(member_counts(keys, names)), strict=True))
+    if out.as_json:
+        for i, (place, state) in enumerate(zip(places, stored, strict=True)):
+            out.record(topic=topic, partition=i, queue=place.keys.name, messages=state.count, last_id=state.last_id, server=place.server)
+        for group in groups:
+            read = {"partitions": group.partitions, "read": group.read, "members": members[group.name]}
+            out.record(topic=topic, group=group.name, behind=group.behind, behind_s=group.behind_s, **read)
+        return
+    many = [("server", "left")] if len(links) > 1 else []
+    rows: list[list[str | Text]] = [
+        [Text(shown(place.keys.name), "cyan"), number(state.count), number(state.last_id), *([place.server] if many else [])]
+        for place, state in zip(places, stored, strict=True)
+    ]
+    out.show(table([("partition", "left"), ("messages", "right"), ("last id", "right"), *many], rows))
+    if groups:
+        heads = [("group", "left"), ("behind", "right"), ("waits for", "right"), ("read", "left"), ("members", "right")]
+        out.show(table(heads, [_row(group, members[group.name]) for group in groups]))
+    else:
+        out.note(f"topic {topic} has no groups")
+
+
+def _row(group: GroupLag, members: int) -> list[str | Text]:
+    waits = "" if group.behind_s is None else duration(group.behind_s)
+    read = f"{group.read} of {count(group.partitions, 'partition')}"
+    return [Text(shown(group.name), "cyan"), number(group.behind), waits, read, number(members)]
+
+
+def _by_link(places: Sequence[QueueLocation]) -> dict[Link, list[QueueLocation]]:
+    found: dict[Link, list[QueueLocation]] = {}
+    for place in places:
+        found.setdefault(place.link, []).append(place)
+    return found
+
+
+def _states(places: Sequence[QueueLocation]) -> list[QueueState]:
+    known: dict[str, QueueState] = {}
+    for link, its in _by_link(places).items():
+        found = link.run(states([(place.keys, -1) for place in its]))
+        known.update((place.keys.name, state) for place, state in zip(its, found, strict=True))
+    return [known[place.keys.name] for place in places]
+
+
+def _groups(places: Sequence[QueueLocation]) -> list[GroupLag]:
+    return by_group([each for link, its in _by_link(places).items() for each in link.run(lags([place.keys for place in its]))])
