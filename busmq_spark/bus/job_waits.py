@@ -39,6 +39,15 @@ class JobWait:
         self.old = False
         """Whether it has lasted since the last look."""
 
+    def pushed(self, push: asyncio.Future[int], life: str) -> None:
+        """The job's message is pushed, or is not."""
+        if push.cancelled():
+            self.result.cancel()
+        elif (error := push.exception()) is None:
+            self.sent(push.result(), life)
+        elif not self.result.done():
+            self.result.set_exception(error)
+
     def sent(self, message: int, life: str) -> None:
         """The job was sent with this message: outcomes of earlier ones do not count."""
         self.message, self.life = message, life
@@ -50,6 +59,11 @@ class JobWait:
         if outcome.group in self.groups and outcome.queue == self._queue and self._counts(outcome):
             self.found[outcome.group] = outcome
             self._judge()
+
+    def expire(self) -> None:
+        """Wait no longer."""
+        if not self.result.done():
+            self.result.set_result(None)
 
     def _counts(self, outcome: Outcome) -> bool:
         return not self.life or (outcome.life == self.life and outcome.message >= self.message)
@@ -108,24 +122,25 @@ class JobWaits:
                     what, remedy = f"for a job of queue {self._queue.name!r}", "Wait inside the scope of the object for jobs"
                     each.result.set_exception(StateError(event="wait", what=what, state="detached", remedy=remedy))
 
+    def add(self, wait: JobWait) -> None:
+        """From now on outcomes reach the wait."""
+        self._waits.setdefault(wait.job.id, []).append(wait)
+
+    def remove(self, wait: JobWait) -> None:
+        """They do not any more."""
+        waits = self._waits[wait.job.id]
+        waits.remove(wait)
+        if not waits:
+            del self._waits[wait.job.id]
+
     @asynccontextmanager
-    async def waiting(self, wait: JobWait, channel: str = "") -> AsyncIterator[None]:
-        """Outcomes reach the wait while the block runs: those of jobs sent by this object, or all of ``channel``."""
-        waits = self._waits.setdefault(wait.job.id, [])
-        waits.append(wait)
+    async def everything(self, channel: str) -> AsyncIterator[None]:
+        """While the block runs, waits are reached by all that is published on the channel, too."""
+        await self._pubsub.add(channel, self.published)
         try:
-            await self.open()
-            if channel:
-                await self._pubsub.add(channel, self.published)
-            try:
-                yield
-            finally:
-                if channel:
-                    self._pubsub.remove(channel, self.published)
+            yield
         finally:
-            waits.remove(wait)
-            if not waits:
-                self._waits.pop(wait.job.id, None)
+            self._pubsub.remove(channel, self.published)
 
     def published(self, payload: bytes | None) -> None:
         """None: subscribed again, and what was published meanwhile is lost."""

@@ -23,7 +23,8 @@ from busmq_spark.bus.completions import Completions, check_pattern, stored
 from busmq_spark.bus.job import LEAST_S, Job
 from busmq_spark.bus.job_waits import JobWait, JobWaits
 from busmq_spark.bus.shared_group import MOST_S, check_seconds
-from busmq_spark.bus.worker import Handler, Worker, WorkerKeywords, WorkerOptions
+from busmq_spark.bus.worker import Handler, Worker
+from busmq_spark.bus.worker_group import WorkerKeywords, WorkerOptions
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import client_channel, jobs_channel
@@ -94,7 +95,7 @@ class Jobs:
         Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobTimeout, and the job goes on; before it is pushed ConfigError of
         a group that the queue does not have; LinkLost when the connection broke under way, and it is not known whether the job was pushed.
         """
-        groups = _names(wait)
+        groups = self._names(wait)
         check_seconds("timeout_s", timeout_s, LEAST_S)
         queue = await self.ready()
         await self._need_groups(groups)
@@ -104,13 +105,17 @@ class Jobs:
             await queue.push(message)
             return {}
         wanted = JobWait(job, queue.name, groups, fail_fast=fail_fast)
-        async with self._waits.waiting(wanted):
-            wanted.sent(await queue.push(message), queue.life)
+        self._waits.add(wanted)
+        try:
+            await self._waits.open()
+            queue.push(message).add_done_callback(lambda pushed: wanted.pushed(pushed, queue.life))
             return await self._finished(wanted, timeout_s)
+        finally:
+            self._waits.remove(wanted)
 
     async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
         """See Job.wait."""
-        names = _names(groups)
+        names = self._names(groups)
         check_seconds("timeout_s", timeout_s, LEAST_S)
         if not names:
             raise ConfigError(reason="no group is named to wait for; expected the names of those that work on the job")
@@ -121,9 +126,14 @@ class Jobs:
         if wanted.result.done():
             return wanted.outcomes()
         await self._need_groups(wanted.missing)
-        async with self._waits.waiting(wanted, jobs_channel(queue.name)):
-            await self._look(wanted)
-            return await self._finished(wanted, timeout_s)
+        self._waits.add(wanted)
+        try:
+            await self._waits.open()
+            async with self._waits.everything(jobs_channel(queue.name)):
+                await self._look(wanted)
+                return await self._finished(wanted, timeout_s)
+        finally:
+            self._waits.remove(wanted)
 
     def completions(self, of: str | None = None, *, group: str | None = None) -> AsyncIterator[Outcome]:
         """Outcomes as they come: of the jobs sent by this object, or all ``of`` a queue, or of a pattern of queues (``con*``), from now on.
@@ -145,16 +155,22 @@ class Jobs:
             await self._waits.read([wanted])
 
     async def _finished(self, wanted: JobWait, timeout_s: float) -> dict[str, Outcome]:
+        timer = asyncio.get_running_loop().call_later(timeout_s, wanted.expire)
         try:
-            async with asyncio.timeout(timeout_s):
-                await wanted.result
-        except TimeoutError:
+            await wanted.result
+        finally:
+            timer.cancel()
+        if not wanted.over:
             with suppress(BusError, TimeoutError):
                 async with asyncio.timeout(LAST_LOOK_S):
                     await self._waits.read([wanted])
             if not wanted.over:
-                raise JobTimeout(job=wanted.job.id, queue=self.queue.name, missing=wanted.missing, timeout_s=timeout_s) from None
+                raise JobTimeout(job=wanted.job.id, queue=self.queue.name, missing=wanted.missing, timeout_s=timeout_s)
         return wanted.outcomes()
+
+    def _names(self, groups: Iterable[str]) -> list[str]:
+        names = list(dict.fromkeys((groups,) if isinstance(groups, str) else groups))
+        return [name if name in self._groups else check_name(name) for name in names]
 
     async def _need_groups(self, names: Iterable[str]) -> None:
         """Raises ConfigError. A group once seen is not asked for again."""
@@ -177,7 +193,3 @@ class Jobs:
         """
         checked = WorkerOptions(group=group, **options)
         return lambda handler: Worker(self, handler, checked)
-
-
-def _names(groups: Iterable[str]) -> list[str]:
-    return [check_name(name) for name in dict.fromkeys((groups,) if isinstance(groups, str) else groups)]

@@ -21,13 +21,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus.job import LEAST_S, Job
-from busmq_spark.bus.shared_group import SharedGroup, SharedOptions, check_seconds
+from busmq_spark.bus.job import Job
+from busmq_spark.bus.shared_group import check_seconds
 from busmq_spark.bus.slots import Slots
+from busmq_spark.bus.worker_group import JobGroup, WorkerOptions
 from busmq_spark.core import job as flows
-from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Work
 from busmq_spark.core.keys import JobKeys
@@ -46,87 +46,12 @@ REFUSED_S = 1.0
 log = logging.getLogger("busmq_spark")
 
 
-class WorkerKeywords(TypedDict, total=False):
-    """The options of a worker; see Jobs.worker."""
-
-    limit: int
-    lease_s: float
-    tries: int
-    deadline_s: float | None
-    start: str | int
-    group_limit: int
-    dead: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """How a worker works. Raises ConfigError."""
-
-    group: str
-    limit: int = 8
-    lease_s: float = 30
-    tries: int = 3
-    deadline_s: float | None = 30
-    start: str | int = "new"
-    group_limit: int | None = None
-    dead: str | None = None
-
-    def __post_init__(self) -> None:
-        check_limit(self.limit)
-        if self.deadline_s is not None:
-            check_seconds("deadline_s", self.deadline_s, LEAST_S)
-        self.shared()
-
-    def shared(self) -> SharedOptions:
-        """Those of its group."""
-        return SharedOptions(lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead)
-
-
-def check_limit(limit: object) -> None:
-    """Raises ConfigError."""
-    if type(limit) is not int or limit < 1:
-        raise ConfigError(reason=f"limit is {limit!r}; expected a whole number of at least 1: how many handlers run at once")
-
-
-class JobGroup(SharedGroup):
-    """The group of a worker: what it gives up has an outcome, too."""
-
-    def __init__(self, queue: Queue, worker: Worker) -> None:
-        start = "latest" if worker.options.start == "new" else worker.options.start
-        super().__init__(queue, worker.options.group, start, worker.options.shared())
-        self._worker = worker
-
-    @property
-    def life(self) -> str:
-        """Of the queue, in which it reads."""
-        return self._born
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Of queue and group, for the log."""
-        return self._names
-
-    async def insist(self, flow: Callable[[], Flow[T]]) -> T:
-        """Run a flow that is safe to repeat; again as long as the server may be expected back."""
-        return await self._insist(lambda _: self._run(flow()))
-
-    async def settled(self, some: Sequence[Delivery]) -> None:
-        """These have their outcomes."""
-        await self._settle(some, "ack")
-        if self._worker.options.group_limit:
-            self.wake()
-
-    async def nap(self, seconds: float) -> None:
-        """Sleep, or until there may be something to read."""
-        await self._nap(seconds)
-
-    def wake(self) -> None:
-        """There may be."""
-        self._wake.set()
-
-    async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
-        works = [work for work in map(self._worker.work_of, some) if work is not None]
-        await self._worker.write([(work, error) for work in works])
+@dataclass(slots=True)
+class _AtWork:
+    task: asyncio.Task[None]
+    ends: float
+    """Its deadline, by the clock of the loop."""
+    late: bool = False
 
 
 class Worker:
@@ -139,7 +64,8 @@ class Worker:
         self.slots = Slots(options.limit)
         self._group = JobGroup(jobs.queue, self)
         self._tasks: list[asyncio.Task[None]] = []
-        self._at_work: dict[Delivery, asyncio.Task[None]] = {}
+        self._at_work: dict[Delivery, _AtWork] = {}  # in the order of their deadlines
+        self._deadline: asyncio.TimerHandle | None = None
         self._finished: list[Work] = []
         self._settling: asyncio.Task[None] | None = None
         self._alive: set[asyncio.Task[None]] = set()
@@ -180,7 +106,7 @@ class Worker:
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
-        for task in (*tasks, *self._at_work.values()):
+        for task in (*tasks, *(each.task for each in self._at_work.values())):
             task.cancel()
         await asyncio.wait(tasks)
         await self._quiet()
@@ -256,20 +182,44 @@ class Worker:
 
     async def _begin(self, batch: Sequence[Delivery]) -> int:
         """Start the handlers of what was leased; how many were."""
-        works = [work for work in map(self.work_of, batch) if work is not None]
+        asked = [(each, self.work_of(each)) for each in batch]
+        works = [work for _, work in asked if work is not None]
         answers = await self._group.insist(lambda: flows.begin(works, self.jobs.outcome_ttl_s)) if works else []
         found = list(zip(works, answers, strict=True))
         begun = [work for work, (answer, _) in found if answer == "ok"]
-        for work in begun:
-            task = self._spawn(self._work(work), f"job {work.keys.id}")
-            self._at_work[work.delivery] = task
-            self._alive.add(task)
-            task.add_done_callback(self._alive.discard)
-        other = [each for each in batch if self.work_of(each) is None]
+        self._start(begun)
+        other = [each for each, work in asked if work is None]
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
         if other or done:
             await self._set_aside(other, done)
         return len(begun)
+
+    def _start(self, works: Sequence[Work]) -> None:
+        """One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
+        loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
+        ends = loop.time() + (deadline_s or 0)
+        for work in works:
+            task = loop.create_task(self._work(work))
+            self._at_work[work.delivery] = _AtWork(task, ends)
+            self._alive.add(task)
+            task.add_done_callback(self._ended)
+        if works and deadline_s is not None and self._deadline is None:
+            self._deadline = loop.call_at(ends, self._end_late_ones)
+
+    def _end_late_ones(self) -> None:
+        loop, self._deadline = asyncio.get_running_loop(), None
+        for each in self._at_work.values():
+            if each.ends > loop.time():
+                self._deadline = loop.call_at(each.ends, self._end_late_ones)
+                return
+            if not each.late:
+                each.late = True
+                each.task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._alive.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._spawn(_raise(error), "a job")  # ends the scope of the bus, as every error of its tasks
 
     async def _set_aside(self, other: Sequence[Delivery], done: Sequence[tuple[Work, bytes]]) -> None:
         """Messages that name no job, and those whose jobs have their outcomes: their workers died before they could ack."""
@@ -314,17 +264,16 @@ class Worker:
 
     async def _handled(self, work: Work) -> Exception | None:
         """Call the handler; why it failed, if it has."""
-        job = Job(self.jobs, work.keys.id, work.delivery.tries)
-        deadline_s, deadline = self.options.deadline_s, asyncio.timeout(self.options.deadline_s)
+        at_work, failed = self._at_work[work.delivery], None
         try:
-            async with deadline:
-                await self.handler(job)
-            failed: Exception | None = None
+            await self.handler(Job(self.jobs, work.keys.id, work.delivery.tries))
+        except asyncio.CancelledError:
+            if not at_work.late:
+                raise
+            at_work.task.uncancel()
         except Exception as error:  # noqa: BLE001  whatever a handler raises is its answer
             failed = error
-        if not deadline.expired():
-            return failed
-        return self._late(f"job {work.keys.id}", deadline_s)
+        return self._late(f"job {work.keys.id}", self.options.deadline_s) if at_work.late else failed
 
     def _late(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
         return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
@@ -371,11 +320,15 @@ class Worker:
                     log.warning("queue %r, group %r: leases are not kept now: %s", *self._group.names, error)
                     continue
                 for each in refused:
-                    if (task := self._at_work.get(each)) is not None:
-                        task.cancel()  # another has the job, or nobody has
+                    if each in self._at_work:
+                        self._at_work[each].task.cancel()  # another has the job, or nobody has
 
     def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
         return self.jobs.bus.spawn(work, f"{what} of group {self.options.group} of {self.jobs.queue.name}")
+
+
+async def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _text(error: Exception) -> str:

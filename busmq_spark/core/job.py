@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from busmq_spark.core.flow import Call, Flow, command, script
@@ -26,19 +25,19 @@ SPARE_S = 60
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELD = re.compile(r"(?!done\Z)[^:\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
 _BYTES, _JSON = b"b", b"j"
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 Answer: TypeAlias = Literal["ok", "done", "late"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of a job in a group."""
 
     job: str
     queue: str
     group: str
     ok: bool
-    error: str = ""
-    """Why it was given up."""
+    error: str
+    """Why it was given up; empty when it was not."""
     tries: int
     """How often it was begun."""
     message: int
@@ -117,13 +116,13 @@ def _too_large(name: str, size: int) -> MessageRefused:
 
 def reference(id: str, client: str, done: str = "") -> bytes:
     """The message that names a job; ``done``: the queue that its outcomes are pushed to as well."""
-    return encode({"job": id, "from": client, **({"done": done} if done else {})})
+    return _json.encode({"job": id, "from": client, "done": done} if done else {"job": id, "from": client}).encode()
 
 
 def opened(value: bytes) -> tuple[str, str, str]:
     """Job, client and queue of outcomes that a message names. Raises MessageRefused for one that names no job."""
     try:
-        found = json.loads(value)
+        found = json.loads(value.decode())
         return check_job(found["job"]), str(found.get("from", "")), str(found.get("done", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} names no job; expected JSON with the id of one as 'job'") from None
@@ -193,13 +192,13 @@ def _rest(work: Work, queue: str, error: str | None) -> str:
     if error is not None:
         said["error"] = error[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()
     said |= {"tries": work.delivery.tries, "message": work.delivery.id, "life": work.life}
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))[1:]
+    return _json.encode(said)[1:]
 
 
 def outcome(stored: bytes) -> Outcome:
     """What a stored or published outcome says. Raises MessageRefused for what is none."""
     try:
-        said = json.loads(stored)
+        said = json.loads(stored.decode())
         job, queue, group, life = (str(said[name]) for name in ("job", "queue", "group", "life"))
         tries, message, ms = (int(said[name]) for name in ("tries", "message", "ms"))
         error = str(said.get("error", ""))

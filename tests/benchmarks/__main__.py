@@ -26,6 +26,7 @@ BENCHMARKS = {
     "idle": "idle.run",
     "bus": "bus.run",
     "groups": "groups.run",
+    "jobs": "jobs.run",
     "clock": "clock.run",
     "federation": "federation.run",
     "bulk": "bulk.run",

@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.bus.worker import WorkerOptions
+from busmq_spark.bus.worker_group import WorkerOptions
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import DirectGroup
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout

@@ -1,0 +1,100 @@
+"""How a worker works, and the group that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from busmq_spark.bus.job import LEAST_S
+from busmq_spark.bus.shared_group import SharedGroup, SharedOptions, check_seconds
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.group import Delivery
+from busmq_spark.errors import ConfigError
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.queue import Queue
+    from busmq_spark.bus.worker import Worker
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The options of a worker; see Jobs.worker."""
+
+    limit: int
+    lease_s: float
+    tries: int
+    deadline_s: float | None
+    start: str | int
+    group_limit: int
+    dead: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker works. Raises ConfigError."""
+
+    group: str
+    limit: int = 8
+    lease_s: float = 30
+    tries: int = 3
+    deadline_s: float | None = 30
+    start: str | int = "new"
+    group_limit: int | None = None
+    dead: str | None = None
+
+    def __post_init__(self) -> None:
+        check_limit(self.limit)
+        if self.deadline_s is not None:
+            check_seconds("deadline_s", self.deadline_s, LEAST_S)
+        self.shared()
+
+    def shared(self) -> SharedOptions:
+        """Those of its group."""
+        return SharedOptions(lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead)
+
+
+def check_limit(limit: object) -> None:
+    """Raises ConfigError."""
+    if type(limit) is not int or limit < 1:
+        raise ConfigError(reason=f"limit is {limit!r}; expected a whole number of at least 1: how many handlers run at once")
+
+
+class JobGroup(SharedGroup):
+    """The group of a worker: what it gives up has an outcome, too."""
+
+    def __init__(self, queue: Queue, worker: Worker) -> None:
+        start = "latest" if worker.options.start == "new" else worker.options.start
+        super().__init__(queue, worker.options.group, start, worker.options.shared())
+        self._worker = worker
+
+    @property
+    def life(self) -> str:
+        """Of the queue, in which it reads."""
+        return self._born
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of queue and group, for the log."""
+        return self._names
+
+    async def insist(self, flow: Callable[[], Flow[T]]) -> T:
+        """Run a flow that is safe to repeat; again as long as the server may be expected back."""
+        return await self._insist(lambda _: self._run(flow()))
+
+    async def settled(self, some: Sequence[Delivery]) -> None:
+        """These have their outcomes."""
+        await self._settle(some, "ack")
+        if self._worker.options.group_limit:
+            self.wake()
+
+    async def nap(self, seconds: float) -> None:
+        """Sleep, or until there may be something to read."""
+        await self._nap(seconds)
+
+    def wake(self) -> None:
+        """There may be."""
+        self._wake.set()
+
+    async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
+        works = [work for work in map(self._worker.work_of, some) if work is not None]
+        await self._worker.write([(work, error) for work in works])
