@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.place import locate
 from busmq_spark.store.redis_store import RedisStore
-from tests.bus.conftest import where
+from tests.bus.conftest import npm_federation, our_federation, where
 from tests.support import PATIENCE_S
+
+__all__ = ["npm_federation", "our_federation"]  # fixtures
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,3 @@ def numbered(count: int, first: int = 1) -> list[bytes]:
 
 def drain(outbox: SyncOutbox) -> None:
     outbox.drained(PATIENCE_S)
-
-
-Values = Callable[[str], Sequence[bytes]]

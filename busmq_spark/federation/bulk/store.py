@@ -97,9 +97,15 @@ class FederatedStore(PerQueueOperations):
             yield from self._link.read(some, fail_on_data_loss)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
-        """As of a RedisStore, in one call."""
-        _check_size(sum(map(len, values)), self._link.ready().message_bytes - _HEAD_BYTES)
-        stored: tuple[int, int] = self._link.call("push_from", queue, sender, tuple(sequences), values=values)
+        """As of a RedisStore. In one call, so many of them as the server takes in a message."""
+        fitting, room = 0, self._link.ready().message_bytes - _HEAD_BYTES
+        for value in values:
+            if (room := room - len(value) - 4) < 0:
+                break
+            fitting += 1
+        if not fitting:
+            _check_size(len(values[0]), room + len(values[0]))
+        stored: tuple[int, int] = self._link.call("push_from", queue, sender, tuple(sequences[:fitting]), values=values[:fitting])
         return stored
 
     def take_commands(self, queue: str) -> None:
