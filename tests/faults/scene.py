@@ -144,6 +144,7 @@ class Pipeline:
         self.bus, self.folder = bus, folder
         self.sources = source.split(",")
         self.sink = sink
+        self.source_options = {"subscribe": source}
         self.sink_options = {"queue": sink} if sink else {}
         self.change, self.options = change, options
         self.checkpoint = Checkpoint(folder / "checkpoint")
@@ -165,7 +166,7 @@ class Pipeline:
         """Start the query in a driver; ``how`` are more words of the order (driver.py)."""
         self.attempts += 1
         where = {**self.bus.where, **({"redis.url": url} if url else {})}
-        source = {**where, "subscribe": ",".join(self.sources), **self.options}
+        source = {**where, **self.source_options, **self.options}
         sink = {**where, **self.sink_options}
         driver.start(checkpoint=str(self.checkpoint.folder), source=source, sink=sink, change=self.change, mark=f"run {self.attempts}", **how)
 

@@ -39,7 +39,7 @@ def one_row(spark: SparkSession) -> DataFrame:
     ("options", "reason"),
     [
         ({"subscribe": "q", "maxMessagePerTrigger": "5"}, "unknown option 'maxmessagepertrigger'; did you mean 'maxMessagesPerTrigger'?"),
-        ({}, "exactly one of 'subscribe' and 'subscribePattern' names the queues to read; neither is given"),
+        ({}, "exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to read; none is given"),
         ({"subscribePattern": "("}, "option 'subscribePattern' is '('; expected a Python regular expression"),
         ({"subscribe": "q", "startingOffsets": "{"}, "option 'startingOffsets' is '{'; expected earliest, latest, -10m"),
         ({"subscribe": "q", "redis.url": f"http://me:{SECRET}@h"}, "redis.url: it does not begin with a known scheme; expected redis://"),

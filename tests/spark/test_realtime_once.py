@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.conftest import Bus
 from tests.spark.test_realtime_sink_live import Live, any_sink, live
+from tests.spark.topic_tools import make_topic, partitions_of
 
 __all__ = ["any_sink", "live"]
 pytestmark = [pytest.mark.usefixtures("shim_jar", "any_sink")]
@@ -91,6 +92,33 @@ def test_a_queue_that_two_sources_read_is_refused(spark: SparkSession, bus: Bus,
     live.start(once(bus, queue))
     with pytest.raises(Exception, match=r"(?s)not possible with a query that reads queue '.*' twice"):
         live.wait_rows(queue, 4)
+
+
+def by_number(source: DataFrame) -> DataFrame:
+    return source.withColumn("partition", F.expr("CAST(CAST(value AS STRING) AS INT) % 3"))
+
+
+def test_a_topic_has_each_row_once_in_the_partition_that_the_row_says(bus: Bus, live: Live, queue: str) -> None:
+    topic = make_topic(bus, queue, 3)
+    live.rows = by_number
+    for rows in (3, 2500, 11):
+        live.start({"redis.url": bus.url, "topic": topic, "delivery": "exactly-once"})
+        live.feed(rows)
+        live.wait_for(lambda: sum(map(len, partitions_of(bus, topic))) >= live.fed, "the rows are in the topic")
+        live.stop()
+    live.start({"redis.url": bus.url, "topic": topic, "delivery": "exactly-once"})
+    live.feed(3)  # what is behind them would come before them
+    live.wait_for(lambda: {part[-1] for part in partitions_of(bus, topic)} == {b"%d" % n for n in range(live.fed - 3, live.fed)}, "the last rows")
+    assert partitions_of(bus, topic) == [[b"%d" % n for n in range(p, live.fed, 3)] for p in range(3)]
+
+
+@pytest.mark.parametrize("pipeline", [as_it_is, lambda source: source.withColumn("key", F.col("value"))], ids=["in turn", "by key"])
+def test_a_partition_that_may_be_another_the_next_time_is_refused(bus: Bus, live: Live, queue: str, pipeline: Pipeline) -> None:
+    live.rows = pipeline
+    live.feed(1)
+    live.start({"redis.url": bus.url, "topic": make_topic(bus, queue, 3), "delivery": "exactly-once"})
+    with pytest.raises(Exception, match=r"not possible with partitions of a topic that the sink chooses.* Give the rows a column partition"):
+        live.wait_for(lambda: False, "the query fails")
 
 
 def test_rows_that_name_their_queue_are_refused(bus: Bus, live: Live) -> None:

@@ -12,11 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark import realtime_foreach
+from busmq_spark.core.topic import partition_of
 from busmq_spark.embedded import RedisServer
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.java_log import java_log
+from tests.spark.topic_tools import make_topic, partitions_of
 from tests.support import PATIENCE_S, wait_until
 
 LONG, SHORT = "1 hour", "2 seconds"
@@ -252,3 +254,14 @@ def test_a_foreach_writer_has_stored_every_row_when_its_batch_ends(bus: Bus, liv
     live.start_foreach({"redis.url": bus.url, "queue": queue}, SHORT)
     live.feed(1)
     live.wait_whole(bus, queue)
+
+
+@pytest.mark.parametrize("way", ["table", "foreach"])
+def test_rows_reach_the_partition_of_their_key(bus: Bus, live: Live, any_sink: None, queue: str, way: str) -> None:
+    topic = make_topic(bus, queue, 4)
+    live.rows = lambda source: source.selectExpr("value", "cast(cast(cast(value AS string) AS int) % 10 AS string) AS key")
+    sink = {"redis.url": bus.url, "topic": topic, "delivery": "at-least-once"}
+    (live.start if way == "table" else live.start_foreach)(sink)
+    live.feed(50)
+    live.wait_for(lambda: sum(map(len, partitions_of(bus, topic))) == 50, "the rows are in the topic")
+    assert partitions_of(bus, topic) == [[b"%d" % n for n in range(50) if partition_of(str(n % 10), 4) == p] for p in range(4)]
