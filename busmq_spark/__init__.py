@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
     from busmq_spark.spark.columns import json_columns
+    from busmq_spark.spark.dead_letters import dead_letters
     from busmq_spark.spark.event_values import to_events
     from busmq_spark.spark.events import events
     from busmq_spark.spark.realtime import realtime, realtime_foreach
@@ -34,6 +35,7 @@ HOMES = {
     "Keyring": "federation.gate.keyring",
     "Outbox": "outbox.outbox",
     "Reject": "errors",
+    "dead_letters": "spark.dead_letters",
     "events": "spark.events",
     "json_columns": "spark.columns",
     "realtime": "spark.realtime",
@@ -53,6 +55,7 @@ __all__ = [
     "Outbox",
     "Reject",
     "__version__",
+    "dead_letters",
     "events",
     "json_columns",
     "realtime",

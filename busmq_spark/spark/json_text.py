@@ -6,7 +6,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
-from busmq_spark.errors import MessageRefused
+from busmq_spark.errors import BusError, MessageRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,8 +59,8 @@ def any_of(conditions: Iterable[Column]) -> Column:
     return reduce(or_, (coalesce(condition, lit(False)) for condition in conditions))
 
 
-def refused(why: Column | str) -> Column:
-    """Ends the query where it is evaluated, with the code of MessageRefused and these words."""
+def refused(why: Column | str, error: type[BusError] = MessageRefused) -> Column:
+    """Ends the query where it is evaluated, with the code of an error and these words."""
     from pyspark.sql.functions import concat, lit, raise_error
 
-    return raise_error(concat(lit(f"[{MessageRefused.code}] "), lit(why) if isinstance(why, str) else why))
+    return raise_error(concat(lit(f"[{error.code}] "), lit(why) if isinstance(why, str) else why))

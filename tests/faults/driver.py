@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from busmq_spark import json_columns
 from busmq_spark.core import idle
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.realtime import realtime
@@ -63,7 +64,19 @@ def keyed(rows: Any, mark: bytes) -> Any:
     return rows.selectExpr("value", "cast(cast(cast(value AS string) AS int) % 17 AS string) AS key")
 
 
-CHANGES: dict[str, Callable[[Any, bytes], Any]] = {"plain": plain, "routed": routed, "keyed": keyed, "never_the_same": never_the_same}
+def parted(rows: Any, mark: bytes) -> Any:
+    """What is JSON into the queue ``out``, the rest as dead letters."""
+    good, dead = json_columns(rows, "n int", on_error="dead-letter")
+    return good.selectExpr("'out' AS queue", "id", "to_json(struct(n)) AS value").unionByName(dead)
+
+
+CHANGES: dict[str, Callable[[Any, bytes], Any]] = {
+    "plain": plain,
+    "routed": routed,
+    "keyed": keyed,
+    "never_the_same": never_the_same,
+    "parted": parted,
+}
 
 
 class Quick(BusmqDataSource):
