@@ -191,10 +191,9 @@ class Planner:
         last = starts_after(queue, start, state)
         if state.last_id == UNKNOWN_ID:  # the next message is new, and shows the last id
             return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
-        if (skipped := state.floor - last) > 0 and self._options.fail_on_data_loss:
-            oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
+        if (loss := skipped(last, state)) and self._options.fail_on_data_loss:
             # No answer: what is missing here is an error, and with failOnDataLoss=false nothing was asked for that is gone.
-            yield HandleLoss(queue, None, Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, skipped))
+            yield HandleLoss(queue, None, loss)
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
@@ -247,10 +246,24 @@ def starts_after(queue: str, start: Start, state: QueueState) -> int:
         return max(state.floor, state.last_id - start.count)
     last = {"earliest": state.floor, "latest": state.last_id}.get(str(start), start)
     assert isinstance(last, int)
-    if last > state.last_id != UNKNOWN_ID:
-        remedy = "Name that id or a smaller one, or startingOffsets=latest to begin with the next message"
-        raise ConfigError(reason=f"startingOffsets says {shown(queue)!r} is read up to id {last}, but its last id is {state.last_id}. {remedy}")
+    check_given("startingOffsets", queue, last, state)
     return last
+
+
+def check_given(option: str, queue: str, last: int, state: QueueState) -> None:
+    """Raises ConfigError where an option names an id that was not given out yet."""
+    if last > state.last_id != UNKNOWN_ID:
+        to = {"startingOffsets": "begin with the next message", "endingOffsets": "end with the newest message"}[option]
+        remedy = f"Name that id or a smaller one, or {option}=latest to {to}"
+        raise ConfigError(reason=f"{option} says {shown(queue)!r} is read up to id {last}, but its last id is {state.last_id}. {remedy}")
+
+
+def skipped(last: int, state: QueueState) -> Loss | None:
+    """What is gone of the messages after an id that startingOffsets names."""
+    if (ids := state.floor - last) <= 0:
+        return None
+    oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
+    return Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, ids)
 
 
 def _marks(goals: Mapping[str, int], states: Mapping[str, QueueState]) -> Planning[dict[str, str]]:

@@ -256,9 +256,9 @@ def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str =
     return [value for reply in replies for value in reply]
 
 
-def parts(items: Sequence[T], queues: Sequence[QueueKeys]) -> list[Sequence[T]]:
+def parts(items: Sequence[T], queues: Sequence[QueueKeys], most: int = QUEUES_PER_CALL) -> list[Sequence[T]]:
     """What goes into one call each. In a cluster that is one queue: the next may be on another node."""
-    most = 1 if queues and queues[0].cluster else QUEUES_PER_CALL
+    most = 1 if queues and queues[0].cluster else most
     return [items[i : i + most] for i in range(0, len(items), most)]
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.planner import FindTimes, without_times
+from busmq_spark.core.planner import FindTimes, check_given, skipped, without_times
 from busmq_spark.core.position import Range
 from busmq_spark.core.sources import shown, spell, split
 from busmq_spark.core.state import QueueState
@@ -23,9 +23,10 @@ from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.queue_names import look
 from busmq_spark.spark.stores import patient_store
-from busmq_spark.spark.time_notes import TimeNotes
+from busmq_spark.spark.time_notes import note_times
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.start import Newest, Start
+from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import QueueCreation, ReadStore
 
 
@@ -57,8 +58,10 @@ class BatchReader(DataSourceReader):
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
             if COLUMN in self._schema.names:
-                TimeNotes().update(states, store)
+                note_times(store, names)
             windows = _windows(options, store, states)
+            for queue, state in states.items():
+                self._check_ids(queue, state, windows[queue], store)
             ranges = [
                 Range(queue, state.born or born[queue], first, last, servers[queue])
                 for queue, state in states.items()
@@ -67,6 +70,16 @@ class BatchReader(DataSourceReader):
         finally:
             store.close()
         return [Partition(part) for part in tasks(ranges, options.min_partitions, options.max_per_partition)]
+
+    def _check_ids(self, queue: str, state: QueueState, window: tuple[int, int], store: ReadStore) -> None:
+        """What options name by its id must be there. Raises ConfigError, DataLoss."""
+        start, last = window
+        if type(self._options.end_of(*split(queue))) is int:
+            check_given("endingOffsets", queue, last, state)
+        if type(self._options.asked_start(*split(queue))) is int:
+            check_given("startingOffsets", queue, start, state)
+            if (loss := skipped(start, state)) and start < last and self._options.fail_on_data_loss:
+                raise loss_error(shown(queue), loss, store.traces(queue))
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark makes one task of None where there are no partitions.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,18 +34,10 @@ class MessageTimes:
         self._times = {queue: np.array(pairs, np.int64).T for queue, pairs in own.items()}
 
     @classmethod
-    def of(cls, store: ReadStore, parts: Sequence[Range]) -> MessageTimes:
-        """The times of all messages of ranges, as far as they are known. At a federation server that is too old for the question, none."""
-        wanted: dict[str, tuple[int, int]] = {}
-        for part in parts:
-            first, last = wanted.get(part.queue, (part.first, part.last))
-            wanted[part.queue] = (min(first, part.first), max(last, part.last))
-        try:
-            found = run_sync(gathered(wanted), store.times)
-        except (ProtocolError, RemoteError) as error:
-            log.warning("the column %s is NULL: the times of messages are not known there (%s)", COLUMN, error)
-            found = {}
-        return cls(found, {part.queue: part.born for part in parts})
+    def of(cls, store: ReadStore, parts: Sequence[Range], known: Mapping[str, TimesOfIds] = MappingProxyType({})) -> MessageTimes:
+        """The times of all messages of ranges, as far as they are known. ``known``: of queues that need not be asked about."""
+        found = times_of(store, [part for part in parts if part.queue not in known])
+        return cls({**found, **known}, {part.queue: part.born for part in parts})
 
     def column(self, rows: MessageRows) -> Any:
         """The column of consecutive messages; NULL where a time is not known."""
@@ -56,3 +49,27 @@ class MessageTimes:
         unknown = (at == 0) | (at == len(ids))
         seconds = ms[np.where(unknown, 0, at)] // SECOND_MS * SECOND_MS
         return pa.array(seconds * MS_US, pa.int64(), mask=unknown).cast(KIND)
+
+
+def times_of(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfIds]:
+    """What the clocks know of the messages of ranges; queues of sources that cannot be asked now are left out.
+
+    At a federation server that is too old for the question, nothing is known.
+    """
+    wanted: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        first, last = wanted.get(part.queue, (part.first, part.last))
+        wanted[part.queue] = (min(first, part.first), max(last, part.last))
+    away: set[str] = set()
+
+    def ask(rest: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
+        answers = store.times(rest)
+        away.update(rest.keys() - answers.keys())
+        return answers
+
+    try:
+        found = run_sync(gathered(wanted), ask) if wanted else {}
+    except (ProtocolError, RemoteError) as error:
+        log.warning("the column %s is NULL: the times of messages are not known there (%s)", COLUMN, error)
+        return dict.fromkeys(wanted, TimesOfIds("", ()))
+    return {queue: times for queue, times in found.items() if queue not in away}

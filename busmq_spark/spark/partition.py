@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.loss import lost
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import shown
@@ -35,18 +36,20 @@ class Partition(InputPartition):
         ranges: tuple[Range, ...],
         prefetched: Mapping[Range, Sequence[MessageRows]] = MappingProxyType({}),
         ends: Mapping[str, Position] = MappingProxyType({}),
+        times: Mapping[str, TimesOfIds] = MappingProxyType({}),
     ) -> None:
         self.ranges = ranges
         self.prefetched = {part: prefetched[part] for part in ranges if part in prefetched}
         self.ends = {part.queue: ends[part.queue] for part in ranges if part.queue in ends}
+        self.times = {part.queue: times[part.queue] for part in self.prefetched if part.queue in times}
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Plain tuples: dataclasses take ten times as long to pickle, and the driver waits for a range and a position of every queue."""
         prefetched = [(_OF_RANGE(part), rows) for part, rows in self.prefetched.items()]
-        return [_OF_RANGE(part) for part in self.ranges], prefetched, {queue: _OF_POSITION(end) for queue, end in self.ends.items()}
+        return [_OF_RANGE(part) for part in self.ranges], prefetched, {queue: _OF_POSITION(end) for queue, end in self.ends.items()}, self.times
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        ranges, prefetched, ends = state
+        ranges, prefetched, ends, self.times = state
         self.ranges = tuple(Range(*part) for part in ranges)
         self.prefetched = {Range(*part): rows for part, rows in prefetched}
         self.ends = {queue: Position(*end) for queue, end in ends.items()}
@@ -56,7 +59,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     """The record batches of a task."""
     freeze()
     store = task_store(options)
-    times = MessageTimes.of(store, partition.ranges) if COLUMN in schema.names and partition.ranges else None
+    times = MessageTimes.of(store, partition.ranges, partition.times) if COLUMN in schema.names and partition.ranges else None
     return ArrowRows(schema, times).batches(_rows(store, partition, options.fail_on_data_loss))
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from busmq_spark.core.caps import LastIdWithinBytes
+from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.planner import FetchRows, FindTimes, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
+from busmq_spark.core.position import Range
+from busmq_spark.spark.message_times import times_of
 from busmq_spark.spark.reader_queues import ReaderQueues
+from busmq_spark.spark.time_notes import note_times
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import MessageRows
 
@@ -16,11 +20,12 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 
 
 class PlannerIO:
-    """Of one planning. ``prefetched`` are the rows that were fetched for it, by queue."""
+    """Of one planning. ``prefetched`` are the rows that were fetched for it, by queue; ``times`` theirs, where ``timed`` says that rows have them."""
 
-    def __init__(self, reader_queues: ReaderQueues, *, strict: bool) -> None:
+    def __init__(self, reader_queues: ReaderQueues, *, strict: bool, timed: bool = False) -> None:
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
-        self._reader_queues, self._strict = reader_queues, strict
+        self.times: Mapping[str, TimesOfIds] = {}
+        self._reader_queues, self._strict, self._timed = reader_queues, strict, timed
 
     def __call__(self, question: Question) -> Any:
         """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not allowed."""
@@ -37,11 +42,20 @@ class PlannerIO:
             case LastIdWithinBytes(queue, first, last, budget):
                 return store.bytes_until(queue, first, last, budget)
             case FetchRows(ranges):
-                assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
-                found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
-                self.prefetched = {queue: rows for queue, rows in found.items() if rows}
-                return found
+                return self._fetch(ranges)
             case HandleLoss(queue, at, loss):
                 return self._reader_queues.handle_loss(queue, at, loss)
             case StopHolding(queue):
                 return self._reader_queues.forget_queue(queue)
+
+    def _fetch(self, ranges: Sequence[Range]) -> Collection[str]:
+        """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""
+        store = self._reader_queues.store
+        assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
+        found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
+        if self._timed:
+            note_times(store, list(found))
+            self.times = times_of(store, [part for part in ranges if found.get(part.queue)])
+            found = {queue: rows for queue, rows in found.items() if not rows or queue in self.times}
+        self.prefetched = {queue: rows for queue, rows in found.items() if rows}
+        return found

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from busmq_spark.core import offsets
+from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.flow import run_sync
 from busmq_spark.core.idle import EmptyBatches
 from busmq_spark.core.planner import HeldQueues, Planner
@@ -39,6 +40,7 @@ class QueryPlanning:
         self.names = QueueNames(options)
         self.reader_queues: ReaderQueues | None = None
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
+        self._prefetched_times: Mapping[str, TimesOfIds] = {}
         self._options = options
         self._offsets = offsets.OffsetCache()
         self._idle = EmptyBatches()
@@ -65,9 +67,9 @@ class QueryPlanning:
         if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, reader_queues):
             return self._nothing_new(at, begin, reader_queues)
         unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self.planner.sealed)
-        answers = PlannerIO(reader_queues, strict=self._options.fail_on_data_loss)
+        answers = PlannerIO(reader_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
         positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited, now_ms=_now_ms()), answers)
-        self.prefetched = answers.prefetched
+        self.prefetched, self._prefetched_times = answers.prefetched, answers.times
         if self._blind and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
             self._acks = BatchAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
@@ -106,7 +108,8 @@ class QueryPlanning:
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._blind = end, False
         cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
-        return [Partition(part, {r: rows for r in part if (rows := within(prefetched.get(r.queue, ()), r))}, goal) for part in cut]
+        found = [{r: rows for r in part if (rows := within(prefetched.get(r.queue, ()), r))} for part in cut]
+        return [Partition(part, rows, goal, self._prefetched_times) for part, rows in zip(cut, found, strict=True)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge a batch that is in the commit log."""

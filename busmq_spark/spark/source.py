@@ -18,6 +18,7 @@ from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
+from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
@@ -91,6 +92,9 @@ class BusmqDataSource(DataSource):
         _refuse_a_table(self.options)
         options = _checked(parse(ReadOptions, self.options))
         check_source_schema(schema, _columns(options, topic=bool(options.topic)))
+        if options.include_timestamp and COLUMN not in schema.names:
+            reason = "includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the option out"
+            raise ConfigError(reason=reason)
         return options
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from busmq_spark.core import clock
@@ -33,5 +33,10 @@ class TimeNotes:
         if moved:
             self._next = now + clock.EVERY_S
             self._noted.update(moved)
-            with suppress(ProtocolError, RemoteError, ServerRefused, Unauthorized):  # the first two: an older federation server
-                store.note_times(list(moved))
+            note_times(store, list(moved))
+
+
+def note_times(store: ReadStore, queues: Sequence[str]) -> None:
+    """Note the times of the newest ids, as far as the store lets: an older federation server does not know the question."""
+    with suppress(ProtocolError, RemoteError, ServerRefused, Unauthorized):
+        store.note_times(queues)

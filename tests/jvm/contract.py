@@ -76,6 +76,7 @@ def _of_queues() -> dict[str, int]:
         "namesAtOnce": staging.NAMES_AT_ONCE,
         "queuesShown": sink._SHOWN,
         "queuesPerCall": state.QUEUES_PER_CALL,
+        "agesPerCall": clock.AGES_PER_CALL,
         "pairsPerCall": clock.PAIRS_PER_CALL,
         "stateItems": state._STATE_ITEMS,
         "sampled": state.SAMPLED,

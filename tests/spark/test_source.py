@@ -107,6 +107,17 @@ def test_trigger_once_reads_everything_in_one_batch(bus: Bus, drain: Stream, rea
     assert drain({**read, "maxMessagesPerTrigger": 4}, trigger={"once": True}).sizes == [10]
 
 
+@pytest.mark.parametrize("options", [{"engine": "python"}, pytest.param({"engine": "java"}, marks=pytest.mark.jvm)], ids=["python", "java"])
+def test_a_stream_waits_for_so_many_messages(bus: Bus, stream: Stream, read: dict[str, Any], queue: str, options: dict[str, str]) -> None:
+    bus.fill(queue, 1)
+    query = stream({**read, **options, "minMessagesPerTrigger": 3})
+    query.wait_rows(1)
+    for id in (2, 3, 4):
+        bus.fill(queue, 1, first=id)
+    query.wait_rows(4)
+    assert query.sizes == [1, 3]
+
+
 def test_a_processing_time_trigger_reads_batch_after_batch(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
     bus.fill(queue, 6)
     query = stream({**read, "maxMessagesPerTrigger": 4}, trigger={"processingTime": "100 milliseconds"})

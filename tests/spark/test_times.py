@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.errors import ConfigError, TimeUnknown, UnreadBacklog
+from busmq_spark.errors import ConfigError, QueueMissing, TimeUnknown, UnreadBacklog
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by
+from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
 from tests.spark.links import SOURCES, ids
@@ -218,3 +220,33 @@ def test_batch_reads_of_times_one_behind_the_other_have_each_message_once(snapsh
     assert (before, after) == ([1, 2, 3], [4, 5, 6, 7, 8, 9])
     ids = {"startingOffsets": f'{{"{hours.name}": 2}}', "endingOffsets": f'{{"{hours.name}": 5}}'}
     assert snapshot(**ids) == [3, 4, 5]
+
+
+def test_messages_that_are_named_by_their_ids_must_be_there(snapshot: Callable[..., list[int]], bus: Bus, hours: QueueKeys) -> None:
+    with pytest.raises(
+        Exception, match=r"BUSMQ_CONFIG.*endingOffsets says .* is read up to id 10, but its last id is 9\. Name that id or a smaller one"
+    ):
+        snapshot(endingOffsets='{"QUEUE": 10}')
+    with pytest.raises(Exception, match=r"BUSMQ_CONFIG.*startingOffsets says .* is read up to id 10, but its last id is 9"):
+        snapshot(startingOffsets='{"QUEUE": 10}')
+    bus.link.run(flows.trim(hours, 4))
+    for start in (0, 3):
+        with pytest.raises(Exception, match=rf"BUSMQ_QUEUE_FLUSHED.*ids from {start + 1} on, as startingOffsets says"):
+            snapshot(startingOffsets=f'{{"QUEUE": {start}}}')
+    assert snapshot(startingOffsets='{"QUEUE": 4}', endingOffsets='{"QUEUE": 6}') == [5, 6]
+    assert snapshot(startingOffsets='{"QUEUE": 3}', endingOffsets='{"QUEUE": 3}') == [], "nothing is asked for that is gone"
+    assert snapshot(startingOffsets='{"QUEUE": 0}', endingOffsets='{"QUEUE": 6}', failOnDataLoss="false") == [5, 6]
+    assert snapshot(endingOffsets='{"QUEUE": 6}') == [5, 6]
+
+
+def test_a_list_of_queues_is_read_as_it_is_named(bus: Bus, engine: MakeEngine, fresh: Fresh) -> None:
+    """As Kafka's assign: these and no others, each from its own place; none is made."""
+    queues = [fresh("exact") for _ in range(3)]
+    for queue in queues[:2]:
+        bus.fill(queue, 3)
+    named = {"redis.url": bus.url, "subscribe": ",".join(queues[:2]), "ack": "none", "createQueue": "false"}
+    query = engine({**named, "startingOffsets": f'{{"{queues[0]}": 2, "{queues[1]}": 1}}'})
+    assert [(name, id) for rows in query.drain() for name, id, _ in rows] == [(queues[0], 3), (queues[1], 2), (queues[1], 3)]
+    with pytest.raises(QueueMissing):
+        engine({**named, "subscribe": ",".join(queues)}).step()
+    assert bus("EXISTS", QueueKeys(queues[2]).metadata) == 0

@@ -22,7 +22,7 @@ from busmq_spark.store.protocol import MessageRows
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by, store
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import SCHEMA, Engine
-from tests.spark.links import LINKED
+from tests.spark.links import LINKED, Centre
 from tests.spark.live_engine import LiveEngine
 from tests.support import wait_until
 
@@ -153,12 +153,56 @@ def test_over_links_it_is_the_time_at_the_other_side(linked: Callable[..., Engin
     for hours_ago, bus in enumerate(buses.values()):
         bus.push(queue, *["v"] * rows)
         pass_by(bus, QueueKeys(queue), hours_ago * HOUR)
-    schema = StructType([*LINKED.fields]).add("timestamp", TimestampType())
-    query = linked(queue, schema=schema, ack="none")
+    query = linked(queue, schema=TIMED_LINKED, ack="none")
     found = {(source, id): int(at.timestamp()) for batch in query.drain() for _, id, _, source, at in batch}
     for source, bus in buses.items():
         wanted = expected(bus, QueueKeys(queue), range(1, rows + 1))
         assert {id: second for (place, id), second in found.items() if place == (source or "local")} == wanted
+
+
+TIMED_LINKED = StructType([*LINKED.fields]).add("timestamp", TimestampType())
+
+
+@pytest.mark.only("python", reason="only the Python source reads over links of federation")
+def test_a_link_that_goes_away_behind_the_planning_is_not_needed_for_the_times_either(
+    linked: Callable[..., Engine], centres: dict[str, Centre], buses: dict[str, Bus], queue: str
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    query = linked(queue, schema=TIMED_LINKED, ack="none")
+    query.step("planned")
+    centres["eu"].down = True
+    rows = query.step()
+    assert rows
+    assert sorted((source, id) for _, id, _, source, _ in rows) == [(source, id) for source in ("eu", "local", "us") for id in (1, 2)]  # type: ignore[misc]
+    assert None not in [row[-1] for row in rows]
+    centres["eu"].down = False
+
+
+@pytest.mark.only("python", reason="only the Python source reads over links of federation")
+@pytest.mark.parametrize("calls", range(2, 14))
+def test_a_link_that_goes_away_at_any_call_leaves_no_time_out(
+    linked: Callable[..., Engine], centres: dict[str, Centre], buses: dict[str, Bus], queue: str, calls: int
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    query = linked(queue, schema=TIMED_LINKED, ack="none")
+    centres["eu"].calls_until_down = calls
+    rows: list[Any] = []
+
+    def done() -> bool:
+        rows.extend(query.step() or [])
+        centres["eu"].down = False
+        return len(rows) >= 6
+
+    wait_until(done, PATIENCE_S)
+    assert sorted((source, id) for _, id, _, source, _ in rows) == [(source, id) for source in ("eu", "local", "us") for id in (1, 2)]
+    assert None not in [row[-1] for row in rows]
+
+
+def test_the_option_without_the_column_is_refused(bus: Bus, hours: QueueKeys, engine: Callable[..., Engine]) -> None:
+    with pytest.raises(ConfigError, match="includeTimestamp=true asks for a column timestamp, which the schema does not have"):
+        engine({"redis.url": bus.url, "subscribe": hours.name, "includeTimestamp": "true"})
 
 
 # Real time

@@ -155,9 +155,9 @@ public final class Planner {
         boolean counts = decided != null && decided.born().equals(state.born());
         Start first = counts ? Start.id(decided.last()) : firstStart(options, queue, held.fresh());
         long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::findTimes).get(queue), state);
-        long skipped = state.floor() - last;
-        if (skipped > 0 && options.failOnDataLoss()) {
-            io.handleLoss(queue, null, new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), skipped));
+        Loss loss = skipped(last, state);
+        if (loss != null && options.failOnDataLoss()) {
+            io.handleLoss(queue, null, loss);
         }
         last = Math.max(last, state.floor());
         return new Position(state.born(), last, last == state.newest() ? state.newestMark() : "", last, 0);
@@ -193,11 +193,23 @@ public final class Planner {
             case NEWEST -> Math.max(state.floor(), state.lastId() - start.value());
             default -> start.value();
         };
-        if (last > state.lastId()) {
-            throw BusException.config("startingOffsets says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
-                    + ". Name that id or a smaller one, or startingOffsets=latest to begin with the next message");
-        }
+        checkGiven("startingOffsets", queue, last, state);
         return last;
+    }
+
+    /** Throws BUSMQ_CONFIG where an option names an id that was not given out yet. */
+    public static void checkGiven(String option, String queue, long last, QueueState state) {
+        if (last > state.lastId()) {
+            String to = option.equals("startingOffsets") ? "begin with the next message" : "end with the newest message";
+            throw BusException.config(option + " says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
+                    + ". Name that id or a smaller one, or " + option + "=latest to " + to);
+        }
+    }
+
+    /** What is gone of the messages after an id that startingOffsets names; null for nothing. */
+    public static Loss skipped(long last, QueueState state) {
+        long ids = state.floor() - last;
+        return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), ids);
     }
 
     private Map<String, String> marks(Map<String, Long> goals) {

@@ -17,6 +17,10 @@ public final class BusmqScan implements Scan {
         this.options = ReadOptions.parse(options.asCaseSensitiveMap());
         SourceSchema.check(schema, !this.options.topic().isEmpty());
         this.schema = schema;
+        if (this.options.includeTimestamp() && !SourceSchema.timed(schema)) {
+            throw BusException.config("includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the "
+                    + "option out");
+        }
     }
 
     @Override

@@ -2,6 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.core.Loss;
 import busmq.spark.core.Plan;
 import busmq.spark.core.Planner;
 import busmq.spark.core.QueueState;
@@ -49,8 +50,11 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
                 if (!state.exists()) {
                     throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
                 }
-                long first = Math.max(state.oldest(), lastId(starts.get(queue), state) + 1);
-                long last = Math.min(state.newest(), lastId(ends.get(queue), state));
+                long before = lastId(starts.get(queue), state);
+                long until = lastId(ends.get(queue), state);
+                checkIds(queue, state, before, until, store);
+                long first = Math.max(state.oldest(), before + 1);
+                long last = Math.min(state.newest(), until);
                 if (state.count() > 0 && first <= last) {
                     String born = state.born().isEmpty() ? store.attach(List.of(queue), false, options.ttlS()).get(queue).born() : state.born();
                     ranges.add(new Range(queue, born, first, last, store.locate(List.of(queue)).get(queue)));
@@ -58,6 +62,21 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             }
             return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> new RangePartition(part, Map.of()))
                     .toArray(InputPartition[]::new);
+        }
+    }
+
+    /** What options name by its id must be there. Throws BUSMQ_CONFIG, and the loss. */
+    private void checkIds(String queue, QueueState state, long before, long until, ReadStore store) {
+        if (options.endOf(queue).kind() == Start.Kind.ID) {
+            Planner.checkGiven("endingOffsets", queue, until, state);
+        }
+        Start asked = options.askedStart(queue);
+        if (asked != null && asked.kind() == Start.Kind.ID) {
+            Planner.checkGiven("startingOffsets", queue, before, state);
+            Loss loss = Planner.skipped(before, state);
+            if (loss != null && before < until && options.failOnDataLoss()) {
+                throw store.lossError(queue, loss);
+            }
         }
     }
 
