@@ -263,7 +263,7 @@ public final class ReadStore implements AutoCloseable {
 
     /** Note the time of the newest id of a queue. */
     static Call noteCall(QueueKeys keys) {
-        return Call.script("note_time", List.of(keys.metadata(), keys.messages(), keys.msgid(), keys.clock()));
+        return Call.script("note_time", keys.keeping(), ACK_MOST);
     }
 
     /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */
