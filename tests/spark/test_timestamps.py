@@ -153,14 +153,32 @@ def test_over_links_it_is_the_time_at_the_other_side(linked: Callable[..., Engin
     for hours_ago, bus in enumerate(buses.values()):
         bus.push(queue, *["v"] * rows)
         pass_by(bus, QueueKeys(queue), hours_ago * HOUR)
+        npm_push(bus, QueueKeys(queue))
     query = linked(queue, schema=TIMED_LINKED, ack="none")
-    found = {(source, id): int(at.timestamp()) for batch in query.drain() for _, id, _, source, at in batch}
+    found = {(source, id): at and int(at.timestamp()) for batch in query.drain() for _, id, _, source, at in batch}
     for source, bus in buses.items():
-        wanted = expected(bus, QueueKeys(queue), range(1, rows + 1))
+        wanted = expected(bus, QueueKeys(queue), range(1, rows + 2))
+        assert None not in wanted.values(), "what is planned is noted"
         assert {id: second for (place, id), second in found.items() if place == (source or "local")} == wanted
 
 
 TIMED_LINKED = StructType([*LINKED.fields]).add("timestamp", TimestampType())
+
+
+@pytest.mark.only("python", reason="only the Python source reads over links of federation")
+def test_over_links_messages_of_peers_have_the_time_at_which_they_were_planned(
+    linked: Callable[..., Engine], buses: dict[str, Bus], queue: str
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 1)
+    query = linked(queue, schema=TIMED_LINKED, ack="none", idlePollMs="1")
+    query.drain()
+    rows: list[Any] = []
+    for count in (3, 6):
+        for bus in buses.values():
+            npm_push(bus, QueueKeys(queue))
+        wait_until(lambda count=count: rows.extend(query.step() or []) or len(rows) == count, PATIENCE_S)  # type: ignore[misc]
+    assert None not in [row[-1] for row in rows]
 
 
 @pytest.mark.only("python", reason="only the Python source reads over links of federation")
