@@ -7,9 +7,9 @@ Rule 2. The queue remembers the last number of each sender, for KEEP_S after it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.flow import Arg, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.errors import QueueMissing
@@ -26,11 +26,24 @@ def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Se
     done = 0
     names = (*keys.shared, keys.senders, *keys.appending[len(keys.shared) :])
     for chunk in chunks(values):
-        numbered = zip(sequences[done : done + len(chunk)], chunk, strict=True)
-        _, there = yield script("push_from", names, (keys.available, sender, KEEP_S, *(word for pair in numbered for word in pair)))
+        words: list[Arg] = [keys.available, sender, KEEP_S]
+        for first, end in _runs(sequences[done : done + len(chunk)]):
+            words += (sequences[done + first], end - first, *chunk[first:end])
+        _, there = yield script("push_from", names, words)
         if there < 0:
             raise QueueMissing(queue=keys.name)
         done += there
         if there < len(chunk):
             return done, int((yield command("HGET", keys.metadata, "maxsize")) or 0)
     return done, 0
+
+
+def _runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where numbers that follow each other begin and end."""
+    begin = 0
+    if sequences[-1] - sequences[0] != len(sequences) - 1:
+        for at in range(1, len(sequences)):
+            if sequences[at] != sequences[at - 1] + 1:
+                yield begin, at
+                begin = at
+    yield begin, len(sequences)

@@ -27,6 +27,7 @@ BENCHMARKS = {
     "bus": "bus.run",
     "groups": "groups.run",
     "jobs": "jobs.run",
+    "outbox": "outbox.run",
     "clock": "clock.run",
     "federation": "federation.run",
     "bulk": "bulk.run",

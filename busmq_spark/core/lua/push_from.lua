@@ -1,6 +1,7 @@
 -- Append the messages of a sender in order, but for those that were appended before: what an outbox forwards, exactly once. As push.lua otherwise.
 -- KEYS metadata messages msgid toack senders [clock acks bytes]
--- ARGV available sender keep_s (sequence value)...
+-- ARGV available sender keep_s (sequence count value...)...
+--      sequence: the number of the first of count messages, each of which has the next one
 -- Result {first id, how many of those offered are there now, from the first of them on}; fewer than offered when maxsize is reached; {0, -1} when the
 -- queue does not exist.
 -- A field of senders is `sequence:s`: the last message of that sender which was appended, and when, in seconds since 1970 (0: without the right to
@@ -23,13 +24,17 @@ local argv, values, done, upto = ARGV, {}, 0, nil
 local before = redis.call('HGET', KEYS[5], argv[2])
 local mark = tonumber(string.match(before or '0:0', '^%d+'))
 local room = maxsize > 0 and maxsize - waiting(KEYS[1], KEYS[2], stored[6]) or #argv
-for at = 4, #argv - 1, 2 do
-  local sequence = tonumber(argv[at])
-  if sequence > mark then
-    if #values >= room then break end
-    values[#values + 1], upto = argv[at + 1], sequence
+local at, full = 4, false
+while at < #argv and not full do
+  local sequence, count = tonumber(argv[at]), tonumber(argv[at + 1])
+  local known = math.min(count, math.max(0, mark - sequence + 1))
+  done, at = done + known, at + 2
+  for place = at + known, at + count - 1 do
+    full = #values >= room
+    if full then break end
+    values[#values + 1], upto, done = argv[place], sequence + (place - at), done + 1
   end
-  done = done + 1
+  at = at + count
 end
 local count = #values
 if count == 0 then return {0, done} end
