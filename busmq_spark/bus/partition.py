@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.queue import Queue
@@ -14,6 +16,10 @@ from busmq_spark.errors import BusError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.topic import Topic
+
+
+_placed = partial(tuple.__new__, Placed)
+"""What Placed._make does, without a call in Python for each of many."""
 
 
 class PartitionQueue(Queue):
@@ -77,28 +83,37 @@ def future_of(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> asyncio.Futu
     return future
 
 
-def settle(
-    parts: Sequence[tuple[int, Sequence[int], asyncio.Future[Any]]], count: int, outer: asyncio.Future[Any], result: Callable[[list[Any]], Any]
-) -> None:
-    """All pushes have ended: their ids, in the order of the values, or the first error."""
-    placed: list[Placed | None] = [None] * count
-    failed: BaseException | None = None
-    for partition, places, inner in parts:
-        if inner.cancelled():
-            failed = failed or asyncio.CancelledError()
-        elif (error := inner.exception()) is not None:
-            failed = failed or error
-        else:
-            ids = inner.result()
-            for place, id in zip(places, [ids] if isinstance(ids, int) else ids, strict=True):
-                placed[place] = Placed(partition, id)
+def settle(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[list[Placed]]) -> None:
+    """All pushes have ended: the places of the values, of which each went to the partition chosen for it, or the first error."""
+    failed = [inner for inner in pushes.values() if inner.cancelled() or inner.exception() is not None]
+    ids = {which: repeat(None) if inner in failed else iter(inner.result()) for which, inner in pushes.items()}
+    found = [next(ids[which]) for which in chosen]
+    if not failed:
+        _finish(outer, list(map(_placed, zip(chosen, found, strict=True))))
+    else:
+        _fail(outer, failed, [None if id is None else Placed(which, id) for which, id in zip(chosen, found, strict=True)])
+
+
+def settle_one(partition: int, inner: asyncio.Future[int], outer: asyncio.Future[Placed]) -> None:
+    """The same of a single push."""
+    if inner.cancelled() or inner.exception() is not None:
+        _fail(outer, [inner], [None])
+    else:
+        _finish(outer, Placed(partition, inner.result()))
+
+
+def _finish(outer: asyncio.Future[T], result: T) -> None:
+    if not outer.done():
+        outer.set_result(result)
+
+
+def _fail(outer: asyncio.Future[Any], failed: Sequence[asyncio.Future[Any]], placed: list[Placed | None]) -> None:
+    errors = [error for inner in failed if not inner.cancelled() and (error := inner.exception()) is not None]
     if outer.done():
         return
-    if isinstance(failed, asyncio.CancelledError):
+    if not errors:
         outer.cancel()
-    elif failed is not None:
-        if isinstance(failed, BusError):
-            failed.details["placed"] = placed
-        outer.set_exception(failed)
-    else:
-        outer.set_result(result(placed))
+        return
+    if isinstance(errors[0], BusError):
+        errors[0].details["placed"] = placed
+    outer.set_exception(errors[0])

@@ -16,18 +16,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.member import Member
-from busmq_spark.bus.partition import PartitionQueue, future_of, settle
+from busmq_spark.bus.partition import PartitionQueue, future_of, settle, settle_one
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import TopicKeys, hash_index
 from busmq_spark.core.lag import lags
-from busmq_spark.core.topic import GroupLag, Placed, by_group, partition_of
+from busmq_spark.core.topic import GroupLag, Placed, by_group, partition_of, partitions_of
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.place import new_token
 
@@ -134,7 +135,7 @@ class Topic:
         queue = self.queues[self._choose([key], partition)[0]]
         outer: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
         inner = queue.when_attached(lambda: queue.push(value))
-        inner.add_done_callback(lambda _: settle([(queue.partition, [0], inner)], 1, outer, lambda placed: placed[0]))
+        inner.add_done_callback(lambda _: settle_one(queue.partition, inner, outer))
         return outer
 
     def push_many(
@@ -152,22 +153,27 @@ class Topic:
         return self._when_ready(lambda: self._push_many(batch, of, partition))
 
     def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[list[Placed]]:
-        places: dict[int, list[int]] = {}
-        for place, chosen in enumerate(self._choose(keys, partition)):
-            places.setdefault(chosen, []).append(place)
+        chosen = self._choose(keys, partition)
+        values: dict[int, list[object]] = {}
+        if chosen and chosen.count(chosen[0]) == len(chosen):
+            values[chosen[0]] = batch
+        else:
+            values = defaultdict(list)
+            for which, value in zip(chosen, batch, strict=True):
+                values[which].append(value)
         outer: asyncio.Future[list[Placed]] = asyncio.get_running_loop().create_future()
-        parts = [(chosen, its, self._send_many(self.queues[chosen], [batch[i] for i in its])) for chosen, its in places.items()]
-        left = len(parts)
+        pushes = {which: self._send_many(self.queues[which], its) for which, its in values.items()}
+        left = len(pushes)
 
         def ended(_: object) -> None:
             nonlocal left
             left -= 1
             if left <= 0:
-                settle(parts, len(batch), outer, lambda placed: placed)
+                settle(pushes, chosen, outer)
 
-        for _, _, inner in parts:
+        for inner in pushes.values():
             inner.add_done_callback(ended)
-        if not parts:
+        if not pushes:
             outer.set_result([])
         return outer
 
@@ -294,9 +300,8 @@ class Topic:
         """The partition of each message."""
         if partition is not None:
             return [flows.check_partition(partition, self.name, self.partitions)] * len(keys)
-        count, turn = self.partitions, self._next_turn() if None in keys else 0
         try:
-            return [turn if key is None else partition_of(key, count) for key in keys]
+            return partitions_of(keys, self.partitions, self._next_turn() if None in keys else 0)
         except TypeError:
             wrong = next((key for key in keys if type(key) not in (bytes, str, type(None))), None)
             raise ConfigError(reason=f"a key is {wrong!r}; expected text, bytes, or None") from None

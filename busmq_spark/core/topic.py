@@ -74,6 +74,15 @@ def partition_of(key: bytes | str, partitions: int) -> int:
     return crc32(key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key) % partitions
 
 
+def partitions_of(keys: Sequence[bytes | str | None], partitions: int, turn: int) -> list[int]:
+    """The partition of each key; ``turn`` is that of what has none. Raises TypeError for a key that is neither text nor bytes."""
+    try:  # keys of one kind: no call in Python for each
+        encoded = keys if keys and isinstance(keys[0], bytes) else map(str.encode, keys)  # type: ignore[arg-type]
+        return [number % partitions for number in key_hashes(encoded)]  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
+        return [turn if key is None else partition_of(key, partitions) for key in keys]
+
+
 def key_hashes(keys: Iterable[bytes]) -> Iterator[int]:
     """The number of each key; modulo the number of partitions it is :func:`partition_of`."""
     return map(crc32, keys)

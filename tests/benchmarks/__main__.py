@@ -28,6 +28,7 @@ BENCHMARKS = {
     "groups": "groups.run",
     "jobs": "jobs.run",
     "outbox": "outbox.run",
+    "topics": "topics.run",
     "clock": "clock.run",
     "federation": "federation.run",
     "bulk": "bulk.run",

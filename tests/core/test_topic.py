@@ -21,6 +21,7 @@ from busmq_spark.core.topic import (
     partition_of,
     partition_queue,
     partition_queues,
+    partitions_of,
     ranges,
     topic_partition,
 )
@@ -43,6 +44,12 @@ def test_partitions_that_are_stored_with_their_messages_never_change(key: bytes 
 @given(st.text(st.characters(exclude_categories=["Cs"])), sizes)
 def test_a_text_has_the_partition_of_its_utf8_bytes(key: str, partitions: int) -> None:
     assert partition_of(key, partitions) == partition_of(key.encode(), partitions)
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(), st.text())), sizes, st.integers(0, 9))
+def test_many_keys_have_the_partitions_that_each_has(keys: list[bytes | str | None], partitions: int, turn: int) -> None:
+    for some in (keys, [key for key in keys if isinstance(key, str)], [key for key in keys if isinstance(key, bytes)]):
+        assert partitions_of(some, partitions, turn) == [turn if key is None else partition_of(key, partitions) for key in some]
 
 
 def test_random_keys_are_spread_within_five_percent() -> None:

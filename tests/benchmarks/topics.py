@@ -1,0 +1,112 @@
+"""Pushes to a topic by key against pushes to one queue, in one process, in turn, on the same Redis; and how long partitions need to move."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.member import Member
+from busmq_spark.core.topic import partitions_of
+from busmq_spark.redis_io import holder
+from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis
+
+BATCH, BATCHES, PARTITIONS, VALUE = 1000, 100, 10, b"x" * 100
+KEYS = [f"host-{n % 5000}" for n in range(BATCH * BATCHES)]
+RATE, HASHING, LEFT_MS, KILLED_S = 0.8, 0.1, 200.0, holder.LEASE_MS / 1000 + 1
+
+
+def run(runs: int = RUNS) -> Iterator[Row]:
+    with redis() as (server, _):
+        ways = {"topic": pushed_to_topic, "queue": pushed_to_queue, "queues": pushed_to_queues}
+        found = alternating(runs, **{name: partial(in_loop, way, server.url) for name, way in ways.items()})
+        over = Spread.of(ratios(found["topic"], found["queue"]))
+        what = f"Push to a topic of {PARTITIONS} partitions by key, batches of {BATCH:,}: rate against push_many on one queue"
+        yield Row(what, f"{over.text()}; {Spread.of(found['topic']).median / 1000:.0f} k/s", f"≥ {RATE}", over.median >= RATE)
+        over = Spread.of(ratios(found["topic"], found["queues"]))
+        yield Row(f"The same against push_many of {BATCH // PARTITIONS} on each of {PARTITIONS} queues at once", over.text(), "", None)
+        part = Spread.of([hashing_s() * rate / len(KEYS) for rate in found["topic"]])
+        yield Row("Choosing partitions: part of the time of such a push", part.text(), f"≤ {HASHING}", part.median <= HASHING)
+        left = Spread.of([in_loop(left_s, server.url) * 1000 for _ in range(runs)])
+        yield Row("A member leaves: milliseconds until another owns its 5 partitions", left.text(0), f"≤ {LEFT_MS:.0f}", left.most <= LEFT_MS)
+        killed = Spread.of([in_loop(killed_s, server.url) for _ in range(min(3, runs))])
+        yield Row("A member of another machine is killed: seconds until then", killed.text(1), f"≤ {KILLED_S:.0f}", killed.most <= KILLED_S)
+
+
+def in_loop(work: Callable[..., object], url: str) -> float:
+    return asyncio.run(work(url))  # type: ignore[arg-type,return-value]  # a coroutine function of a float
+
+
+async def pushed_to_topic(url: str) -> float:
+    async with Bus(url) as bus, bus.topic("bench", PARTITIONS) as topic:
+        began = time.perf_counter()
+        for at in range(0, len(KEYS), BATCH):
+            await topic.push_many([VALUE] * BATCH, keys=KEYS[at : at + BATCH])
+        rate = len(KEYS) / (time.perf_counter() - began)
+        for queue in topic.queues:
+            await queue.flush()
+        return rate
+
+
+async def pushed_to_queue(url: str) -> float:
+    async with Bus(url) as bus, bus.queue("bench") as queue:
+        began = time.perf_counter()
+        for _ in range(BATCHES):
+            await queue.push_many([VALUE] * BATCH)
+        rate = len(KEYS) / (time.perf_counter() - began)
+        await queue.flush()
+        return rate
+
+
+async def pushed_to_queues(url: str) -> float:
+    async with Bus(url) as bus:
+        queues = [bus.queue(f"bench-{n}") for n in range(PARTITIONS)]
+        for queue in queues:
+            await queue.attach()
+        began = time.perf_counter()
+        for _ in range(BATCHES):
+            await asyncio.gather(*(queue.push_many([VALUE] * (BATCH // PARTITIONS)) for queue in queues))
+        rate = len(KEYS) / (time.perf_counter() - began)
+        for queue in queues:
+            await queue.flush()
+        return rate
+
+
+def hashing_s() -> float:
+    began = time.perf_counter()
+    for at in range(0, len(KEYS), BATCH):
+        partitions_of(KEYS[at : at + BATCH], PARTITIONS, 0)
+    return time.perf_counter() - began
+
+
+async def left_s(url: str) -> float:
+    async with Bus(url) as bus, bus.topic("bench", PARTITIONS) as topic, topic.group("g") as stays, Bus(url) as other:
+        async with other.topic("bench").group("g"):
+            await owns(stays, PARTITIONS // 2)
+            began = time.perf_counter()
+        await owns(stays, PARTITIONS)
+        return time.perf_counter() - began
+
+
+async def killed_s(url: str) -> float:
+    async with Bus(url) as bus, bus.topic("bench", PARTITIONS) as topic:
+        words = ("-m", "tests.bus.topic_worker", url, "bench", "g", "another machine")
+        async with topic.group("g") as stays:
+            process = await asyncio.create_subprocess_exec(sys.executable, *words, cwd=Path(__file__).parents[2])
+            await owns(stays, PARTITIONS // 2)
+            await asyncio.sleep(random.uniform(2, 7))
+            process.kill()
+            began = time.perf_counter()
+            await process.wait()
+            await owns(stays, PARTITIONS)
+            return time.perf_counter() - began
+
+
+async def owns(member: Member, count: int) -> None:
+    while len(member.partitions) != count:  # noqa: ASYNC110  it is measured when that is so
+        await asyncio.sleep(0.001)
