@@ -12,8 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark import realtime_foreach
+from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.topic import partition_of
 from busmq_spark.embedded import RedisServer
+from tests.clocks import noted, npm_push
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 from tests.spark.conftest import Bus, MakeBus
@@ -142,6 +144,19 @@ def test_a_query_that_is_stopped_leaves_no_error_of_its_tasks_in_the_log(spark: 
         wait_until(lambda: "TaskKilled" in log.text, PATIENCE_S, "the driver says that the task has ended")
         assert "Exception" not in log.text
         assert "Aborting" not in log.text  # of the driver Spark says that it "is aborting" the write of the batch
+
+
+@pytest.mark.usefixtures("any_sink")
+def test_rows_have_the_second_in_which_they_came_whoever_pushed_them(live: Live, bus: Bus, queue: str) -> None:
+    live.source_options["includeTimestamp"] = "true"
+    live.rows = lambda source: source.selectExpr("cast(cast(timestamp AS long) AS string) AS value")
+    live.start({"redis.url": bus.url, "queue": queue})
+    live.feed(2)
+    live.wait_rows(queue, 2)
+    npm_push(bus, QueueKeys(live.source), 2)
+    live.wait_rows(queue, 4)  # of a NULL the sink would say so
+    first, *_, last = [each.ms // 1000 for each in noted(bus, QueueKeys(live.source))]
+    assert all(first <= int(second) <= last for second in bus.stored(queue))
 
 
 @pytest.mark.usefixtures("any_sink", "short_batches")

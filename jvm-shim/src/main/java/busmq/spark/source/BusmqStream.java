@@ -196,7 +196,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (lastIds.isEmpty() || stopped) {
             return null;
         }
-        QueryLag.Lag lag = queryLag.behind(planned.isEmpty() ? Map.of() : OffsetJson.decode(planned), lastIds, readerQueues.store);
+        QueryLag.Lag lag = queryLag.behind(planned.isEmpty() ? Map.of() : decode(planned), lastIds, readerQueues.store);
         return new BusOffset(OffsetJson.report(lastIds, lag.messages(), lag.seconds()));
     }
 
