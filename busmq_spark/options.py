@@ -237,6 +237,9 @@ class ReadOptions(StoreOptions):
     include_timestamp: bool = option(
         "includeTimestamp", flag, False, doc="true: a column timestamp, the second in which a message was there at the latest; NULL if not known"
     )
+    job_fields: tuple[str, ...] = option(
+        "jobFields", names, (), doc="a column fields, a map with these fields of the jobs that messages name, as they are when a task reads them"
+    )
     fail_on_data_loss: bool = option("failOnDataLoss", flag, True, doc="stop when planned messages are gone; false: go on from the oldest stored")
     ack: str = option(
         "ack",
@@ -264,6 +267,8 @@ class ReadOptions(StoreOptions):
             raise ConfigError(reason="ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out")
         if self.ack == "none" and self.discard:
             raise ConfigError(reason="ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out")
+        if self.job_fields and self.links:
+            raise ConfigError(reason="jobFields asks the Redis of the queues for fields, and a federation server has no jobs; leave one of them out")
         if self.starting and self.starting_timestamp:
             raise ConfigError(reason="startingOffsets and startingTimestamp both say where to begin; leave one of them out")
         if self.ending and self.ending_timestamp:
@@ -338,6 +343,9 @@ class WriteOptions(StoreOptions):
     queue: str | None = option("queue", one_name, None, doc="queue for every row; needed when there is no column queue")
     topic: str | None = option("topic", one_name, None, doc="topic for every row, instead of a queue; or rows have a column topic")
     partitions: int | None = option("partitions", whole(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions")
+    settle: str = option(
+        "settle", subscription, "", doc="rows are outcomes of jobs in the group of this name: columns job or value, outcome, error, fields, id"
+    )
     delivery: str = option("delivery", one_of("exactly-once", "at-least-once"), "exactly-once", doc="exactly-once, or at-least-once (faster)")
     sink: str = option("sinkId", one_name, "", doc="name under which committed batches are remembered; default: the query's id")
     batch: int | None = option("batchId", whole(0), None, doc="with sinkId, on a batch write: the batch of this number is appended once")

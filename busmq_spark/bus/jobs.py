@@ -175,7 +175,7 @@ class Jobs:
     async def _need_groups(self, names: Iterable[str]) -> None:
         """Raises ConfigError. A group once seen is not asked for again."""
         if unknown := [name for name in names if name not in self._groups]:
-            found = await self.queue.run(flows.shared_groups(self.queue.keys, unknown))
+            found = await self.queue.run(flows.readers(self.queue.keys, unknown))
             for name, there in zip(unknown, found, strict=True):
                 if not there:
                     raise ConfigError(reason=f"queue {self.queue.name!r} has no group {name!r} to wait for; it is made when a worker of it begins")

@@ -98,14 +98,22 @@ def from_stored(name: str, stored: bytes | None) -> Any:
     """The value of a field, None when there is none. Raises MessageRefused for what we do not write."""
     if stored is None:
         return None
-    if stored[:1] == _BYTES:
-        return stored[1:]
+    found = content(name, stored)
     try:
-        if stored[:1] != _JSON:
-            raise ValueError
-        return json.loads(stored[1:])
+        return found if stored[:1] == _BYTES else json.loads(found)
     except ValueError:
-        raise MessageRefused(reason=f"field {name!r} of a job begins with {stored[:20]!r}; expected 'b' and bytes, or 'j' and JSON") from None
+        raise _strange(name, stored) from None
+
+
+def content(name: str, stored: bytes) -> bytes:
+    """The bytes of a field, or its JSON as text. Raises MessageRefused for what we do not write."""
+    if stored[:1] not in (_BYTES, _JSON):
+        raise _strange(name, stored)
+    return stored[1:]
+
+
+def _strange(name: str, stored: bytes) -> MessageRefused:
+    return MessageRefused(reason=f"field {name!r} of a job begins with {stored[:20]!r}; expected 'b' and bytes, or 'j' and JSON")
 
 
 def _too_large(name: str, size: int) -> MessageRefused:
@@ -133,8 +141,21 @@ def opened(value: bytes) -> tuple[str, str, str]:
 
 def save(keys: JobKeys, fields: Mapping[str, tuple[bytes, int]]) -> Flow[None]:
     """Store fields: name → what :func:`to_stored` made, and its ttl in milliseconds. Safe to repeat."""
-    if fields:
-        yield [command("SET", keys.field(name), value, "PX", ttl_ms) for name, (value, ttl_ms) in fields.items()]
+    yield from save_many([(keys, fields)])
+
+
+def save_many(jobs: Sequence[tuple[JobKeys, Mapping[str, tuple[bytes, int]]]]) -> Flow[None]:
+    """As :func:`save` of each, in one round trip."""
+    calls = [command("SET", keys.field(name), value, "PX", ttl_ms) for keys, fields in jobs for name, (value, ttl_ms) in fields.items()]
+    if calls:
+        yield calls
+
+
+def fields_of(jobs: Sequence[JobKeys], names: Sequence[str]) -> Flow[list[list[bytes | None]]]:
+    """The same fields of several jobs, in one round trip."""
+    if not jobs:
+        return []
+    return (yield [command("MGET", *map(keys.field, names)) for keys in jobs])  # type: ignore[no-any-return]
 
 
 def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False) -> Flow[list[bytes | None]]:
@@ -218,7 +239,7 @@ def outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[Outcome]]]:
     ]
 
 
-def shared_groups(keys: QueueKeys, names: Sequence[str]) -> Flow[list[bool]]:
-    """Whether the queue has a shared group of each name."""
-    found = yield command("HMGET", keys.acks, *(f":shared:{name}" for name in names))
+def readers(keys: QueueKeys, names: Sequence[str]) -> Flow[list[bool]]:
+    """Whether the queue has a group, or a subscription, of each name."""
+    found = yield command("HMGET", keys.acks, *names)
     return [each is not None for each in found]

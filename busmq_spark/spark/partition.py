@@ -17,6 +17,8 @@ from busmq_spark.core.loss import lost
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import shown
 from busmq_spark.options import ReadOptions
+from busmq_spark.spark.job_fields import COLUMN as FIELDS
+from busmq_spark.spark.job_fields import JobFields
 from busmq_spark.spark.message_times import COLUMN, MessageTimes
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
@@ -60,7 +62,8 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     freeze()
     store = task_store(options)
     times = MessageTimes.of(store, partition.ranges, partition.times) if COLUMN in schema.names and partition.ranges else None
-    return ArrowRows(schema, times).batches(_rows(store, partition, options.fail_on_data_loss))
+    jobs = JobFields(store, options.job_fields) if FIELDS in schema.names else None
+    return ArrowRows(schema, times, jobs).batches(_rows(store, partition, options.fail_on_data_loss))
 
 
 def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[MessageRows]:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
 from busmq_spark.core.sources import shown, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
+from busmq_spark.spark.job_fields import COLUMN as FIELDS
+from busmq_spark.spark.job_fields import JobFields
 from busmq_spark.spark.message_times import COLUMN, KIND, MessageTimes
 from busmq_spark.store.protocol import MessageRows
 
@@ -21,6 +23,8 @@ LINKED_SCHEMA = f"{SOURCE_SCHEMA}, source string"
 """With federation.url. Redis itself is called ``local`` there."""
 TIME_COLUMN = f"{COLUMN} timestamp_ltz"
 """With includeTimestamp, or where a schema asks for it."""
+FIELDS_COLUMN = f"{FIELDS} map<string,binary>"
+"""With jobFields."""
 TOPIC_COLUMNS = "topic string, partition int"
 """Behind the others, of a query that reads topics."""
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
@@ -31,6 +35,7 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
     COLUMN: (TimestampType,),
     "topic": (StringType,),
     "partition": (IntegerType,),
+    "fields": (MapType,),
 }
 BATCH_ROWS = 10_000
 """Rows of one Arrow batch: measured, 5 000 to 20 000 cost Spark the least."""
@@ -56,8 +61,9 @@ class ArrowRows:
     Values come as an Arrow array and are sliced. Ids follow each other, so they are a range, not parsed. Names are repeated, not built row by row.
     """
 
-    def __init__(self, schema: StructType, times: MessageTimes | None = None) -> None:
-        """``times`` is needed for the column ``timestamp``."""
+    def __init__(self, schema: StructType, times: MessageTimes | None = None, jobs: JobFields | None = None) -> None:
+        """``times`` is needed for the column ``timestamp``, ``jobs`` for the column ``fields``."""
+        self._jobs = jobs
         self._times = times or MessageTimes({}, {})
         self._schema = _arrow_schema(schema)
         self._columns = [(field.name, field.type) for field in self._schema]
@@ -86,6 +92,9 @@ class ArrowRows:
         )
 
     def _column(self, name: str, kind: Any, rows: MessageRows) -> Any:
+        if name == FIELDS:
+            assert self._jobs is not None
+            return self._jobs.column(rows, kind)
         return self._times.column(rows) if name == COLUMN else _column(name, kind, rows)
 
 

@@ -18,11 +18,14 @@ from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.address import address
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
+from busmq_spark.spark.job_fields import check_fields
+from busmq_spark.spark.job_writer import JobColumns
 from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.reader import StreamReader
-from busmq_spark.spark.schema import LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
+from busmq_spark.spark.schema import FIELDS_COLUMN, LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
+from busmq_spark.spark.settling import JobBatchWriter, job_stream_writer
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import check_links
 from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
@@ -40,7 +43,7 @@ class BusmqDataSource(DataSource):
     """``format("busmq")``: queues as a streaming or batch source and sink.
 
     Columns of the source: ``queue string, id long, value binary``, with federation.url ``source string``, with includeTopic ``topic string, partition
-    int``, with includeTimestamp ``timestamp``.
+    int``, with includeTimestamp ``timestamp``, with jobFields ``fields map<string,binary>``.
     The sink needs ``value`` (string or binary) and takes ``queue`` (string), or for topics ``topic``, ``partition`` and ``key``.
     The options are the fields of ``busmq_spark.options.ReadOptions`` and ``WriteOptions``.
     """
@@ -81,11 +84,17 @@ class BusmqDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse_a_table(self.options)
         options = _checked(parse(WriteOptions, self.options))
+        if options.settle:
+            if overwrite:
+                raise ConfigError(reason="mode overwrite deletes messages, and with settle rows are outcomes of jobs; use mode append")
+            return JobBatchWriter(options, _job_columns(schema, options))
         return BatchWriter(options, _sink_columns(schema, options), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
+        if options.settle:
+            return job_stream_writer(options, _job_columns(schema, options))
         return stream_writer(options, _sink_columns(schema, options), _given(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
@@ -101,7 +110,7 @@ class BusmqDataSource(DataSource):
 def _columns(options: ReadOptions, *, topic: bool) -> str:
     """The columns of the source."""
     base = LINKED_SCHEMA if options.links else SOURCE_SCHEMA
-    return f"{base}, {TOPIC_COLUMNS}" if topic else base
+    return ", ".join([base, *([FIELDS_COLUMN] if check_fields(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
 
 
 def _sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
@@ -112,6 +121,13 @@ def _sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
             "name the partition queues, such as metrics/0, in column queue"
         )
     return found
+
+
+def _job_columns(schema: StructType, options: WriteOptions) -> JobColumns:
+    if options.links or options.topic:
+        what = "a federation server has no jobs" if options.links else "jobs are messages of one queue, not of a topic"
+        raise ConfigError(reason=f"option 'settle' writes outcomes of jobs to Redis, and {what}; leave one of them out")
+    return JobColumns.of(schema, options.queue)
 
 
 def _refuse_a_table(given: Mapping[str, str]) -> None:

@@ -83,6 +83,10 @@ class RedisStore:
             self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
         return {queue: self._places[queue] for queue in queues}
 
+    def run(self, queue: str, flow: Flow[T]) -> T:
+        """Run a flow on the server of a queue."""
+        return self._links[self.locate([queue])[queue]].run(flow)
+
     def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
         return {queue: ("", server, self._node(queue)) for queue, server in self.locate(list(queues)).items()}
 

@@ -34,6 +34,7 @@ NAMES = {
     "min_partitions": "minPartitions",
     "max_per_partition": "maxPerPartition",
     "include_timestamp": "includeTimestamp",
+    "job_fields": "jobFields",
     "fail_on_data_loss": "failOnDataLoss",
     "ttl_s": "ttlS",
     "starting_timestamp": "startingTimestamp",

@@ -153,13 +153,18 @@ def test_complete_mode_appends_each_result_in_both(auto: SparkSession, bus: Bus,
     assert count("java") == count("python") == [b"2", b"3"]
 
 
-NOT_JAVAS = {"federation": {"federation.url": "ws://127.0.0.1:1/bus"}, "unix": {"redis.url": "unix:///no/such.sock"}}
+NOT_JAVAS = {
+    "federation": {"federation.url": "ws://127.0.0.1:1/bus"},
+    "unix": {"redis.url": "unix:///no/such.sock"},
+    "jobs": {"redis.url": "redis://h", "jobFields": "a"},
+}
 
 
 @pytest.mark.parametrize("what", NOT_JAVAS)
 def test_what_java_cannot_do_is_pythons_or_one_error(auto: SparkSession, what: str) -> None:
     read = auto.read.format("busmq").options(subscribe="q", **NOT_JAVAS[what])
-    assert ("source" in read.load().columns) == (what == "federation")  # Python's columns
+    own = {"federation": "source", "jobs": "fields"}  # Python's columns
+    assert [name for name in own.values() if name in read.load().columns] == [own[each] for each in own if each == what]
     for use in (
         lambda: read.option("engine", "java").load(),
         lambda: auto.readStream.format("busmq").options(subscribe="q", engine="java", **NOT_JAVAS[what]).load(),

@@ -45,7 +45,12 @@ public enum EngineChoice {
         if (OLD_SPARK.matcher(spark).matches()) {
             throw refused("java", oldSpark(spark), "Use format(\"busmq\"), which the engine in Python serves on this Spark");
         }
-        String option = plain(given).get(ROW.name());
+        Map<String, String> options = plain(given);
+        String jobs = jobs(options);
+        if (jobs != null) {
+            throw refused("java", jobs, "Use load() or save() of format(\"busmq\"), which the engine in Python serves");
+        }
+        String option = options.get(ROW.name());
         if (option != null && parsed("option 'engine'", option).equals("python")) {
             throw refused("python", "a table, a catalog and format(\"busmq-realtime\") are in Java only",
                     "Leave engine out, or use load() or save() of format(\"busmq\")");
@@ -56,6 +61,10 @@ public enum EngineChoice {
     private static String reason(Map<String, String> options, String spark, Map<String, String> environment) {
         if (OLD_SPARK.matcher(spark).matches()) {
             return oldSpark(spark);
+        }
+        String jobs = jobs(options);
+        if (jobs != null) {
+            return jobs;
         }
         for (String name : options.keySet()) {
             if (name.toLowerCase(Locale.ROOT).startsWith("federation.")) {
@@ -74,6 +83,15 @@ public enum EngineChoice {
         } catch (PatternSyntaxException error) {
             return "subscribePattern is no regular expression of Java (" + error.getDescription() + ")";
         }
+    }
+
+    private static String jobs(Map<String, String> options) {
+        for (String name : new String[] {"jobFields", "settle"}) {
+            if (options.containsKey(name)) {
+                return "option " + PyText.repr(name) + " is for jobs, which Java does not know";
+            }
+        }
+        return null;
     }
 
     private static String oldSpark(String spark) {

@@ -21,7 +21,7 @@ import java.util.stream.Stream;
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, List<String> topic, boolean includeTopic,
         Long partitions, Starting starting, Start startingTimestamp, String timestampStrategy, Starting ending, Start endingTimestamp,
         Long maxMessages, Long maxBytes, Long minMessages, long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition,
-        boolean includeTimestamp, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS, long idlePollMs,
+        boolean includeTimestamp, List<String> jobFields, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS, long idlePollMs,
         boolean requireNoEviction) implements Serializable {
     private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
     private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern);
@@ -41,6 +41,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1));
     private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1));
     private static final Row<Boolean> INCLUDE_TIMESTAMP = Row.of("includeTimestamp", Parsers::flag);
+    private static final Row<List<String>> JOB_FIELDS = Row.of("jobFields", Parsers::names, List.of());
     private static final Row<Boolean> FAIL_ON_DATA_LOSS = Row.of("failOnDataLoss", Parsers::flag);
     private static final Row<String> ACK = Row.of("ack", Parsers.oneOf("commit", "none"));
     private static final Row<String> SUBSCRIPTION = Row.of("subscription", Parsers::subscription, "");
@@ -49,7 +50,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1));
     private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, TOPIC,
             INCLUDE_TOPIC, PARTITIONS, STARTING, STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, MIN_MESSAGES,
-            TRIGGER_DELAY, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, INCLUDE_TIMESTAMP, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
+            TRIGGER_DELAY, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, INCLUDE_TIMESTAMP, JOB_FIELDS, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
             IDLE_POLL_MS)).toList());
 
     /** The options a user gave. Throws {@link BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
@@ -60,7 +61,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
                 pattern == null || pattern.isEmpty() ? null : pattern, values.get(TOPIC), values.get(INCLUDE_TOPIC), values.get(PARTITIONS), values.get(STARTING),
                 values.get(STARTING_TIMESTAMP), values.get(TIMESTAMP_STRATEGY), values.get(ENDING), values.get(ENDING_TIMESTAMP),
                 values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(MIN_MESSAGES), values.get(TRIGGER_DELAY), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
-                values.get(INCLUDE_TIMESTAMP), values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
+                values.get(INCLUDE_TIMESTAMP), values.get(JOB_FIELDS), values.get(FAIL_ON_DATA_LOSS), values.get(ACK), values.get(SUBSCRIPTION), values.get(CREATE), values.get(TTL),
                 values.get(IDLE_POLL_MS), values.get(RedisOptions.REQUIRE_NO_EVICTION));
         options.check();
         return options;

@@ -12,16 +12,18 @@ import java.util.stream.Stream;
  * @param queue null: rows name theirs in a column, or go to topics
  * @param topic null: rows name theirs in a column, or go to queues
  * @param partitions of a topic that is made; null: none is
+ * @param settle empty: rows are messages
  * @param delivery {@code exactly-once} or {@code at-least-once}
  * @param sink empty: the query's id
  * @param batch null: of no number
  * @param onChangedBatch {@code fail} or {@code keep}
  * @param onFull {@code block} or {@code fail}
  */
-public record WriteOptions(RedisOptions redis, String queue, String topic, Long partitions, String delivery, String sink, Long batch, String onChangedBatch, String onFull,
+public record WriteOptions(RedisOptions redis, String queue, String topic, Long partitions, String settle, String delivery, String sink, Long batch, String onChangedBatch, String onFull,
         long fullTimeoutMs, boolean create, long ttlS, long maxsize, boolean truncate, boolean requireNoEviction) implements Serializable {
     private static final Row<String> QUEUE = Row.of("queue", Parsers::name);
     private static final Row<String> TOPIC = Row.of("topic", Parsers::name);
+    private static final Row<String> SETTLE = Row.of("settle", Parsers::subscription, "");
     private static final Row<String> DELIVERY = Row.of("delivery", Parsers.oneOf("exactly-once", "at-least-once"));
     private static final Row<String> SINK = Row.of("sinkId", Parsers::name, "");
     private static final Row<Long> BATCH = Row.of("batchId", Parsers.whole(0));
@@ -33,7 +35,7 @@ public record WriteOptions(RedisOptions redis, String queue, String topic, Long 
     private static final Row<Long> MAXSIZE = Row.of("maxsize", Parsers.whole(0));
     private static final Row<Boolean> TRUNCATE = Row.of("truncate", Parsers::flag);
     private static final OptionTable TABLE = new OptionTable("write", Stream.concat(RedisOptions.ROWS.stream(),
-            Stream.of(QUEUE, TOPIC, ReadOptions.PARTITIONS, DELIVERY, SINK, BATCH, ON_CHANGED_BATCH, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
+            Stream.of(QUEUE, TOPIC, ReadOptions.PARTITIONS, SETTLE, DELIVERY, SINK, BATCH, ON_CHANGED_BATCH, ON_FULL, FULL_TIMEOUT_MS, CREATE, TTL, MAXSIZE, TRUNCATE)).toList());
 
     /** The options a user gave. Throws {@link busmq.spark.BusException} with code {@code BUSMQ_CONFIG}, before anything is connected. */
     public static WriteOptions parse(Map<String, String> given) {
@@ -51,7 +53,7 @@ public record WriteOptions(RedisOptions redis, String queue, String topic, Long 
         if (numbered && (values.get(SINK).isEmpty() || !values.get(DELIVERY).equals("exactly-once"))) {
             throw BusException.config("batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once");
         }
-        return new WriteOptions(RedisOptions.from(values), values.get(QUEUE), topic, partitions, values.get(DELIVERY), values.get(SINK), values.get(BATCH),
+        return new WriteOptions(RedisOptions.from(values), values.get(QUEUE), topic, partitions, values.get(SETTLE), values.get(DELIVERY), values.get(SINK), values.get(BATCH),
                 values.get(ON_CHANGED_BATCH), values.get(ON_FULL), values.get(FULL_TIMEOUT_MS), values.get(CREATE), values.get(TTL),
                 values.get(MAXSIZE), values.get(TRUNCATE),
                 values.get(RedisOptions.REQUIRE_NO_EVICTION));

@@ -35,7 +35,7 @@ class EngineChoiceTest {
 
     @ParameterizedTest
     @CsvSource({"federation.url, wss://h/bus", "FEDERATION.eu.secret, x", "option.federation.url, wss://h/bus", "redis.url, unix:///run/redis.sock",
-        "redis.url, 'redis://h, UNIX:///run/redis.sock'", "subscribePattern, (?P<name>q)"})
+        "redis.url, 'redis://h, UNIX:///run/redis.sock'", "subscribePattern, (?P<name>q)", "jobFields, inbound", "option.settle, enrich"})
     void pythonDoesTheRest(String name, String value) {
         assertEquals(EngineChoice.PYTHON, of(with(name, value)));
         Map<String, String> asked = with(name, value);
@@ -79,6 +79,8 @@ class EngineChoiceTest {
         EngineChoice.requireJava(with("engine", "auto"), "4.3.0");
         BusException refused = assertThrows(BusException.class, () -> EngineChoice.requireJava(with("engine", "python"), "4.3.0"));
         assertEquals(ErrorKind.ENGINE, refused.kind());
+        String said = assertThrows(BusException.class, () -> EngineChoice.requireJava(with("jobFields", "a"), "4.3.0")).getMessage();
+        assertTrue(said.contains("engine=java is not possible: option 'jobFields' is for jobs, which Java does not know"), said);
     }
 
     @Test

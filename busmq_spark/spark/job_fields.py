@@ -1,0 +1,56 @@
+"""The column ``fields`` of the source: fields of the jobs that messages name, as they are stored when the task reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from busmq_spark.core import job as flows
+from busmq_spark.core.keys import JobKeys
+from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.store.protocol import MessageRows, ReadStore
+from busmq_spark.store.redis_store import RedisStore
+
+COLUMN = "fields"
+ROWS_AT_ONCE = 500
+
+
+class JobFields:
+    """Asked for in one round trip for each 500 messages."""
+
+    def __init__(self, store: ReadStore, names: Sequence[str]) -> None:
+        assert isinstance(store, RedisStore), "links are refused"
+        self._store, self._names = store, check_fields(names)
+
+    def column(self, rows: MessageRows, kind: Any) -> Any:
+        """For each message a map: field → its bytes, or its JSON as text; without those that are missing. NULL for a message that names no job."""
+        found: list[list[tuple[str, bytes]] | None] = []
+        for at in range(0, len(rows.values), ROWS_AT_ONCE):
+            jobs = [_job(value) for value in rows.values.slice(at, ROWS_AT_ONCE).to_pylist()]
+            stored = iter(self._fields(rows.queue, [job for job in jobs if job is not None]))
+            found += [None if job is None else self._map(next(stored)) for job in jobs]
+        return pa.array(found, kind)
+
+    def _fields(self, queue: str, jobs: Sequence[str]) -> list[list[bytes | None]]:
+        cluster = self._store.keys(queue).cluster
+        return self._store.run(queue, flows.fields_of([JobKeys(job, cluster) for job in jobs], self._names))
+
+    def _map(self, stored: Sequence[bytes | None]) -> list[tuple[str, bytes]]:
+        return [(name, flows.content(name, value)) for name, value in zip(self._names, stored, strict=True) if value is not None]
+
+
+def _job(value: bytes) -> str | None:
+    try:
+        return flows.opened(value)[0]
+    except MessageRefused:
+        return None
+
+
+def check_fields(names: Sequence[str]) -> Sequence[str]:
+    """Raises ConfigError for what can be no field."""
+    try:
+        return [flows.check_field(name) for name in names]
+    except ConfigError as error:
+        raise ConfigError(reason=f"option 'jobFields': {error.details['reason']}") from None

@@ -1,0 +1,145 @@
+"""The sink with option ``settle``: rows are outcomes of jobs in a group, with fields to be stored before them.
+
+Rule 1. A row writes its fields and then its outcome, while its job has no outcome of the group for this message: a batch that comes again changes
+        nothing of what is there.
+Rule 2. Tasks write at once: what a batch that fails has written stays, and the batch that comes again writes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from typing import Any, NamedTuple
+
+from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
+
+from busmq_spark.core import job as flows
+from busmq_spark.core.group import Delivery
+from busmq_spark.core.job import Work
+from busmq_spark.core.keys import JobKeys
+from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.options import WriteOptions
+from busmq_spark.spark.stores import sink_store
+from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.redis_store import RedisStore
+
+ROWS_AT_ONCE = 500
+OK, FAILED = "ok", "failed"
+_MAPS = ("map<string,binary>", "map<string,string>")
+_TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "job": (StringType,),
+    "value": (StringType, BinaryType),
+    "id": (LongType,),
+    "queue": (StringType,),
+    "outcome": (StringType,),
+    "error": (StringType,),
+    "fields": (MapType,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobColumns:
+    """Which columns rows have."""
+
+    names: tuple[str, ...]
+    queue: str | None
+    """The option; None: rows name theirs."""
+
+    @classmethod
+    def of(cls, schema: StructType, queue: str | None) -> JobColumns:
+        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
+        for column in schema.fields:
+            types = _TYPES.get(column.name.lower())
+            kind = column.dataType.simpleString()
+            if types is None:
+                raise ConfigError(
+                    reason=f"column {column.name!r} has no place; with settle the sink takes job (string) or value (the message that names it), "
+                    "outcome (string), error (string), fields (map<string,binary>), and id and queue as the source has them"
+                )
+            if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in _MAPS):
+                wanted = _MAPS[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+                raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")
+        names, has = tuple(name.lower() for name in schema.names), ", ".join(schema.names) or "no columns"
+        if not {"job", "value"} & {*names}:
+            raise ConfigError(reason=f"no column names the job; expected job (string) or value; the rows have: {has}")
+        if queue is None and "queue" not in names:
+            raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue: the one that the jobs were sent to")
+        return cls(names, queue)
+
+
+class _Row(NamedTuple):
+    queue: str
+    work: Work
+    error: str | None
+    fields: dict[str, tuple[bytes, int]]
+
+
+class JobTaskWriter:
+    """Rows of one task."""
+
+    def __init__(self, options: WriteOptions, columns: JobColumns, sink: str) -> None:
+        """``sink`` names the query, in every run of it."""
+        self._options, self._columns = options, columns
+        self._token = sha1(sink.encode(), usedforsecurity=False).hexdigest()[:16]
+        store = sink_store(options, task=True)
+        assert isinstance(store, RedisStore), "links are refused"
+        self._store = store
+        self._lives: dict[str, tuple[str, int, int]] = {}
+
+    def write(self, batches: Iterator[Any]) -> None:
+        """Returns when all of it is written."""
+        for batch in batches:
+            for at in range(0, batch.num_rows, ROWS_AT_ONCE):
+                found: dict[str, list[_Row]] = {}
+                for row in batch.slice(at, ROWS_AT_ONCE).to_pylist():
+                    made = self._row({name.lower(): value for name, value in row.items()})
+                    found.setdefault(made.queue, []).append(made)
+                for queue, rows in found.items():
+                    self._settle(queue, rows)
+
+    def _settle(self, queue: str, rows: Sequence[_Row]) -> None:
+        answers = self._store.run(queue, flows.begin([row.work for row in rows], flows.OUTCOME_TTL_S))
+        open_ = [row for row, (answer, _) in zip(rows, answers, strict=True) if answer == "ok"]
+        self._store.run(queue, flows.save_many([(row.work.keys, row.fields) for row in open_]))
+        if open_:
+            self._store.run(queue, flows.finish([(row.work, row.error) for row in open_], queue, flows.OUTCOME_TTL_S))
+
+    def _row(self, row: dict[str, Any]) -> _Row:
+        queue = self._columns.queue or row["queue"]
+        if not queue:
+            raise MessageRefused(reason="column 'queue' is NULL or empty in some rows; expected the name of a queue")
+        life, ttl_ms, newest = self._life(queue)
+        id, client = self._job(row)
+        message = newest if row.get("id") is None else row["id"]
+        error = row.get("error")
+        if row.get("outcome") not in (None, OK, FAILED):
+            raise MessageRefused(reason=f"column 'outcome' is {row['outcome']!r} in some rows; expected {OK!r}, {FAILED!r} or NULL")
+        if error is None and row.get("outcome") == FAILED:
+            error = FAILED
+        elif row.get("outcome") == OK:
+            error = None
+        work = Work(Delivery(message, b"", 1, 0, self._token), JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, "")
+        fields = {
+            flows.check_field(name): (flows.to_stored(name, value.encode() if isinstance(value, str) else value), ttl_ms)
+            for name, value in row.get("fields") or ()
+            if value is not None
+        }
+        return _Row(queue, work, error, fields)
+
+    def _job(self, row: dict[str, Any]) -> tuple[str, str]:
+        """The job, and who sent it."""
+        value = row.get("value")
+        id, client, _ = flows.opened(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
+        named = row.get("job")
+        if named is None and not id:
+            raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")
+        return (id if named is None else flows.check_job(named)), client
+
+    def _life(self, queue: str) -> tuple[str, int, int]:
+        """The queue's life, its ttl in ms, and the newest id given in it."""
+        if queue not in self._lives:
+            attached = self._store.attach([queue], QueueCreation(allowed=False, ttl_s=self._options.ttl_s))[queue]
+            newest = self._store.states({queue: -1})[queue].last_id
+            self._lives[queue] = (attached.born, 1000 * attached.ttl_s, newest)
+        return self._lives[queue]

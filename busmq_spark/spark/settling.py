@@ -1,0 +1,75 @@
+"""The writers of outcomes that Spark sees; the work is in job_writer.py. Tasks do all of it: there is nothing to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+from busmq_spark.options import WriteOptions
+from busmq_spark.redis_io.place import new_token
+from busmq_spark.spark import compat
+from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
+from busmq_spark.spark.process import freeze
+from busmq_spark.spark.tracebacks import without_traceback
+
+ROWS = 10_000
+
+
+class _Settling:
+    """What all writers share."""
+
+    def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
+        self._options, self._columns, self._plan = options, columns, new_token()
+
+    def _write(self, batches: Iterator[Any]) -> WriterCommitMessage:
+        freeze()
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        JobTaskWriter(self._options, self._columns, self._options.sink or query or self._plan).write(batches)
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """Nothing is left to do."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
+        """What was written stays, and the batch that comes again leaves it as it is."""
+
+
+@without_traceback
+class JobBatchWriter(_Settling, DataSourceArrowWriter):
+    """``df.write``."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._write(iterator)
+
+
+@without_traceback
+class _RowStreamWriter(_Settling, DataSourceStreamWriter):
+    """For Spark 4.0, which hands over rows."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        def batches() -> Iterator[Any]:
+            while rows := list(islice(iterator, ROWS)):
+                yield pa.RecordBatch.from_pylist([row.asDict() for row in rows])
+
+        return self._write(batches())
+
+
+def job_stream_writer(options: WriteOptions, columns: JobColumns) -> DataSourceStreamWriter:
+    """The streaming writer for the Spark that runs here."""
+    return (_RowStreamWriter if compat.StreamArrowWriter is None else _ArrowStreamWriter)(options, columns)
+
+
+if compat.StreamArrowWriter is not None:
+
+    @without_traceback
+    class _ArrowStreamWriter(_Settling, compat.StreamArrowWriter):
+        """Takes Arrow batches as they come."""
+
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            return self._write(iterator)

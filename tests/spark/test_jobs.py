@@ -1,0 +1,169 @@
+"""Jobs in Spark: fields of the jobs that messages name as a column, and rows that are outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from busmq_spark.bus.bus import Bus as Program
+from busmq_spark.errors import ConfigError
+from busmq_spark.spark.job_fields import check_fields
+from busmq_spark.spark.job_writer import JobColumns
+from tests.conftest import Fresh
+from tests.spark.conftest import Bus
+from tests.support import PATIENCE_S
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def jobs(bus: Bus, fresh: Fresh) -> Any:
+    with Program.sync(bus.url) as program, program.jobs(fresh()) as found:
+        yield found
+
+
+def sent(jobs: Any, **fields: Any) -> Any:
+    job = jobs.new()
+    for name, value in fields.items():
+        job[name] = value
+    jobs.send(job)
+    return job
+
+
+def test_fields_are_a_column_for_each_message(spark: SparkSession, bus: Bus, jobs: Any) -> None:
+    sent(jobs, inbound=b"\x00\xff", meta={"n": 1}, other=1)
+    sent(jobs, meta="\u00e9")
+    jobs.queue.push("names no job")
+    options = {"redis.url": bus.url, "subscribe": jobs.queue.name, "jobFields": "inbound,meta"}
+    frame = spark.read.format("busmq").options(**options).load()
+    assert frame.schema.simpleString() == "struct<queue:string,id:bigint,value:binary,fields:map<string,binary>>"
+    found = [row.fields for row in frame.orderBy("id").collect()]
+    assert found == [{"inbound": bytearray(b"\x00\xff"), "meta": bytearray(b'{"n":1}')}, {"meta": bytearray('"\u00e9"'.encode())}, None]
+
+
+def test_more_messages_than_one_round_trip_has(spark: SparkSession, bus: Bus, jobs: Any) -> None:
+    for n in range(1201):
+        sent(jobs, n=n)
+    options = {"redis.url": bus.url, "subscribe": jobs.queue.name, "jobFields": "n"}
+    rows = spark.read.format("busmq").options(**options).load().orderBy("id").select(f.col("fields")["n"].cast("string").cast("int")).collect()
+    assert [row[0] for row in rows] == list(range(1201))
+
+
+def test_a_query_is_a_worker(spark: SparkSession, bus: Bus, jobs: Any, tmp_path: Path) -> None:
+    """Reads the jobs, stores a field of each, and settles them: those that fail with their error. A run with the same checkpoint goes on."""
+    jobs.queue.subscribe("enrich", "latest")
+    good, bad = sent(jobs, inbound="Hello"), sent(jobs, inbound="")
+
+    def run() -> None:
+        options = {"redis.url": bus.url, "subscribe": jobs.queue.name, "subscription": "enrich", "jobFields": "inbound"}
+        text = f.get_json_object(f.format_string('{"a":%s}', f.col("fields")["inbound"].cast("string")), "$.a")
+        rows = (
+            spark.readStream.format("busmq")
+            .options(**options)
+            .load()
+            .select("queue", "id", "value", f.when(text == "", "no greeting").alias("error"), f.concat(text, f.lit(" world!")).alias("out"))
+            .select("queue", "id", "value", "error", f.create_map(f.lit("outbound"), f.col("out").cast("binary")).alias("fields"))
+        )
+        writer = rows.writeStream.format("busmq").options(**{"redis.url": bus.url, "settle": "enrich"}).trigger(availableNow=True)
+        assert writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(int(2 * PATIENCE_S))
+
+    run()
+    assert good.wait(["enrich"], timeout_s=PATIENCE_S)["enrich"].ok
+    assert good.load("outbound") == {"outbound": b"Hello world!"}
+    done = bad.wait(["enrich"], timeout_s=PATIENCE_S, fail_fast=False)["enrich"]
+    assert (done.ok, done.error, done.message) == (False, "no greeting", 2)
+    third = sent(jobs, inbound="Again")
+    run()
+    assert third.wait(["enrich"], timeout_s=PATIENCE_S)["enrich"].ok
+    assert jobs.queue.count() <= 1  # acknowledged with the next batch
+
+
+@pytest.fixture
+def write(spark: SparkSession, bus: Bus, jobs: Any) -> Callable[..., None]:
+    def run(rows: list[tuple[Any, ...]], schema: str, **options: str) -> None:
+        frame = spark.createDataFrame(rows, schema).coalesce(1)
+        given = {"redis.url": bus.url, "settle": "g", "queue": jobs.queue.name, "sinkId": "s", **options}
+        frame.write.format("busmq").mode("append").options(**given).save()
+
+    return run
+
+
+def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jobs: Any) -> None:
+    job = sent(jobs)
+    schema = "job string, id long, outcome string, error string, fields map<string,string>"
+    write([(job.id, 1, None, None, {"out": "first"})], schema)
+    before = job.outcomes()
+    assert job.load("out", forget=("out",)) == {"out": b"first"}
+    write([(job.id, 1, "failed", "again", {"out": "second"})], schema)
+    assert job.outcomes() == before
+    assert job.load("out") == {"out": None}
+    jobs.send(job)
+    write([(job.id, 2, "failed", None, {"out": "third", "none": None})], schema)
+    done = job.outcomes()["g"]
+    assert (done.ok, done.error, done.message) == (False, "failed", 2)
+    assert job.load("out", "none") == {"out": b"third", "none": None}
+
+
+def test_without_ids_the_newest_message_counts(write: Callable[..., None], jobs: Any) -> None:
+    job = sent(jobs)
+    jobs.send(job)
+    write([(job.id,)], "job string")
+    assert (job.outcomes()["g"].ok, job.outcomes()["g"].message) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "schema", "found"),
+    [
+        ((None,), "job string", "column 'job' is NULL in some rows"),
+        (("a:b",), "job string", "the id of the job is 'a:b'"),
+        (("no job",), "value string", "names no job"),
+        (("a", "maybe"), "job string, outcome string", "column 'outcome' is 'maybe' in some rows; expected 'ok', 'failed' or NULL"),
+        (("a", {"done": "x"}), "job string, fields map<string,string>", "the name of the field is 'done'"),
+    ],
+)
+def test_a_bad_row_is_named(write: Callable[..., None], row: tuple[Any, ...], schema: str, found: str) -> None:
+    with pytest.raises(PySparkException, match=found):
+        write([row], schema)
+
+
+def test_a_queue_that_does_not_exist_is_none_of_jobs(write: Callable[..., None], fresh: Fresh) -> None:
+    with pytest.raises(PySparkException, match="BUSMQ_QUEUE_MISSING"):
+        write([("a",)], "job string", queue=fresh())
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ("outcome string", "no column names the job"),
+        ("job string, extra int", "column 'extra' has no place; with settle the sink takes job"),
+        ("job int", "column 'job' is int; expected string"),
+        ("job string, fields map<string,int>", "column 'fields' is map<string,int>; expected map<string,binary>"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(spark: SparkSession, columns: str, found: str) -> None:
+    schema = spark.createDataFrame([], columns).schema
+    with pytest.raises(ConfigError, match=found):
+        JobColumns.of(schema, "q")
+    with pytest.raises(ConfigError, match="no queue is named"):
+        JobColumns.of(spark.createDataFrame([], "job string").schema, None)
+
+
+def test_options_that_make_no_sense_are_refused(spark: SparkSession, bus: Bus, write: Callable[..., None]) -> None:
+    with pytest.raises(ConfigError, match="option 'jobFields': the name of the field is 'done'"):
+        check_fields(["a", "done"])
+    frame = spark.createDataFrame([("a",)], "job string")
+    for options, mode, found in [
+        ({"topic": "t"}, "append", "jobs are messages of one queue, not of a topic"),
+        ({"queue": "q"}, "overwrite", "mode overwrite deletes messages"),
+    ]:
+        with pytest.raises(PySparkException, match=found):
+            frame.write.format("busmq").mode(mode).options(**{"redis.url": bus.url, "settle": "g", **options}).save()
+    given = {"redis.url": bus.url, "federation.url": "ws://h/bus", "federation.secret": "s" * 20, "subscribe": "q", "jobFields": "a"}
+    with pytest.raises(PySparkException, match="a federation server has no jobs"):
+        spark.read.format("busmq").options(**given).load()
