@@ -20,6 +20,7 @@ BENCHMARKS = {
     "reply": "reply.run",
     "drain": "drain.run",
     "sink": "sink.run",
+    "topic-sink": "topic_sink.run",
     "queues": "flat.queues",
     "writing": "flat.writing",
     "flat": "flat.run",

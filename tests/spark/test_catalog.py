@@ -12,8 +12,10 @@ from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.topic import partition_of
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
+from tests.spark.topic_tools import make_topic, partitions_of
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 
@@ -214,3 +216,21 @@ def test_a_setting_that_means_nothing_to_a_catalog_is_an_error(spark: SparkSessi
     said = "maxsize says nothing to a catalog"
     with named(spark, f"{catalog}_other", {"maxsize": "5"}) as other, pytest.raises(IllegalArgumentException, match=said):
         spark.sql(f"SHOW TABLES IN {other}")
+
+
+def test_a_topic_is_a_table_with_its_columns_and_rows_go_to_the_partition_of_their_key(
+    spark: SparkSession, sql: Sql, catalog: str, bus: Bus, queue: str
+) -> None:
+    make_topic(bus, queue, 3, "a")
+    described = {row[0]: row[1] for row in sql("DESCRIBE EXTENDED bus.orders")}
+    assert described.items() >= {"topic": "string", "partition": "int"}.items()
+    assert "partitions=3" in described["Table Properties"]
+    assert sql("SELECT topic, partition, CAST(value AS STRING) FROM bus.orders ORDER BY partition") == [(queue, p, f"{p}a") for p in range(3)]
+    spark.createDataFrame([("k", "v")], "key string, value string").writeTo(f"{catalog}.`{queue}`").append()
+    assert bus.stored(f"{queue}/{partition_of('k', 3)}")[1:] == [b"v"]
+    sql("INSERT INTO bus.orders VALUES ('w')")
+    assert sum(len(part) for part in partitions_of(bus, queue)) == 5
+    with pytest.raises(IllegalArgumentException, match=r"option 'subscribe' names a queue, and the table '.*' a topic; leave the option out"):
+        sql("SELECT * FROM bus.orders WITH (subscribe = 'q')")
+    with pytest.raises(IllegalArgumentException, match="option 'topic' names a topic, and so does the table"):
+        sql("SELECT * FROM bus.orders WITH (topic = 'q')")

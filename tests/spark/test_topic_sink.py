@@ -141,6 +141,19 @@ def test_a_topic_that_grew_gets_rows_in_its_new_partitions(bus: Bus, lines: Line
     assert [part[len(before) :] for part, before in zip(found, [*places(keys, 4), [], []], strict=True)] == places(keys, 6)
 
 
+def test_a_recorded_batch_stays_in_its_partitions_when_the_topic_has_grown_before_it_comes_again(
+    bus: Bus, lines: Lines, language: str, java_spark: object, topic: str
+) -> None:
+    options = {"redis.url": bus.url, "topic": topic, "engine": language}
+    keys = [str(n) for n in range(100)]
+    lines.add(*keys)
+    lines.drain("busmq", options, "value", "value AS key")
+    lines.forget_commit()
+    grow(bus, topic, 7)
+    lines.drain("busmq", options, "value", "value AS key")
+    assert partitions_of(bus, topic) == [*places(keys, 4), [], [], []]
+
+
 def test_a_topic_is_created_where_the_number_of_its_partitions_is_given(bus: Bus, write: Write, fresh: Fresh) -> None:
     name = fresh("t")
     with pytest.raises(Exception, match=rf"\[BUSMQ_TOPIC_MISSING\] topic '{name}' does not exist"):
@@ -243,6 +256,12 @@ def test_a_partition_is_looked_up_again_before_it_is_refused() -> None:
     rows = TopicRows(TopicColumns("t", None, "partition", None), lambda topic: next(sizes), 0)
     batch = pa.RecordBatch.from_arrays([pa.array([3, 0], pa.int32())], ["partition"])
     assert [(queue, list(at)) for queue, at in rows.split(batch)] == [("t/3", [0]), ("t/0", [1])]
+
+
+def test_rows_of_spark_4_0_bring_the_columns_of_a_topic() -> None:
+    columns = SinkColumns("value", None, None, TopicColumns(None, "topic", "partition", None))
+    batch = columns.batch_of([{"value": "v", "topic": "t", "partition": 1, "id": 1}])
+    assert list(columns.split(batch, TopicRows(columns.topic, lambda topic: 2, 0))) == [("t/1", [b"v"])]
 
 
 def test_one_that_does_not_come_is_refused() -> None:

@@ -22,7 +22,7 @@ import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The queues of a bus as tables: {@code spark.sql.catalog.bus = busmq.spark.BusmqCatalog}, with {@code spark.sql.catalog.bus.redis.url} and the
+ * The queues of a bus, and its topics by their names, as tables: {@code spark.sql.catalog.bus = busmq.spark.BusmqCatalog}, with {@code spark.sql.catalog.bus.redis.url} and the
  * other {@code redis.*} options beside it. Gap: a catalog is a Java class.
  *
  * <p>SELECT is a snapshot, which removes nothing, INSERT appends, and CREATE TABLE makes a queue. SQL removes none.
@@ -66,7 +66,11 @@ public final class BusmqCatalog implements TableCatalog {
             try (ReadStore store = new ReadStore(redis)) {
                 QueueState state = store.states(Map.of(table.name(), -1L)).get(table.name());
                 if (state.exists()) {
-                    return new QueueTable(name, table.name(), given, state);
+                    return QueueTable.ofQueue(name, table.name(), given, state);
+                }
+                int partitions = store.partitions(table.name());
+                if (partitions > 0) {
+                    return QueueTable.ofTopic(name, table.name(), given, partitions);
                 }
             }
         }

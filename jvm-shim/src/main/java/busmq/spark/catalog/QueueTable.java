@@ -6,10 +6,10 @@ import busmq.spark.PyText;
 import busmq.spark.core.QueueState;
 import busmq.spark.source.SourceSchema;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.stream.Stream;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
@@ -20,25 +20,38 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** One queue by its name: a {@link BusmqTable} whose options say where it is. Streams may read and write it, too. */
+/** One queue or topic by its name: a {@link BusmqTable} whose options say where it is. Streams may read and write it, too. */
 public final class QueueTable implements SupportsRead, SupportsWrite {
     private final String catalog;
-    private final String queue;
+    private final String name;
     private final Map<String, String> redis;
-    private final QueueState state;
+    private final boolean topic;
+    private final Map<String, String> known;
     private final BusmqTable table;
 
-    public QueueTable(String catalog, String queue, Map<String, String> redis, QueueState state) {
+    private QueueTable(String catalog, String name, Map<String, String> redis, boolean topic, Map<String, String> known) {
         this.catalog = catalog;
-        this.queue = queue;
+        this.name = name;
         this.redis = redis;
-        this.state = state;
-        table = new BusmqTable(queue, SourceSchema.FULL, Map.of());
+        this.topic = topic;
+        this.known = known;
+        table = new BusmqTable(name, SourceSchema.of(Map.of("includeTopic", String.valueOf(topic))), Map.of());
+    }
+
+    /** A queue in this state. */
+    public static QueueTable ofQueue(String catalog, String queue, Map<String, String> redis, QueueState state) {
+        return new QueueTable(catalog, queue, redis, false, Map.of("messages", String.valueOf(state.count()), "last.id", String.valueOf(state.lastId()),
+                "ttl.s", String.valueOf(state.ttlS())));
+    }
+
+    /** A topic with so many partitions. */
+    public static QueueTable ofTopic(String catalog, String topic, Map<String, String> redis, int partitions) {
+        return new QueueTable(catalog, topic, redis, true, Map.of("partitions", String.valueOf(partitions)));
     }
 
     @Override
     public String name() {
-        return catalog + "." + queue;
+        return catalog + "." + name;
     }
 
     @SuppressWarnings("deprecation") // Spark asks for columns(), whose default takes them from here
@@ -52,37 +65,35 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
         return table.capabilities();
     }
 
-    /** The output of DESCRIBE EXTENDED: the queue as it was when Spark looked the table up. */
+    /** The output of DESCRIBE EXTENDED: the queue or topic as it was when Spark looked the table up. */
     @Override
     public Map<String, String> properties() {
-        Map<String, String> known = new TreeMap<>();
-        known.put(TableCatalog.PROP_PROVIDER, "busmq-realtime");
-        known.put("messages", String.valueOf(state.count()));
-        known.put("last.id", String.valueOf(state.lastId()));
-        known.put("ttl.s", String.valueOf(state.ttlS()));
-        return known;
+        Map<String, String> all = new TreeMap<>(known);
+        all.put(TableCatalog.PROP_PROVIDER, "busmq-realtime");
+        return all;
     }
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return table.newScanBuilder(with(options, "subscribe", "subscribePattern", "topic"));
+        return table.newScanBuilder(with(options, topic ? "topic" : "subscribe", List.of("subscribe", "subscribePattern", "topic")));
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return table.newWriteBuilder(new ValueColumnWrite(info, with(info.options(), "queue", "topic")));
+        return table.newWriteBuilder(new ValueColumnWrite(info, with(info.options(), topic ? "topic" : "queue", List.of("queue", "topic"))));
     }
 
-    /** The options of one use, those of the catalog, and the queue. */
-    private CaseInsensitiveStringMap with(CaseInsensitiveStringMap options, String place, String... others) {
-        Stream.concat(Stream.of(place), Stream.of(others)).filter(options::containsKey).findFirst().ifPresent(named -> {
-            String found = named.equals("topic") ? " names a topic, and the table " + PyText.repr(name()) + " is a queue"
-                    : " names a queue, and so does the table " + PyText.repr(name());
-            throw BusException.config("option " + PyText.repr(named) + found + "; leave the option out");
+    /** The options of one use, those of the catalog, and the table's own place; none of {@code places} may be given beside it. */
+    private CaseInsensitiveStringMap with(CaseInsensitiveStringMap options, String place, List<String> places) {
+        places.stream().filter(options::containsKey).findFirst().ifPresent(named -> {
+            String of = named.equals("topic") ? "a topic" : "a queue";
+            String found = named.equals("topic") == topic ? ", and so does the table " + PyText.repr(name())
+                    : ", and the table " + PyText.repr(name()) + (topic ? " a topic" : " a queue");
+            throw BusException.config("option " + PyText.repr(named) + " names " + of + found + "; leave the option out");
         });
         Map<String, String> all = new HashMap<>(redis);
         all.putAll(options.asCaseSensitiveMap());
-        all.put(place, queue);
+        all.put(place, name);
         return new CaseInsensitiveStringMap(all);
     }
 }

@@ -146,6 +146,18 @@ public final class ReadStore implements AutoCloseable {
         return found;
     }
 
+    /** How many partitions a topic has; 0 where there is none by this name. */
+    public int partitions(String topic) {
+        try {
+            return topics.partitions(topic, null);
+        } catch (BusException error) {
+            if (EnumSet.of(ErrorKind.TOPIC_MISSING, ErrorKind.CONFIG).contains(error.kind())) {
+                return 0;
+            }
+            throw error;
+        }
+    }
+
     /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
         return each(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, LONG_TTL_S),
