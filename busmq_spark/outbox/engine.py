@@ -21,6 +21,9 @@ from busmq_spark.outbox.rows import Destination, EntryKind
 from busmq_spark.outbox.writer import Writer, closed
 from busmq_spark.redis_io.place import new_token
 
+MOST_KNOWN = 100_000
+"""Queues whose place in the store is remembered."""
+
 
 class Kept(NamedTuple):
     """What an outbox keeps from now on, until it is forwarded."""
@@ -98,13 +101,17 @@ class Engine:
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
         return self._submit(lambda c: Kept(rows.subscribe(c, self._opening, found, into, end=end)))
 
+    def status(self) -> report.Status:
+        """What waits, and why."""
+        return report.status(self.path)
+
     def is_empty(self) -> Future[bool]:
         """Whether everything was forwarded."""
         return self._need().submit(rows.is_empty, durable=False)
 
     def waits(self) -> OutboxWaits:
         """The error for what is not drained in time."""
-        found = report.status(self.path)
+        found = self.status()
         return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
 
     def _append(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> Future[Kept]:
@@ -119,6 +126,8 @@ class Engine:
             return Kept(rows.append(connection, self._opening, kind, its, values), ids)
 
         def after(_: Kept) -> None:
+            if len(self._destinations) >= MOST_KNOWN:
+                self._destinations = {}
             self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
             self._wake(found[0])
 

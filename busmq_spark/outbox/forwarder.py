@@ -115,20 +115,30 @@ class Forwarder:
     # -- in the thread --------------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with closing(open_to_read(self._path)) as self._reader:
-            while not self._stopped:
-                try:
-                    busy = self._turn()
-                except Exception as error:  # whatever it is, what waits must be tried again
-                    found = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
-                    if not self._stopped:
-                        log.exception("the outbox %s forwards nothing for now: %s", self._path, found)
-                    self._rescan, busy = True, False
-                    self._wait(1.0)
-                if not busy:
-                    self._wait(self._idle_s())
+        back_off = _BackOff()
+        while not self._stopped:
+            try:
+                with closing(open_to_read(self._path)) as self._reader:
+                    while not self._stopped:
+                        if not self._turn():
+                            self._wait(self._idle_s())
+                        back_off.worked()
+            except Exception as error:  # whatever it is, what waits must be tried again
+                if self._stopped:
+                    break
+                first = back_off.failed()
+                found = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
+                log.log(logging.ERROR if first else logging.DEBUG, "the outbox %s forwards nothing for now: %s", self._path, found, exc_info=first)
+                self._pause(back_off)
         if self._target is not None:
             self._target.close()
+
+    def _pause(self, back_off: _BackOff) -> None:
+        """Until it may be tried again, whatever comes meanwhile. Everything is looked at anew then."""
+        with self._changed:
+            while not self._stopped and not self._due(back_off):
+                self._changed.wait(max(0.01, back_off.until - time.monotonic()))
+            self._rescan = True
 
     def _turn(self) -> bool:
         """Route, and send each queue one chunk. Whether there was anything to do."""
@@ -185,7 +195,7 @@ class Forwarder:
             self._failed(progress, error)
             self._confirm(progress)
             return False
-        del self._active[progress.to.id]
+        del self._active[progress.to.id], self._known[progress.to.id]
         if not self._active:
             self._give_back()
         return False

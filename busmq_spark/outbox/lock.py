@@ -14,6 +14,8 @@ from pathlib import Path
 from busmq_spark.errors import OutboxBusy
 from busmq_spark.outbox.schema import translated
 
+LOOKING_S = 0.3
+"""Who looks whether a store is open has its lock for a moment: an opener waits for so long."""
 _HELD: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
@@ -32,10 +34,13 @@ class StoreLock:
     def __init__(self, store: Path) -> None:
         path = lock_path(store)
         with translated(store):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if not _taken(self._file):
-            os.close(self._file)
-            raise busy(store)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + LOOKING_S
+        while not _taken(self._file):
+            if time.monotonic() >= until:
+                os.close(self._file)
+                raise busy(store)
+            time.sleep(0.01)
         self._store = store
         _HELD.add(self)
 

@@ -25,6 +25,7 @@ from busmq_spark.core.event import Event
 from busmq_spark.core.publish import check_queue
 from busmq_spark.errors import ConfigError
 from busmq_spark.outbox.engine import Engine, Kept
+from busmq_spark.outbox.report import Status
 
 T = TypeVar("T")
 LOOK_S = 0.05
@@ -88,6 +89,10 @@ class Outbox:
         """Let them not go there any more. Raises as ``push``."""
         return await asyncio.wrap_future(self._engine.subscribe(patterns, into, end=True))
 
+    async def status(self) -> Status:
+        """What waits, for how long, and why: as ``busmq outbox status``."""
+        return await asyncio.to_thread(self._engine.status)
+
     async def drained(self, timeout_s: float | None = None) -> None:
         """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was not in time."""
         until = _until(timeout_s)
@@ -138,6 +143,10 @@ class SyncOutbox:
     def unsubscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
         """As of Outbox."""
         return self._engine.subscribe(patterns, into, end=True).result()
+
+    def status(self) -> Status:
+        """As of Outbox."""
+        return self._engine.status()
 
     def drained(self, timeout_s: float | None = None) -> None:
         """As of Outbox."""

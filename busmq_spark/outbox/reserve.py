@@ -23,7 +23,7 @@ class Reserve:
         """Whether the room is there."""
         if not self.held:
             try:
-                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
                     os.posix_fallocate(file, 0, RESERVE_BYTES)
                 finally:

@@ -62,9 +62,10 @@ class Chunk:
 
 
 def begin_opening(connection: sqlite3.Connection, sender: str) -> int:
-    """A new opening of the store. Those whose last message is gone are forgotten."""
+    """A new opening of the store. Those whose last message is gone are forgotten, as are queues that nothing waits for."""
     first = connection.execute("SELECT opening FROM entry ORDER BY id LIMIT 1").fetchone()
     connection.execute("DELETE FROM opening WHERE id < ?", first or (2**62,))
+    connection.execute("DELETE FROM destination WHERE NOT EXISTS (SELECT 1 FROM outgoing WHERE destination = destination.id)")
     return connection.execute("INSERT INTO opening(sender, at) VALUES (?, ?)", (sender, time.time())).lastrowid or 0
 
 

@@ -55,6 +55,8 @@ def create_or_open(path: Path) -> sqlite3.Connection:
     """The store, to write to; a new one where there is none. The caller has the lock. Raises OutboxUnusable, OutboxFull."""
     with translated(path):
         fresh = not path.exists() or path.stat().st_size == 0
+        if fresh:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite gives its other files the same mode
         connection = _connect(path, "rwc")
         try:
             if fresh:
@@ -73,13 +75,23 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise OutboxUnusable(path=str(path), found="there is no such file", expected="an outbox", remedy="Correct the path")
     with translated(path):
-        connection = _connect(path, "ro")
         try:
-            connection.execute("PRAGMA query_only=1")
-            _check(connection, path)
-        except BaseException:
-            connection.close()
-            raise
+            return _to_read(path, "ro")
+        except sqlite3.OperationalError:
+            # In a folder that may not be written to SQLite makes no log; where there is none, nobody has the store open.
+            if path.with_name(f"{path.name}-wal").exists():
+                raise
+            return _to_read(path, "ro&immutable=1")
+
+
+def _to_read(path: Path, mode: str) -> sqlite3.Connection:
+    connection = _connect(path, mode)
+    try:
+        connection.execute("PRAGMA query_only=1")
+        _check(connection, path)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -19,6 +19,7 @@ from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.opener import lane_of
 from busmq_spark.outbox.outbox import SyncOutbox
 from tests.conftest import Fresh
+from tests.faults.test_acl import rights
 from tests.outbox.conftest import Place, drain, numbered
 from tests.support import PATIENCE_S, lasting_port, wait_until
 
@@ -256,3 +257,21 @@ def test_of_a_copy_of_the_store_nothing_old_comes_twice_and_nothing_new_is_lost(
             outbox.push(queue, value)
             drain(outbox)
     assert here.values(queue) == [b"a", b"b", b"new", b"new in the copy"]
+
+
+@pytest.mark.parametrize("more", [["+hrandfield"], []], ids=["all", "without hrandfield"])
+def test_the_rights_of_the_page_are_enough_for_an_outbox(path: Path, fresh: Fresh, more: list[str]) -> None:
+    queue, word, into = fresh("orders"), fresh("k"), fresh("into")
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), *more)
+        for n in range(3):
+            with SyncOutbox(path, server.url, user="spark", password="secret") as outbox:
+                outbox.push(queue, n)
+                outbox.subscribe([word], into=into)
+                outbox.publish([word], n)
+                outbox.send(into, n)
+                outbox.unsubscribe([word], into=into)
+                drain(outbox)
+                assert outbox.status().error == ""
+        there = Place({"url": server.url})
+        assert (there.values(queue), len(there.values(into))) == (numbered(3, 0), 6)

@@ -171,6 +171,29 @@ def test_a_folder_or_file_that_may_not_be_written_to(tmp_path: Path, nowhere: st
     assert "may not be written to" in done.stdout, done.stdout + done.stderr
 
 
+def test_messages_are_for_the_eyes_of_their_user_only(path: Path, nowhere: str) -> None:
+    with SyncOutbox(path, nowhere) as outbox:
+        outbox.push("q", 1)
+        assert {each.name: oct(each.stat().st_mode & 0o777) for each in path.parent.iterdir()} == dict.fromkeys(
+            [f"outbox.db{end}" for end in ("", "-wal", "-shm", ".lock", ".reserve")], "0o600"
+        )
+
+
+def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(path: Path, nowhere: str) -> None:
+    over = threading.Event()
+    with SyncOutbox(path, nowhere):
+        pass
+    looking = threading.Thread(target=lambda: [lock.owner(path) for _ in iter(over.is_set, True)])
+    looking.start()
+    try:
+        for _ in range(20):
+            with SyncOutbox(path, nowhere):
+                pass
+    finally:
+        over.set()
+        looking.join()
+
+
 def test_a_store_whose_maker_died_before_it_was_done_is_made(path: Path, nowhere: str) -> None:
     path.touch()
     with SyncOutbox(path, nowhere) as outbox:

@@ -53,7 +53,7 @@ redis.call('HSET', KEYS[1], unpack(fields))
 local now = redis.pcall('TIME')
 local s = tonumber(now[1] or 0)
 if not before and s > 0 then
-  local some = redis.call('HRANDFIELD', KEYS[5], 8, 'WITHVALUES')
+  local some = redis.pcall('HRANDFIELD', KEYS[5], 8, 'WITHVALUES') -- none without the right to it
   for i = 1, #some, 2 do
     local at = tonumber(string.match(some[i + 1], ':(%d+)$'))
     if at and at > 0 and at < s - tonumber(argv[3]) then redis.call('HDEL', KEYS[5], some[i]) end
