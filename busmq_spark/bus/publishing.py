@@ -5,8 +5,8 @@
         receipt = await bus.publish(["user.signup"], {"user": 7})  # Receipt(id='…', destinations=('emails',))
         await bus.send("invoices", {"order": 8})
 
-Rule 1. The table of subscriptions is at one server: with several, at the one that its key hashes to. It is read for each event, so a subscription
-        counts for every event that is published after it.
+Rule 1. The table of subscriptions is at one server: with several, at the one that its key hashes to. Its version is asked for each event, so a
+        subscription counts for every event that is published after it.
 Rule 2. Nothing is pushed twice by one call. Where a server breaks off before its reply, the queue counts as missing, and the error says so.
 """
 
@@ -21,8 +21,8 @@ from busmq_spark.core import publish as flows
 from busmq_spark.core.event import Event, Extension, made
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index
-from busmq_spark.core.patterns import check_key, destinations
-from busmq_spark.core.publish import Receipt, check_queue
+from busmq_spark.core.patterns import check_key
+from busmq_spark.core.publish import Receipt, Subscribers, check_queue
 from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewDestinations
 from busmq_spark.redis_io.place import new_token
 
@@ -50,6 +50,7 @@ class Publishing:
     """What a bus can do with events and commands."""
 
     options: BusOptions
+    _subscribers: Subscribers | None = None
 
     @property
     def servers(self) -> Servers:
@@ -67,7 +68,8 @@ class Publishing:
         wanted = keys_of(keys)
         event = event_of(wanted, data, about)
         value = event.encode()
-        queues = destinations(await self._at_table(flows.table()), wanted)
+        self._subscribers = found = await self._at_table(flows.subscribers(self._subscribers))
+        queues = found.of(wanted)
         if len(queues) < require:
             raise TooFewDestinations(keys=", ".join(wanted), found=len(queues), wanted=require)
         outcomes = await asyncio.gather(*(self._deliver(flows.deliver, queue, value) for queue in queues), return_exceptions=True)
@@ -97,15 +99,15 @@ class Publishing:
 
         It holds until ``unsubscribe`` or ``forget``, also while nobody reads the queue. How many of the patterns are new to it.
         """
-        return await self._at_table(flows.subscribe(patterns, into))
+        return await self._at_table(flows.subscribe(patterns, into, new_token()))
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
         """Let them not go there any more; what is in the queue stays. How many of the patterns it was subscribed with."""
-        return await self._at_table(flows.unsubscribe(patterns, into))
+        return await self._at_table(flows.unsubscribe(patterns, into, new_token()))
 
     async def forget(self, queue: str) -> int:
         """End every subscription of a queue; what is in it stays. How many there were."""
-        return await self._at_table(flows.forget(queue))
+        return await self._at_table(flows.forget(queue, new_token()))
 
     async def subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it, sorted."""

@@ -251,7 +251,8 @@ NOTIFICATIONS = "bus:notifications"
 
 
 SUBSCRIPTIONS = "bus:subscriptions"
-"""Ours. Hash: pattern, a space, queue → 1; which queues the events of which keys go to, in every layout. Lives for ever."""
+"""Ours. Hash: pattern, a space, queue → 1; which queues the events of which keys go to, in every layout. ``:version``: another one with each change.
+Lives for ever."""
 
 
 def announced_name(key: str) -> str | None:

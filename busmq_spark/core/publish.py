@@ -1,6 +1,7 @@
 """Publishing: the table of which queues the events of which keys go to, and the delivery of an event or a command to a queue.
 
-Rule 1. The table is a hash of pattern and queue, at one server. Each call on it is one command, so that repeating one changes nothing.
+Rule 1. The table is a hash of pattern and queue, at one server. Repeating a call changes nothing. With each change it has a new version, and who
+        publishes asks for the version, and for the table only where that is another one.
 Rule 2. A queue that does not exist is made when something is delivered to it, and lives as any other.
 Rule 3. A queue to which a command was sent takes one group only, as long as it lives: the field ``command`` of its metadata says so.
 """
@@ -12,9 +13,14 @@ from dataclasses import dataclass
 
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys
-from busmq_spark.core.patterns import check_pattern
+from busmq_spark.core.message import CHUNK_MESSAGES
+from busmq_spark.core.patterns import check_pattern, destinations
 from busmq_spark.core.queue import LONG_TTL_S, attach, metadata, push
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, QueueMissing
+
+VERSION = ":version"
+KNOWN_KEYS = 10_000
+"""Most keys whose queues are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +43,65 @@ def check_queue(name: object) -> str:
     raise ConfigError(reason=f"the queue is {name!r}; expected the name of a queue")
 
 
+class Subscribers:
+    """The table as it was in one version."""
+
+    def __init__(self, version: bytes | None, pairs: list[tuple[str, str]]) -> None:
+        """``version``: None where a program has written it that gives it none. ``pairs``: patterns with a queue that is subscribed with them."""
+        self.version, self.pairs = version, pairs
+        self._known: dict[str, list[str]] = {}
+
+    def of(self, keys: Sequence[str]) -> list[str]:
+        """The queues that an event with these keys goes to, sorted."""
+        return sorted({queue for key in keys for queue in self._of(key)})
+
+    def _of(self, key: str) -> list[str]:
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= KNOWN_KEYS:
+                self._known.clear()
+            found = self._known[key] = destinations(self.pairs, [key])
+        return found
+
+
+def subscribers(known: Subscribers | None = None) -> Flow[Subscribers]:
+    """The table as it is now: ``known`` itself where that still is it."""
+    if known is not None and known.version is not None and (yield command("HGET", SUBSCRIPTIONS, VERSION)) == known.version:
+        return known
+    reply = yield command("HGETALL", SUBSCRIPTIONS)
+    fields = dict(zip(reply[0::2], reply[1::2], strict=True))
+    pairs = [field.decode("utf-8", "replace").partition(" ") for field in fields]
+    return Subscribers(fields.get(VERSION.encode()), sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue))
+
+
 def table() -> Flow[list[tuple[str, str]]]:
     """Every pattern with a queue that is subscribed with it, sorted."""
-    reply = yield command("HGETALL", SUBSCRIPTIONS)
-    pairs = [field.decode("utf-8", "replace").partition(" ") for field in reply[0::2]]
-    return sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue)
+    return (yield from subscribers()).pairs
 
 
-def subscribe(patterns: Sequence[str], queue: str) -> Flow[int]:
-    """Subscribe a queue to what these patterns take. How many of them are new to it."""
-    words = [word for field in _fields(patterns, queue) for word in (field, 1)]
-    return int((yield command("HSET", SUBSCRIPTIONS, *words)))
+def subscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
+    """Subscribe a queue to what these patterns take. How many of them are new to it. ``version`` was never used before, here and below."""
+    return (yield from _change("add", _fields(patterns, queue), version))
 
 
-def unsubscribe(patterns: Sequence[str], queue: str) -> Flow[int]:
+def unsubscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
     """End subscriptions of a queue. How many of them there were."""
-    return int((yield command("HDEL", SUBSCRIPTIONS, *_fields(patterns, queue))))
+    return (yield from _change("remove", _fields(patterns, queue), version))
 
 
-def forget(queue: str) -> Flow[int]:
+def forget(queue: str, version: str) -> Flow[int]:
     """End every subscription of a queue. How many there were."""
     check_queue(queue)
     patterns = [pattern for pattern, into in (yield from table()) if into == queue]
-    return int((yield command("HDEL", SUBSCRIPTIONS, *(f"{pattern} {queue}" for pattern in patterns)))) if patterns else 0
+    return (yield from _change("remove", [f"{pattern} {queue}" for pattern in patterns], version))
+
+
+def _change(change: str, fields: Sequence[str], version: str) -> Flow[int]:
+    changed = 0
+    for first in range(0, len(fields), CHUNK_MESSAGES):
+        part = fields[first : first + CHUNK_MESSAGES]
+        changed += yield script("subscribers", (SUBSCRIPTIONS,), (change, f"{version}:{first}", *part))
+    return changed
 
 
 def deliver(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:

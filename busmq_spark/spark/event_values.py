@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """RFC 3339, in the zone of the session."""
+TO_SINK = ("queue", "index", "topic", "partition", "key")
+"""Columns that the sink takes, and an event has no place for."""
 CONTENT = {"binary": "application/octet-stream", "string": "text/plain"}
 """Of data of these types, where nobody says; of any other it is JSON."""
 
@@ -26,7 +28,7 @@ def to_events(
     source: Column | str | None = None,
     datacontenttype: Column | str | None = None,
 ) -> DataFrame:
-    """Rows as events, in the column ``value``, for the sink; beside it ``queue``, ``id`` and ``index`` of the message, where the rows have them.
+    """Rows as events, in the column ``value``, for the sink; beside it ``queue``, ``id``, ``index`` and so on, where the rows have them.
 
     The columns are those that ``events`` gives, as far as the rows have them; ``type``, ``source`` and ``datacontenttype``, texts or columns, count
     for all rows. ``data`` is text, binary, or anything that ``to_json`` takes. Text is JSON where ``datacontenttype`` says so or is NULL, and
@@ -48,7 +50,7 @@ def to_events(
         if given is not None:
             parts[name] = lit(given) if isinstance(given, str) else given
     if unknown := [name for name in types if name not in parts and name not in message.values()]:
-        known = f"it takes {', '.join(COLUMNS)}, and queue, id and index of a message"
+        known = f"it takes {', '.join(COLUMNS)}, id of a message, and for the sink {', '.join(TO_SINK)}"
         raise ConfigError(reason=f"column {unknown[0]!r} has no place in an event; {known}")
     if "id" not in parts and {"queue", "id"} <= message.keys():
         parts["id"] = concat_ws("/", *(col(message[name]).cast("string") for name in ("queue", "id", "index") if name in message))
@@ -63,7 +65,7 @@ def to_events(
 
 def _of_message(types: Mapping[str, str]) -> dict[str, str]:
     """The columns of a message that go on to the sink: their name there, and that of the rows."""
-    found = {name: name for name in ("queue", "index") if name in types}
+    found = {name: name for name in TO_SINK if name in types}
     if types.get("id") == "long":
         found["id"] = "id"
     return found | {name: f"{OF_MESSAGE}{name}" for name in ("id", "source") if f"{OF_MESSAGE}{name}" in types}

@@ -243,7 +243,7 @@ class RedisStore:
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """Subscribe a queue to what the patterns take, or end that."""
-        self._table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue))
+        self._table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue, new_token()))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._home(sink)

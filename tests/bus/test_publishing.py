@@ -330,6 +330,37 @@ async def test_publishers_and_those_who_subscribe_at_once_lose_nothing(redis_url
         assert [each.data for each in await events_of(bus, queue)] == seen
 
 
+async def test_a_table_that_is_rolled_back_or_written_by_another_program_is_read_anew(redis_server: RedisServer, fresh: Fresh) -> None:
+    """Its version tells: also one that Redis had before, since it is that of the same table."""
+    key, one, two, three = fresh("k"), fresh("one"), fresh("two"), fresh("three")
+    async with Bus(redis_server.url) as bus, Bus(redis_server.url) as other:
+        await other.subscribe([key], into=one)
+        assert (await bus.publish([key])).destinations == (one,)
+        before = redis_server.command("DUMP", SUBSCRIPTIONS)
+        await other.subscribe([key], into=two)
+        assert (await bus.publish([key])).destinations == tuple(sorted((one, two)))
+        redis_server.command("DEL", SUBSCRIPTIONS)
+        assert (await bus.publish([key])).destinations == ()
+        redis_server.command("RESTORE", SUBSCRIPTIONS, 0, before)
+        await other.subscribe([key], into=three)
+        assert (await bus.publish([key])).destinations == tuple(sorted((one, three)))
+        redis_server.command("HDEL", SUBSCRIPTIONS, ":version", f"{key} {one}")
+        assert (await bus.publish([key])).destinations == (three,)
+        assert await other.forget(three) == 1
+        assert (await bus.publish([key])).destinations == ()
+
+
+async def test_subscriptions_of_thousands_of_patterns_change_in_parts(redis_url: str, fresh: Fresh) -> None:
+    word, queue = fresh("k"), fresh()
+    patterns = [f"{word}.{n}" for n in range(2500)]
+    async with Bus(redis_url) as bus:
+        assert await bus.subscribe(patterns, into=queue) == 2500
+        assert (await bus.publish([patterns[0], patterns[-1]])).destinations == (queue,)
+        assert await bus.unsubscribe(patterns[:1200], into=queue) == 1200
+        assert [(await bus.publish([key])).destinations for key in (patterns[0], patterns[-1])] == [(), (queue,)]
+        assert await bus.forget(queue) == 1300
+
+
 async def test_a_bus_without_redis_says_so() -> None:
     async with Bus(federate="ws://127.0.0.1:9", federate_secret="x" * 20) as bus:
         with pytest.raises(BusError, match="a bus without Redis"):

@@ -134,9 +134,9 @@ def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stor
     with pytest.raises(ServerFull):
         run(publish.send(stored, b"command", "born"))
     with pytest.raises(ServerFull):
-        run(publish.subscribe(["a.*"], stored.name))
-    assert run(publish.unsubscribe(["a.*"], stored.name)) == 0
-    assert run(publish.forget(stored.name)) == 0
+        run(publish.subscribe(["a.*"], stored.name, "v"))
+    assert run(publish.unsubscribe(["a.*"], stored.name, "v")) == 0
+    assert run(publish.forget(stored.name, "v")) == 0
     assert run(queue.count(stored)) == 20
 
 

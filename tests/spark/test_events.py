@@ -173,6 +173,11 @@ def test_data_of_any_type_goes_as_what_it_is(spark: SparkSession, data: str, kin
     assert (event.data, event.datacontenttype) == (expected, content)
 
 
+def test_columns_for_the_sink_go_beside_the_event(spark: SparkSession) -> None:
+    rows = spark.sql("select 'e1' as id, 'users' as topic, 'k' as key, 3 as partition, 'x' as data")
+    assert to_events(rows, type="t", source="/s").drop("value").collect() == rows.select("topic", "partition", "key").collect()
+
+
 def test_attributes_are_columns_and_times_have_their_zone(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     rows = spark.sql(
