@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -348,6 +349,20 @@ async def test_a_table_that_is_rolled_back_or_written_by_another_program_is_read
         assert (await bus.publish([key])).destinations == (three,)
         assert await other.forget(three) == 1
         assert (await bus.publish([key])).destinations == ()
+
+
+async def test_the_table_is_read_again_only_when_it_has_changed(redis_server: RedisServer, fresh: Fresh) -> None:
+    def reads() -> int:
+        found = re.search(r"cmdstat_hgetall:calls=(\d+)", str(redis_server.command("INFO", "commandstats")))
+        return int(found[1]) if found else 0
+
+    key, queue = fresh("k"), fresh()
+    async with Bus(redis_server.url) as bus:
+        await bus.subscribe([key], into=queue)
+        before = reads()
+        for _ in range(5):
+            await bus.publish([key])
+        assert reads() - before == 1
 
 
 async def test_subscriptions_of_thousands_of_patterns_change_in_parts(redis_url: str, fresh: Fresh) -> None:
