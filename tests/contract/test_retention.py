@@ -34,7 +34,9 @@ def push(run: Run, keys: QueueKeys, many: int, size: int = 1) -> None:
     run(queue.push_many(keys, [b"v" * size] * many))
 
 
-def ack(run: Run, keys: QueueKeys, last: int, name: str = "") -> AckResult:
+def ack(run: Run, redis: Redis, keys: QueueKeys, last: int, name: str = "") -> AckResult:
+    """In a new second: only then it is looked at what may go."""
+    soon(redis, keys)
     [found] = run(state.ack_to([Ack(keys, last, BORN, "")], name))
     return found
 
@@ -61,11 +63,11 @@ def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
 def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 10)
     assert run(retention.retain(keys, HUNDRED)) == Retention(None, 100, None, 10, 0)
-    assert ack(run, keys, 7) == AckResult("ok", "0")
+    assert ack(run, redis, keys, 7) == AckResult("ok", "0")
     assert numbers(run, keys) == (3, 7)
     assert redis("HGET", keys.metadata, "acked") == b"7"
     assert ids(redis, keys) == list(range(1, 11))
-    assert ack(run, keys, 4) == AckResult("ok", "0"), "an older packet, that comes late"
+    assert ack(run, redis, keys, 4) == AckResult("ok", "0"), "an older packet, that comes late"
     assert numbers(run, keys) == (3, 7)
 
 
@@ -79,13 +81,30 @@ def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redi
         push(run, keys, 1)
     run(retention.retain(keys, limits))
     assert numbers(run, keys) == (10, 0), "nobody has read any of it"
-    ack(run, keys, 3)
+    ack(run, redis, keys, 3)
     assert ids(redis, keys) == list(range(4, 11)), "6 are beyond the limit, of which 3 are acknowledged"
-    ack(run, keys, 10)
+    ack(run, redis, keys, 10)
     assert ids(redis, keys) == list(range(7, 11))
     assert numbers(run, keys) == (0, 4)
     assert run(subscription.register(keys, "late")) == 6, "the oldest kept message is the earliest"
     assert numbers(run, keys) == (0, 4), "they wait for that one alone"
+
+
+def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    push(run, keys, 10)
+    while True:
+        run(retention.retain(keys, rule(None, 2, None)))
+        looked_at = redis("HGET", keys.metadata, "lets").partition(b":")[0]
+        [found] = run(state.ack_to([Ack(keys, 9, BORN, "")]))
+        stored = ids(redis, keys)
+        if redis("TIME")[0] == looked_at:
+            break
+        run(retention.retain(keys, rule(None, 3, None)))
+    assert (found, stored[-1]) == (AckResult("ok", "0"), 10)
+    assert numbers(run, keys)[0] == 1
+    soon(redis, keys)
+    push(run, keys, 1)
+    assert ids(redis, keys) == [10, 11]
 
 
 @pytest.mark.parametrize("how", ["push", "push_from", "push_once", "commit", "note", "touch", "retain"])
@@ -93,7 +112,7 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
     run(retention.retain(keys, rule("1h", None, None)))
     push(run, keys, 10)
     run(subscription.register(keys, "s"))
-    ack(run, keys, 9, "s")
+    ack(run, redis, keys, 9, "s")
     pass_by(redis, keys, 2 * HOUR)
     soon(redis, keys)
     assert numbers(run, keys) == (1, 9)
@@ -126,22 +145,22 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
     run(retention.retain(keys, rule(None, 2, None)))
     for name in ("slow", "quick"):
         run(subscription.register(keys, name))
-    ack(run, keys, 9, "quick")
+    ack(run, redis, keys, 9, "quick")
     assert numbers(run, keys) == (10, 0)
-    ack(run, keys, 4, "slow")
+    ack(run, redis, keys, 4, "slow")
     assert (ids(redis, keys)[0], numbers(run, keys)) == (5, (6, 0))
-    ack(run, keys, 9, "slow")
+    ack(run, redis, keys, 9, "slow")
     assert (ids(redis, keys)[0], numbers(run, keys)) == (9, (1, 1))
     run(retention.retain(keys, HUNDRED))
     push(run, keys, 10)
     for name in ("slow", "quick"):
-        ack(run, keys, 20, name)
+        ack(run, redis, keys, 20, name)
     assert run(subscription.seek(keys, "slow", 12)) == 12
     run(retention.retain(keys, rule(None, 2, None)))
     assert ids(redis, keys)[0] == 13, "it has still to read them"
     assert numbers(run, keys) == (0, 8), "and a producer need not wait for that"
     assert [each.behind for each in run(subscription.listed(keys))] == [0, 8]
-    ack(run, keys, 20, "slow")
+    ack(run, redis, keys, 20, "slow")
     assert ids(redis, keys) == [19, 20]
 
 
@@ -165,10 +184,10 @@ def test_maxsize_counts_what_waits(run: Run, redis: Redis, fresh_keys: Any) -> N
     run(queue.attach(keys, BORN, ttl_s=600, maxsize=10))
     run(retention.retain(keys, HUNDRED))
     assert run(queue.push_many(keys, [b"v"] * 12)) == 10
-    ack(run, keys, 4)
+    ack(run, redis, keys, 4)
     assert run(queue.push_many(keys, [b"v"] * 12)) == 4
     assert run(sender.push_from(keys, "box", [1], [b"v"])) == (0, 10)
-    ack(run, keys, 14)
+    ack(run, redis, keys, 14)
     assert run(sender.push_from(keys, "box", [1], [b"v"])) == (1, 0)
     assert numbers(run, keys) == (1, 14)
 
@@ -176,11 +195,11 @@ def test_maxsize_counts_what_waits(run: Run, redis: Redis, fresh_keys: Any) -> N
 def test_an_end_deletes_what_is_acked_in_steps(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.retain(keys, WEEK))
     push(run, keys, 5001)
-    ack(run, keys, 5000)
+    ack(run, redis, keys, 5000)
     assert run(retention.retain(keys, rule(None, None, None))) is None
     assert (ids(redis, keys), numbers(run, keys)) == ([5001], (1, 0))
     assert redis("HMGET", keys.metadata, "retain", "done", "lets", "bytes") == [None] * 4
-    ack(run, keys, 5001)
+    ack(run, redis, keys, 5001)
     assert ids(redis, keys) == []
     assert run(retention.retain(keys, rule(None, None, None))) is None, "again"
 
@@ -188,7 +207,7 @@ def test_an_end_deletes_what_is_acked_in_steps(run: Run, redis: Redis, keys: Que
 def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.retain(keys, WEEK))
     push(run, keys, 5001)
-    ack(run, keys, 5000)
+    ack(run, redis, keys, 5000)
     names = (keys.metadata, keys.messages, keys.msgid, keys.toack, keys.acks, keys.clock, keys.bytes)
     run(_one(script("retain", names, ("end", 2000))))
     assert ids(redis, keys)[0] == 2001
@@ -201,13 +220,13 @@ def test_an_end_waits_for_a_reader_that_has_gone_back(run: Run, redis: Redis, ke
     run(retention.retain(keys, WEEK))
     push(run, keys, 10)
     run(subscription.register(keys, "s"))
-    ack(run, keys, 10, "s")
+    ack(run, redis, keys, 10, "s")
     run(subscription.seek(keys, "s", 6))
     found = run(retention.retain(keys, rule(None, None, None)))
     assert found is not None
     assert found.ends
     assert ids(redis, keys) == [7, 8, 9, 10]
-    ack(run, keys, 10, "s")
+    ack(run, redis, keys, 10, "s")
     assert (ids(redis, keys), run(retention.retention(keys))) == ([], None)
 
 
@@ -215,12 +234,12 @@ def test_messages_of_peers_are_kept_from_when_they_were_seen(run: Run, redis: Re
     run(retention.retain(keys, rule("1h", None, None)))
     npm_push(redis, keys, 5)
     soon(redis, keys)
-    ack(run, keys, 5)
+    ack(run, redis, keys, 5)
     assert noted(redis, keys)[-1].id == 5, "an ack sees them"
     pass_by(redis, keys, 2 * HOUR)
     npm_push(redis, keys, 2)
     soon(redis, keys)
-    ack(run, keys, 7)
+    ack(run, redis, keys, 7)
     assert ids(redis, keys) == [6, 7]
 
 
@@ -231,8 +250,8 @@ def test_bytes_of_peers_are_counted_too(run: Run, redis: Redis, keys: QueueKeys)
     npm_push(redis, keys, 3)
     push(run, keys, 1, 4)
     soon(redis, keys)
-    ack(run, keys, 12)
-    assert redis("HGET", keys.metadata, "bytes") == b"18:12"
+    ack(run, redis, keys, 12)
+    assert redis("HGET", keys.metadata, "bytes") == b"18:12:18"
     assert sum(len(value) for value in redis("LRANGE", keys.messages, 0, -1)[1::2]) in range(10, 16)
     assert ids(redis, keys)[0] > 5
 
@@ -242,22 +261,22 @@ def test_a_late_reader_goes_back_to_where_its_checkpoint_is(run: Run, redis: Red
     run(retention.retain(keys, HUNDRED))
     push(run, keys, 10)
     run(state.subscribe([keys], "s", ["earliest"]))
-    ack(run, keys, 10, "s")
+    ack(run, redis, keys, 10, "s")
     assert run(state.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
     assert run(state.subscribe([keys], "s", ["=4"])) == [4]
     assert run(state.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
     run(retention.retain(keys, rule(None, 1, None)))
     assert ids(redis, keys) == [5, 6, 7, 8, 9, 10]
-    ack(run, keys, 10, "s")
+    ack(run, redis, keys, 10, "s")
     assert ids(redis, keys) == [10]
     run(retention.retain(keys, rule(None, None, None)))
     assert run(state.subscribe([keys], "s", ["=4"])) == [10], "nothing is kept"
 
 
-def test_what_all_have_acked_is_no_backlog(run: Run, keys: QueueKeys) -> None:
+def test_what_all_have_acked_is_no_backlog(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.retain(keys, HUNDRED))
     push(run, keys, 10)
-    ack(run, keys, 6)
+    ack(run, redis, keys, 6)
     [now] = run(state.states([(keys, -1)]))
     assert (now.done, now.floor) == (6, 0)
     assert [would_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
@@ -267,13 +286,13 @@ def test_what_all_have_acked_is_no_backlog(run: Run, keys: QueueKeys) -> None:
 def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.retain(keys, rule(None, 100, 100)))
     push(run, keys, 10)
-    ack(run, keys, 10)
+    ack(run, redis, keys, 10)
     run(queue.close(keys))
     assert redis("EXISTS", keys.bytes) == 0
     run(queue.attach(keys, "c" * 16, ttl_s=600))
     push(run, keys, 3)
     assert (run(retention.retention(keys)), numbers(run, keys)) == (None, (3, 0))
-    assert ack(run, keys, 2) == AckResult("recreated", "c" * 16), "an ack of the life before, that comes late"
+    assert ack(run, redis, keys, 2) == AckResult("recreated", "c" * 16), "an ack of the life before, that comes late"
     assert ids(redis, keys) == [1, 2, 3]
 
 
@@ -281,7 +300,7 @@ def test_ids_that_begin_again_do_not_count_as_acknowledged(run: Run, redis: Redi
     run(retention.retain(keys, rule(None, 1, None)))
     push(run, keys, 10)
     run(subscription.register(keys, "s", "latest"))
-    ack(run, keys, 10, "s")
+    ack(run, redis, keys, 10, "s")
     redis("DEL", keys.messages, keys.msgid)
     push(run, keys, 5)
     soon(redis, keys)
@@ -294,7 +313,7 @@ def test_ids_of_16_digits(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.retain(keys, rule("7d", 4, "10g")))
     push(run, keys, 10)
     soon(redis, keys)
-    ack(run, keys, 2**53 - 2)
+    ack(run, redis, keys, 2**53 - 2)
     assert ids(redis, keys) == [2**53 - 5, 2**53 - 4, 2**53 - 3, 2**53 - 2]
     assert redis("HGET", keys.metadata, "done") == b"%d" % (2**53 - 2)
 
@@ -304,14 +323,14 @@ def test_a_clock_that_is_set_back_keeps_what_is_there(run: Run, redis: Redis, ke
     push(run, keys, 5)
     pass_by(redis, keys, -DAY)
     soon(redis, keys)
-    ack(run, keys, 5)
+    ack(run, redis, keys, 5)
     assert numbers(run, keys) == (0, 5)
 
 
 def test_limits_are_changed_while_readers_run(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 10, 10)
     run(retention.retain(keys, rule(None, None, 1000)))
-    ack(run, keys, 10)
+    ack(run, redis, keys, 10)
     assert numbers(run, keys) == (0, 10)
     assert run(retention.retain(keys, rule(None, 4, None))) == Retention(None, 4, None, 0, 4)
     assert redis("EXISTS", keys.bytes) == 0

@@ -15,41 +15,46 @@
 -- @include let_go
 -- @include mark
 -- @include seen
+-- @include stored
 local sub, most, long_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local function ack(metadata, messages, msgid, acks, times, bytes, id_text, born, expected)
   local id = tonumber(id_text)
-  local stored = redis.call('HMGET', metadata, 'ttl', 'born', 'acked', 'retain')
-  if not stored[1] then return {'missing', ''} end
-  if stored[2] ~= born then return {'recreated', stored[2] or ''} end
+  local known = redis.call('HMGET', metadata, 'ttl', 'born', 'acked', 'retain', 'done', 'lets')
+  if not known[1] then return {'missing', ''} end
+  if known[2] ~= born then return {'recreated', known[2] or ''} end
   local last = redis.call('GET', msgid) or '0'
   if tonumber(last) < id then return {'older', last} end
-  local index, exact = find(messages, id)
-  if exact and expected ~= '' then
-    local found = mark(redis.call('LINDEX', messages, 2 * index + 1))
+  local index, value
+  if expected ~= '' then
+    value, index = stored(messages, id, tonumber(redis.call('LINDEX', messages, 0) or id + 1), redis.call('LLEN', messages) / 2)
+    local found = value and mark(value) or expected
     if found ~= expected then return {'reissued', found} end
   end
+  local now
   if sub ~= '' then
-    local acked, lasting = redis.call('HGET', acks, sub), math.max(tonumber(stored[1]) or 0, long_ttl_s)
+    local acked, lasting = redis.call('HGET', acks, sub), math.max(tonumber(known[1]) or 0, long_ttl_s)
     even_if_full(acks, lasting)
     if not acked or tonumber(acked) < id then -- the first one registers the subscription, also at 0: else another's ack would drop what it has not read
       redis.call('HSET', acks, sub, id_text, ':born', born)
-      seen(acks, sub)
+      now = seen(acks, sub)
+      if not acked then redis.call('EXPIRE', acks, lasting) end -- it may be new
     end
-    redis.call('EXPIRE', acks, lasting) -- it may be new
-  elseif (tonumber(stored[3] or nil) or 0) < id then
-    even_if_full(metadata, tonumber(stored[1]))
+  elseif (tonumber(known[3] or nil) or 0) < id then
+    even_if_full(metadata, tonumber(known[1]))
     redis.call('HSET', metadata, 'acked', id_text) -- names the cause when an older checkpoint comes back
   end
   local low = lowest(acks, id)
-  if stored[4] then
-    even_if_full(metadata, tonumber(stored[1]))
-    local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = tonumber(stored[1]), retain = stored[4]}
-    local dropped, more = let_go(q, tonumber(last), low, most)
+  if known[4] then
+    if sub == '' then even_if_full(metadata, tonumber(known[1])) end
+    if low > (tonumber(known[5] or nil) or 0) then redis.call('HSET', metadata, 'done', string.format('%.0f', low)) end
+    if known[4] ~= 'end' and looked_at(known[6], now or redis.pcall('TIME')[1]) then return {'ok', 0} end
+    local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = tonumber(known[1]), retain = known[4]}
+    local dropped, more = let_go(q, tonumber(last), most)
     most = most - dropped
     return {more and 'more' or 'ok', dropped}
   end
-  if low < id then index = find(messages, low) end
+  if low < id or not index then index = find(messages, low) end
   local dropped = math.min(index + 1, most)
   if dropped > 0 then redis.call('LTRIM', messages, 2 * dropped, -1) end
   most = most - dropped

@@ -46,7 +46,7 @@ if progress then
   end
 end
 if at_nth ~= nth or at_moved ~= moved then return {'at', at_nth, at_moved} end
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
@@ -55,7 +55,7 @@ if left < total - moved then return {'lost', left, 0} end
 if maxsize > 0 then count = math.min(count, maxsize - waiting(KEYS[1], KEYS[2], stored[6])) end
 if count <= 0 and total > moved then return {'full', maxsize, 0} end
 count = math.max(0, math.min(count, total - moved)) -- a queue that peers overfilled has less than no room, even for an empty list
-local after, last, bytes
+local after, last, bytes, times
 if moved + count < total then
   after = string.format('%.0f:%d:%d', batch, nth, moved + count)
 elseif ARGV[8] == '1' then
@@ -74,7 +74,7 @@ if count > 0 then
   end
   redis.call('RPUSH', KEYS[2], unpack(pairs))
   local first = last - count + 1
-  local times = clock(KEYS[2], KEYS[8], stored[4], first, last, ttl, stored[6])
+  times = clock(KEYS[2], KEYS[8], stored[4], first, last, ttl, stored[6])
   local noted
   noted, bytes = sizes(stored[3], first, last, values, 1)
   redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times)
@@ -88,8 +88,8 @@ redis.call('HSET', KEYS[5], ARGV[2], after)
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))
 if moved + count >= total and ARGV[8] == '1' then tidy(KEYS[7], ARGV[10], batch) end
-if stored[6] and count > 0 then
+if stored[6] and count > 0 and (stored[8] or not looked_at(stored[7], string.sub(times, 1, 10))) then
   local q = {metadata = KEYS[1], messages = KEYS[2], acks = KEYS[9], clock = KEYS[8], bytes = KEYS[10], ttl = ttl, retain = stored[6]}
-  let_go(q, last, nil, 2000, last - count + 1, bytes)
+  keep(q, stored[7], stored[8], string.sub(times, 1, 10), last, last - count + 1, bytes)
 end
 return {'moved', count, 0}

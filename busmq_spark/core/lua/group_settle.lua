@@ -16,7 +16,7 @@
 -- @include seen
 local name, most = ARGV[1], tonumber(ARGV[3])
 local metadata, messages, acks, group, due, tries, msgid, times, bytes = unpack(KEYS)
-local known, set = redis.call('HMGET', metadata, 'ttl', 'born', 'retain'), redis.call('HMGET', group, 'born', 'next')
+local known, set = redis.call('HMGET', metadata, 'ttl', 'born', 'retain', 'done', 'lets'), redis.call('HMGET', group, 'born', 'next')
 if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
@@ -73,11 +73,13 @@ end
 if #scores > 0 then redis.call('ZADD', due, unpack(scores)) end
 if #records > 0 then redis.call('HSET', tries, unpack(records)) end
 redis.call('HSET', acks, name, string.format('%.0f', low), ':born', ARGV[2], ':shared:' .. name, 1)
-seen(acks, name)
+local second = seen(acks, name)
 redis.call('EXPIRE', acks, lasting)
 if known[3] then
   local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = tonumber(known[1]), retain = known[3]}
-  let_go(q, tonumber(redis.call('GET', msgid) or 0), lowest(acks, low), most)
+  local all = lowest(acks, low)
+  if all > (tonumber(known[4] or nil) or 0) then redis.call('HSET', metadata, 'done', string.format('%.0f', all)) end
+  if known[3] == 'end' or not looked_at(known[5], second) then let_go(q, tonumber(redis.call('GET', msgid) or 0), most) end
 else
   local dropped = math.min(find(messages, lowest(acks, low)) + 1, most)
   if dropped > 0 then redis.call('LTRIM', messages, 2 * dropped, -1) end

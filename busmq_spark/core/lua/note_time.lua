@@ -19,7 +19,7 @@ for i = 1, #KEYS / 6 do
   if results[i] == 1 then note(metadata, messages, times, stored[2], last, ttl, stored[3]) end
   if ttl and stored[3] then
     local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = ttl, retain = stored[3]}
-    most = most - let_go(q, last, nil, most)
+    most = most - let_go(q, last, most)
   end
 end
 return results

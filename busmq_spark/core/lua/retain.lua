@@ -39,5 +39,5 @@ if not now then return {'ok', '', waiting(metadata, messages), 0, 0, 0} end
 even_if_full(metadata, ttl)
 local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = ttl, retain = now}
 local wait, length = waiting(metadata, messages, now), redis.call('LLEN', messages) / 2
-local dropped, more = let_go(q, last, nil, most)
+local dropped, more = let_go(q, last, most)
 return {'ok', redis.call('HGET', metadata, 'retain') or '', wait, length - wait - dropped, dropped, more and 1 or 0}

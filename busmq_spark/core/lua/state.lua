@@ -21,7 +21,7 @@ for i = 1, #ARGV do
     if wanted == tonumber(newest) then
       wanted_mark = newest_mark
     else
-      local value = stored(messages, wanted, tonumber(oldest))
+      local value = stored(messages, wanted, tonumber(oldest), count)
       if value then wanted_mark = mark(value) end
     end
   end

@@ -31,7 +31,7 @@ for i = 1, #KEYS / 9 do
     end
     if stored[2] then
       local q = {metadata = KEYS[at + 1], messages = KEYS[at + 2], acks = KEYS[at + 5], clock = KEYS[at + 7], bytes = KEYS[at + 8], ttl = ttl, retain = stored[2]}
-      most = most - let_go(q, tonumber(redis.call('GET', KEYS[at + 3]) or 0), nil, most)
+      most = most - let_go(q, tonumber(redis.call('GET', KEYS[at + 3]) or 0), most)
     end
   end
 end

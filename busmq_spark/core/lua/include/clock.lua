@@ -16,8 +16,8 @@ local function clock(messages, times, noted, first, last, ttl_s, retain)
   local fresh = not at or tonumber(id) >= first or before and tonumber(before) > tonumber(id)
   if fresh then at, id = tonumber(ms) - 1, first - 1 end
   if fresh or tonumber(ms) > tonumber(at) then
-    local most, apart = retain and 604800 or 86400, tonumber(string.match(retain or '', '^%d+') or 0) / 604.8
-    if not fresh and apart > 1000 and at - tonumber(redis.call('LINDEX', times, -2) or 0) < apart then return ms .. string.format(':%.0f', last) end
+    local most, age = retain and 604800 or 86400, tonumber(string.match(retain or '', '^%d+') or 0)
+    if not fresh and age > most and (at - tonumber(redis.call('LINDEX', times, -2) or 0)) * 604.8 < age then return ms .. string.format(':%.0f', last) end
     local length = redis.call('RPUSH', times, at, id)
     if fresh or length > 2 * most then redis.call('LTRIM', times, fresh and -2 or 2, -1) end -- never empty: a slot may be moving (take.lua)
     local oldest = tonumber(redis.call('LINDEX', messages, 0) or nil) or last + 1
