@@ -85,6 +85,8 @@ class Begun:
     """Fingerprint of the message copied last, where it is known."""
     promoted: int = -1
     """The id behind which a queue of its own was promoted; -1 where it was not."""
+    mirror_of: str = ""
+    """Of status life: whose mirror it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def begin(keys: QueueKeys, span: Span, of: MirrorOf, *, expected: str = "", repl
     life = born.decode("utf-8", "replace")
     if found == "own":
         return Begun("own", life, int(last), promoted=int(text.partition(":")[0] or -1))
-    return Begun(found, life, int(last), text)
+    return Begun("life", life, int(last), mirror_of=text) if found == "life" else Begun("ok", life, int(last), text)
 
 
 def append(keys: QueueKeys, chunk: Chunk) -> Flow[Appended]:

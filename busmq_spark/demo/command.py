@@ -42,17 +42,23 @@ class DemoName(StrEnum):
 
     FLIGHTS = "flights"
     FEDERATION = "federation"
+    MIRROR = "mirror"
     REALTIME = "realtime"
 
 
-TAKES = {DemoName.FLIGHTS: {"rows", "redis", "output", "keep", "replace"}, DemoName.FEDERATION: set[str](), DemoName.REALTIME: {"output", "seconds"}}
+TAKES = {
+    DemoName.FLIGHTS: {"rows", "redis", "output", "keep", "replace"},
+    DemoName.FEDERATION: set[str](),
+    DemoName.MIRROR: set[str](),
+    DemoName.REALTIME: {"output", "seconds"},
+}
 """The options of each scene, beside --json."""
 
 
 def demo(  # noqa: PLR0913  the options of a command
     context: typer.Context,
     scene: Annotated[
-        DemoName, typer.Argument(help="flights; federation: two data centres, one goes away; realtime: milliseconds.")
+        DemoName, typer.Argument(help="flights; federation: two data centres, one goes away; mirror: one is lost; realtime: milliseconds.")
     ] = DemoName.FLIGHTS,
     *,
     rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
@@ -74,6 +80,7 @@ def demo(  # noqa: PLR0913  the options of a command
     busmq demo
     busmq demo --rows 50000 --keep
     busmq demo federation
+    busmq demo mirror
     busmq demo realtime
     ```
     """
@@ -84,6 +91,11 @@ def demo(  # noqa: PLR0913  the options of a command
         from busmq_spark.demo.federation import federation
 
         federation(out)
+    elif scene is DemoName.MIRROR:
+        _need("pyspark")
+        from busmq_spark.demo.mirror import mirror
+
+        mirror(out)
     elif scene is DemoName.REALTIME:
         from busmq_spark.demo.realtime import FILE as REALTIME_FILE
         from busmq_spark.demo.realtime import SECONDS, realtime

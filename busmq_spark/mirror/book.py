@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
 from busmq_spark.core.state import fingerprint
@@ -12,7 +13,7 @@ from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, status_of
 from busmq_spark.mirror.target import MirrorTarget
-from busmq_spark.mirror.windows import SHORT_ROWS, WINDOW_BYTES, MirroredQueue, Window, WindowRows, behind, judge, owned, reissued
+from busmq_spark.mirror.windows import SHORT_ROWS, WINDOW_BYTES, MirroredQueue, Window, WindowRows, behind, judge, owned, reissued, taken
 
 TOGETHER = 64
 """Queues with few messages whose windows are read in one call."""
@@ -38,9 +39,9 @@ class MirrorBook:
         return [status_of(queue, now) for _, queue in sorted(self.queues.copy().items())]
 
     @property
-    def counted(self) -> list[str]:
-        """The queues whose id counters say whether there is something to copy."""
-        return [name for name, queue in self.queues.items() if queue.begun and not queue.stopped]
+    def counted(self) -> dict[str, int]:
+        """The queues whose id counters say whether there is something to copy, and up to where they are copied."""
+        return {name: queue.last for name, queue in self.queues.items() if queue.begun and not queue.stopped}
 
     @property
     def mirrored(self) -> tuple[str, ...]:
@@ -63,32 +64,35 @@ class MirrorBook:
             queue.begun = False
             queue.reset()
 
-    def count(self, counters: Mapping[str, int]) -> None:
-        """The last ids that the origin has given."""
+    def count(self, counters: Mapping[str, int], asked: Mapping[str, int]) -> None:
+        """The last ids that the origin has given; ``asked``: up to where each queue was copied when that was asked."""
         now = time.monotonic()
         for name, last in counters.items():
             queue = self.queues.get(name)
             if queue is None or not queue.begun:
                 continue
-            if last < queue.last:
+            if last < asked[name]:
                 self.look = True
             else:
-                queue.saw(last, now)
+                queue.saw(max(last, queue.seen), now)
                 if queue.behind:
                     self._ready[name] = None
 
-    def looked(self, spans: Mapping[str, Span], positions: Mapping[str, tuple[str, Positions]]) -> None:
-        """Queues as they are at the origin, and the groups of those that have some."""
+    def looked(self, spans: Mapping[str, Span], positions: Mapping[str, tuple[str, Positions]], asked: Mapping[str, int]) -> None:
+        """Queues as they were at the origin, and the groups of those that have some. ``asked``: up to where each was copied when that was asked."""
         wanted: dict[str, Span] = {}
         trims: dict[str, Chunk] = {}
         for name, span in spans.items():
             queue = self.queues.get(name)
             if queue is None:
                 continue
-            verdict = judge(queue, span, name=self.name, new_life=self._settings.new_life)
+            seen = span
+            if queue.begun and asked[name] != queue.last and span.last_id >= asked[name]:  # more was copied meanwhile
+                seen = replace(span, after_mark="", last_id=max(span.last_id, queue.last, queue.seen))
+            verdict = judge(queue, seen, name=self.name, new_life=self._settings.new_life)
             if verdict == "begin":
                 wanted[name] = span
-            elif self._goes_on(queue, span, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
+            elif self._goes_on(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
                 trims[name] = Chunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
         self._begin(wanted)
         for name, answer in self._target.trim(trims).items() if trims else ():
@@ -132,6 +136,8 @@ class MirrorBook:
                 self._stop_queue(queue, owned(queue, span, begun))
             elif begun.status == "ok":
                 self._begun(queue, span, begun)
+            elif begun.mirror_of and not self._settings.replace and (other := MirrorOf.of(begun.mirror_of).origin) != self._settings.masked:
+                self._stop_queue(queue, taken(queue, begun, other))
             elif queue.born != begun.born and self._settings.new_life == "stop" and begun.born:
                 queue.born, queue.last, queue.begun = begun.born, begun.last, True
                 self._goes_on(queue, span, judge(queue, span, new_life="stop"))

@@ -139,13 +139,13 @@ class MirrorRunner:
         counted = self._book.counted
         if counted and (now >= self._due["poll"] or self._pushed.taken(now)):
             self._due["poll"] = now + MAX_ID  # until it is answered
-            self._submit(lambda: self._counters(counted), self._counted)
+            self._submit(lambda: self._counters(list(counted)), lambda found: self._counted(found, counted))
         if self._book.look or now >= self._due["look"]:
             self._book.look = False
             self._due["look"] = now + max(LOOK_S, self._slots / SLOTS_PER_S)
-            names = [(name, queue.last if queue.begun else -1) for name, queue in self._book.queues.items()]
+            names = {name: queue.last if queue.begun else -1 for name, queue in self._book.queues.items()}
             wanted = self._wanted if self._due["discover"] else 0
-            self._submit(lambda: self._look(names), lambda found: self._looked(found, wanted))
+            self._submit(lambda: self._look(list(names.items())), lambda found: self._looked(found, names, wanted))
         if now >= self._due["discover"]:
             self._due["discover"] = now + MAX_ID
             self._submit(self._discover, self._add)
@@ -217,14 +217,14 @@ class MirrorRunner:
         self._book.add(names)
         self._book.look = self._book.look or self._wanted > self.looked
 
-    def _counted(self, found: Sequence[tuple[str, Any]]) -> None:
+    def _counted(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
         now = time.monotonic()
         self._due["poll"] = now + max(POLL_S, self._slots / SLOTS_PER_S)
         self._pushed.answered(now + max(0.005, self._slots / SLOTS_AT_ONCE))
-        self._book.count({name: int(counter or 0) for name, counter in found})
+        self._book.count({name: int(counter or 0) for name, counter in found}, asked)
 
-    def _looked(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], wanted: int) -> None:
-        self._book.looked(*found)
+    def _looked(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
+        self._book.looked(*found, asked)
         if (names := self._book.mirrored) != self._listened:
             self._listened = names
             for each in self._listeners:

@@ -175,6 +175,12 @@ def owned(queue: MirroredQueue, span: Span, found: Begun) -> MirrorStopped:
     return _stop(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
 
 
+def taken(queue: MirroredQueue, found: Begun, origin: str) -> MirrorStopped:
+    """It is the mirror of another queue elsewhere: two processes would end each other's copies for ever."""
+    reason = f"here it is a mirror of {origin}, of another life, up to id {found.last}"
+    return _stop(queue, "own", reason, 1, found.last, "Mirror one of them under this name only; --replace gives up the other copy")
+
+
 _PROMOTED = "Save what only the old origin has (busmq peek, there), then mirror in the other direction with --replace"
 
 

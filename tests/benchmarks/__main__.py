@@ -35,6 +35,7 @@ BENCHMARKS = {
     "bulk": "bulk.run",
     "slow": "slow.run",
     "far": "far.run",
+    "mirror": "mirror.run",
     "comeback": "comeback.run",
 }
 """Module and function, imported when they are run: not every environment has what all of them need."""

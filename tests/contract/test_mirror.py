@@ -260,7 +260,7 @@ def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(pair: Make
     run(queue.attach(both.origin, "c" * 16, ttl_s=60))
     both.push(2)
     assert both.begin().status == "life", "the caller expects no queue"
-    assert both.begin(expected=before) == flows.Begun("ok", "c" * 16, 0, "")
+    assert both.begin(expected=before) == flows.Begun("ok", "c" * 16, 0)
     assert both.append(old) == Appended("life")
     late = run(flows.begin(both.keys, old_span, OF, expected=""))
     assert (late.status, late.born) == ("life", "c" * 16)

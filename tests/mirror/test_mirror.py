@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core import queue as queues
 from busmq_spark.core import state
 from busmq_spark.core.subscription import register
+from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
@@ -259,3 +261,26 @@ def test_the_same_without_a_loop(far: Centre, fresh: Fresh, redis_url: str, capl
         [found] = mirror.caught_up()
         assert found.last == 7
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_the_rights_of_the_page_are_enough_at_the_origin_and_here(fresh: Fresh) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text("utf-8")
+    [here] = [line for line in page.splitlines() if line.startswith("ACL SETUSER spark")]
+    [there] = [line.strip("`.") for line in page.splitlines() if line.startswith("`+client|setname +ping +role +eval")]
+    name = fresh("acl")
+    with RedisServer() as first, RedisServer() as second, centre(first.url) as far, centre(second.url) as near:
+        first.command("ACL", "SETUSER", "reader", "on", ">secret", "~bus:*", "resetchannels", "&bus:*", *there.split())
+        second.command(*here.split())
+        far.create(name)
+        far.push(name, 2_000)
+        far.run(name, register(far.keys(name), "billing", 7))
+        with (
+            centre(RedisOptions(url=second.url, user="spark", password="secret")) as place,
+            mirroring(first.url, place, f"{name}*", user="reader", password="secret", groups=True) as runner,
+        ):
+            far.push(name, 10)
+            copied(runner, far, [name])
+            looked(runner)
+            assert runner.error is None
+        assert near.stored(name) == far.stored(name)
+        assert near.run(name, state.subscriptions([near.keys(name)])) == [{"billing": 7}]

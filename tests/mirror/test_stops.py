@@ -131,6 +131,25 @@ def test_a_queue_of_this_place_is_left_alone_and_an_empty_one_taken(far: Centre,
     assert near.stored(mine) == far.stored(mine)
 
 
+def test_two_origins_do_not_end_each_other_s_copies(far: Centre, near: Centre, fresh: Fresh) -> None:
+    name = fresh("taken")
+    far.create(name)
+    far.push(name, 3)
+    with RedisServer() as third, centre(third.url) as asia:
+        asia.create(name)
+        asia.push(name, 5, word="asia")
+        with mirroring(url(far), near, name) as first:
+            copied(first, far, [name])
+            with mirroring(url(asia), near, name) as second:
+                assert f"here it is a mirror of {url(far)}" in str(stopped(second, name))
+                far.push(name, 3)
+                copied(first, far, [name])
+        assert near.stored(name) == far.stored(name)
+        with mirroring(url(asia), near, name, replace=True) as second:
+            copied(second, asia, [name])
+        assert near.stored(name) == asia.stored(name)
+
+
 def test_after_a_promotion_ids_go_on_and_what_the_old_origin_has_besides_is_told(far: Centre, near: Centre, fresh: Fresh, redis_url: str) -> None:
     name = fresh("promoted")
     born = far.create(name)

@@ -1,0 +1,176 @@
+"""``busmq demo mirror``: a data centre is lost, its mirror takes over, and a query goes on with the same checkpoint."""
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.text import Text
+
+from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.target import opened, place_of
+from busmq_spark.cli.terminal_text import number, rate
+from busmq_spark.core.mirror import promote
+from busmq_spark.core.queue import LONG_TTL_S, attach, push_many
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import BusError, StateError
+from busmq_spark.mirror.runner import MirrorRunner
+from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.place import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.demo.spark_mirror import Query
+
+QUEUE = "orders"
+SPARK_LOG = "busmq-demo-spark.log"
+EACH_S, AT_ONCE = 0.025, 50
+"""Orders pushed every EACH_S: 2,000 a second."""
+BEFORE_S, AFTER_S, PATIENCE_S, POLL_S = 4.0, 4.0, 180.0, 0.05
+
+
+class Shop:
+    """Pushes orders, each with the id that it will get, while the block runs, or until its Redis is gone."""
+
+    def __init__(self, url: str, last: int = 0) -> None:
+        self.url, self.last = url, last
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._push, name="busmq-demo-shop", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """No more orders."""
+        self._ended.set()
+        self._thread.join()
+
+    def _push(self) -> None:
+        with opened(RedisOptions(url=self.url)) as links:
+            place = place_of(QUEUE, links)
+            try:
+                place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+                while not self._ended.wait(EACH_S):
+                    place.link.run(push_many(place.keys, [b'{"n": %d}' % n for n in range(self.last + 1, self.last + AT_ONCE + 1)]))
+                    self.last += AT_ONCE
+            except BusError:
+                return  # its data centre is lost
+
+
+def mirror(out: Output) -> None:
+    """The whole scene."""
+    from busmq_spark.demo.spark_job import LocalSpark
+    from busmq_spark.demo.spark_mirror import seen
+
+    began = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
+        show = _Printer(out)
+        with out.working("starting two data centres"):
+            eu, us = (stack.enter_context(RedisServer()) for _ in range(2))
+        show.start(eu.url, us.url)
+        with out.working("starting Spark"):
+            spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
+        last = _play(show, spark, folder, eu, us)
+        with out.working("reading everything back"):
+            show.proof(last, seen(spark, folder))
+        show.line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
+
+
+def _play(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: RedisServer) -> int:
+    """The origin, its end, the mirror; the result is the last id of the mirror."""
+    from busmq_spark.demo.spark_mirror import Query
+
+    runner = MirrorRunner(MirrorSettings(origin=eu.url, patterns=(QUEUE,)), RedisOptions(url=us.url))
+    with ExitStack() as stack:
+        shop = stack.enter_context(Shop(eu.url))
+        _until(lambda: shop.last > 0, "the shop is open")
+        stack.callback(runner.stop)
+        runner.start()
+        with Query(spark, eu.url, QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
+            _until(lambda: query.done() > 0, "the query flows")
+            show.flowing("eu", *_during(query, BEFORE_S), behind=sum(each.behind for each in runner.status()))
+            at = query.done()
+        _until(lambda: runner.status()[0].last >= at, "the mirror has what the query has read")
+        eu.kill()
+    with opened(RedisOptions(url=us.url)) as links:
+        place = place_of(QUEUE, links)
+        _, last, _ = place.link.run(promote(place.keys))
+    show.lost(at, last, shop.last)
+    with Shop(us.url, last) as shop, Query(spark, us.url, QUEUE, folder) as query:  # type: ignore[arg-type]
+        _until(lambda: query.done() > last, "the query goes on at the mirror")
+        show.flowing("us", *_during(query, AFTER_S))
+        shop.close()
+        _until(lambda: query.done() >= shop.last, "all orders are through")
+    return shop.last
+
+
+def _until(reached: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        if time.monotonic() > deadline:
+            remedy = f"This machine may be too busy; what Spark said is in {SPARK_LOG}"
+            raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PATIENCE_S:.0f} s", remedy=remedy)
+        time.sleep(POLL_S)
+
+
+def _during(query: "Query", seconds: float) -> tuple[int, float]:
+    """How many orders the query has read meanwhile, and how long that was."""
+    before, began = query.done(), time.monotonic()
+    _until(lambda: time.monotonic() - began >= seconds and query.done() > before, "orders flow")
+    return query.done() - before, time.monotonic() - began
+
+
+class _Printer:
+    """What is said, to people or as JSON lines."""
+
+    def __init__(self, out: Output) -> None:
+        self.out = out
+
+    def start(self, eu: str, us: str) -> None:
+        """What is about to happen."""
+        if not self.out.as_json:
+            self.out.say(Text("Orders in one data centre, their mirror in another; the first one is lost in the middle of it", "bold"), "")
+        self.line("centres", f"eu at {eu}, us at {us}", eu=eu, us=us)
+
+    def flowing(self, where: str, rows: int, seconds: float, behind: int | None = None) -> None:
+        """The query reads there."""
+        lag = "" if behind is None else f"; the mirror is {number(behind)} behind"
+        self.line(where, f"{number(rows)} orders in {seconds:.1f} s{lag}", rate(rows, seconds), rows=rows, seconds=round(seconds, 2))
+
+    def lost(self, at: int, last: int, pushed: int) -> None:
+        """The origin is gone."""
+        missing = f"orders {number(last + 1)}..{number(pushed)} were not copied" if pushed > last else "nothing is missing"
+        text = f"killed: {number(pushed)} orders were pushed, {number(last)} are at the mirror ({missing}), the query stands at {number(at)}"
+        self.line("eu", text, checkpoint=at, copied=last, pushed=pushed)
+        self.line("us", f"promoted: ids go on at {number(last + 1)}; the query starts with its checkpoint", next_id=last + 1)
+
+    def proof(self, last: int, found: object) -> None:
+        """What the query has seen against the ids there are. Raises StateError when they differ."""
+        rows, different, wrong = (int(getattr(found, name)) for name in ("rows", "different", "wrong"))
+        missing, twice = last - different, rows - different
+        if self.out.as_json:
+            self.out.record(ids=last, seen=rows, missing=missing, twice=twice, wrong=wrong)
+        else:
+            head = [(title, "right") for title in ("ids", "seen by the query", "missing", "twice", "of another order")]
+            cells = [Text(number(n), "red" if n else "green") for n in (missing, twice, wrong)]
+            self.out.say("")
+            self.out.show(table(head, [[number(last), number(rows), *cells]], "Every order, before and after"))
+        if missing or twice or wrong:
+            raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
+
+    def line(self, name: str, text: str, figure: str = "", **record: object) -> None:
+        """One line; for programs its figures."""
+        if self.out.as_json:
+            self.out.record(stage=name, **record)
+        else:
+            self.out.say(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
+        self.out.flush()

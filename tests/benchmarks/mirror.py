@@ -1,0 +1,173 @@
+"""What a mirror carries, beside reading and appending alone, over a far link, for many queues that are slow, and at rest."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import psutil
+
+from busmq_spark.core import queue as q
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.mirror import MirrorOf, begin, spans
+from busmq_spark.core.position import Range
+from busmq_spark.federation.address import FederationAddress
+from busmq_spark.federation.bulk.client import CREDIT
+from busmq_spark.federation.bulk.store import open_federated
+from busmq_spark.mirror.origin import open_origin
+from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.mirror.target import MirrorTarget
+from busmq_spark.mirror.windows import Window, WindowRows
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.link import SyncLink
+from tests.benchmarks.far import away
+from tests.benchmarks.federation import SECRET, our_server, serving
+from tests.benchmarks.harness import Row, Spread, alternating, fill, ratios, redis
+from tests.spark.monitor import Monitor
+
+RUNS, ROWS, SIZE = 3, 200_000, 1_024
+MIB = 1024 * 1024
+LEAST, LEAST_FAR = 0.5, 0.8
+ROUND_TRIP_S, FARTHER_S = 0.1, 0.4
+QUEUES, MOST_S, MOST_COMMANDS, MOST_CPU, MOST_MB, IDLE_S = 1_000, 2.0, 25, 2.0, 200, 20.0
+
+
+def run(runs: int = RUNS) -> Iterator[Row]:
+    with redis() as (there, link), redis() as (here, near), ExitStack() as stack:
+        fill(link, "bench", ROWS, SIZE)
+        born = link.run(q.attach(QueueKeys("bench"), "bench", ttl_s=86_400)).born
+        whole = Range("bench", born, 1, ROWS)
+        found = alternating(
+            runs,
+            mirror=lambda: rate(near, lambda: mirrored_s(near, there.url, here.url)),
+            apart=lambda: rate(near, lambda: apart_s(near, there.url, here.url, whole)),
+        )
+        yield row("Mirror of one queue on loopback, beside reading it and appending it", found["mirror"], found["apart"], LEAST)
+        server = stack.enter_context(serving(our_server(there.url)))
+        for seconds in (ROUND_TRIP_S, FARTHER_S):
+            url = stack.enter_context(away(server, seconds))
+            found = alternating(
+                runs,
+                mirror=lambda url=url: rate(near, lambda: mirrored_s(near, url, here.url)),  # type: ignore[misc]
+                read=lambda url=url: rate(near, lambda: read_s(url, whole)),  # type: ignore[misc]
+            )
+            limit = CREDIT / MIB / seconds
+            shares = [min(limit, read) for read in found["read"]]
+            what = f"Mirror of one queue {seconds * 1000:.0f} ms away (credit: {limit:.0f} MiB/s), beside reading it over the same link"
+            yield row(what, found["mirror"], shares, LEAST_FAR)
+        yield memory(near, there.url, here.url)
+    with redis() as (there, link), redis() as (here, near):
+        yield from many(link, near, there, here)
+
+
+def row(what: str, mirror: list[float], other: list[float], least: float) -> Row:
+    share = Spread.of(ratios(mirror, other))
+    text = f"{Spread.of(mirror).text(0)} and {Spread.of(other).text(0)} MiB/s: {share.text()}"
+    return Row(f"{what}, {ROWS:,} × {SIZE} B", text, f"≥ {least}", share.median >= least)
+
+
+def rate(near: SyncLink, measure: Callable[[], float]) -> float:
+    near.run(q.close(QueueKeys("bench")))
+    return ROWS * SIZE / MIB / measure()
+
+
+@contextmanager
+def mirroring(origin: str, here: str, pattern: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own, as users run it."""
+    command = [sys.executable, "-m", "busmq_spark", "mirror", "--from", origin, "--from-secret", SECRET, "--redis", here, pattern]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def last(near: SyncLink, queue: str = "bench") -> int:
+    found = near.run(q.metadata(QueueKeys(queue))).get("mirrored", "0").partition(":")[0]
+    return int(found)
+
+
+def mirrored_s(near: SyncLink, origin: str, here: str) -> float:
+    """From the first message that is there to the last: not the start of a process."""
+    with mirroring(origin, here, "bench"):
+        while not (before := last(near)):
+            time.sleep(0.001)
+        began = time.perf_counter()
+        while last(near) < ROWS:
+            time.sleep(0.002)
+        return (time.perf_counter() - began) * ROWS / (ROWS - before)
+
+
+def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
+    """Reading in one thread, window by window, each appended before the next is read."""
+    store, target = open_origin(MirrorSettings(origin=origin, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
+    span = store.spans({"bench": (-1, 0)})["bench"]
+    near.run(begin(QueueKeys("bench"), span, MirrorOf(origin)))
+    began, rows, window = time.perf_counter(), None, Window("bench", span.born, 0, ROWS, ROWS)
+    for piece in store.read(whole, True):
+        upto = piece.first + len(piece.values) - 1
+        rows = WindowRows(window, span, upto, piece.first - 1, [*range(piece.first, upto + 1)], piece.values.to_pylist(), sound=True)
+        target.append([rows])
+    store.close()
+    target.close()
+    return time.perf_counter() - began
+
+
+def read_s(url: str, whole: Range) -> float:
+    store = open_federated(FederationAddress(url, SECRET))
+    store.ready()
+    began = time.perf_counter()
+    for _ in store.read(whole, True):
+        pass
+    store.close()
+    return time.perf_counter() - began
+
+
+def memory(near: SyncLink, origin: str, here: str) -> Row:
+    """The most that a process has used while it copied all of it."""
+    near.run(q.close(QueueKeys("bench")))
+    most = 0
+    with mirroring(origin, here, "bench") as process:
+        watched = psutil.Process(process.pid)
+        while last(near) < ROWS:
+            most = max(most, watched.memory_info().rss)
+            time.sleep(0.01)
+    return Row(f"Memory of the process while it copies {ROWS:,} × {SIZE} B", f"{most / 1e6:.0f} MB", f"< {MOST_MB} MB", most / 1e6 < MOST_MB)
+
+
+def many(link: SyncLink, near: SyncLink, there: object, here: object) -> Iterator[Row]:
+    """1,000 queues: a message to each of them, and then none."""
+    origin, place = str(getattr(there, "url", "")), str(getattr(here, "url", ""))
+    keys = [QueueKeys(f"slow-{i}") for i in range(QUEUES)]
+    for each in keys:
+        link.run(q.attach(each, secrets.token_hex(8), ttl_s=86_400))
+    with mirroring(origin, place, "slow-*") as process:
+        while sum(1 for each in near.run(spans([(each, (-1, -1)) for each in keys])) if each.ttl_s) < QUEUES:
+            time.sleep(0.1)
+        took = []
+        for _ in range(RUNS):
+            before = [each.last_id for each in near.run(spans([(each, (-1, -1)) for each in keys]))]
+            began = time.perf_counter()
+            for each in keys:
+                link.run(q.push(each, b"x" * 100))
+            while any(each.last_id <= old for each, old in zip(near.run(spans([(k, (-1, -1)) for k in keys])), before, strict=True)):
+                time.sleep(0.01)
+            took.append(time.perf_counter() - began)
+        spread = Spread.of(took)
+        yield Row(f"A message to each of {QUEUES:,} queues, until all are copied", f"{spread.text()} s", f"≤ {MOST_S:g} s", spread.median <= MOST_S)
+        time.sleep(3.0)  # what is at rest is measured
+        watched = psutil.Process(process.pid)
+        cpu = watched.cpu_times()
+        with Monitor(there) as far, Monitor(here) as close:  # type: ignore[arg-type]  # RedisServer
+            time.sleep(IDLE_S)
+        after = watched.cpu_times()
+        used = (after.user + after.system - cpu.user - cpu.system) / IDLE_S * 100
+        rates = [len(monitor.commands) / IDLE_S for monitor in (far, close)]
+        yield Row(f"CPU of an idle mirror of {QUEUES:,} queues", f"{used:.1f} % of a core", f"< {MOST_CPU:g} %", used < MOST_CPU)
+        text = f"{rates[0]:.1f} and {rates[1]:.1f} a second"
+        yield Row(f"Commands of an idle mirror of {QUEUES:,} queues, there and here", text, f"≤ {MOST_COMMANDS}", max(rates) <= MOST_COMMANDS)
