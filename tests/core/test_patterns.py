@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busmq_spark.core import publish
 from busmq_spark.core.patterns import check_key, check_pattern, destinations, matches
 from busmq_spark.errors import ConfigError
 
@@ -67,3 +68,11 @@ def test_a_pattern_made_of_a_key_takes_it(key: str, data: st.DataObject) -> None
 @given(st.lists(st.tuples(keys, st.sampled_from(["q1", "q2", "q3"]))), st.lists(keys, min_size=1))
 def test_each_queue_is_named_once_however_many_patterns_it_has(table: list[tuple[str, str]], asked: list[str]) -> None:
     assert destinations(table, asked) == sorted({queue for pattern, queue in table if pattern in asked})
+
+
+@given(st.lists(st.tuples(keys | keys.map(lambda key: f"{key}.#"), st.sampled_from(["q1", "q2", "q3"]))), st.lists(st.lists(keys, min_size=1)))
+def test_what_is_remembered_of_a_table_is_what_it_says(table: list[tuple[str, str]], asked: list[list[str]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "KNOWN_KEYS", 2)
+        subscribers = publish.Subscribers(b"v", table)
+        assert [subscribers.of(each) for each in asked] == [destinations(table, each) for each in asked]
