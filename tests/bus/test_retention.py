@@ -11,8 +11,9 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.retention import Retention
-from busmq_spark.errors import ConfigError, QueueBusy
+from busmq_spark.errors import BusError, ConfigError, QueueBusy
 from tests.bus.conftest import OpenBus, Redis
+from tests.bus.federated import SECRET
 from tests.conftest import Fresh
 
 
@@ -64,6 +65,20 @@ async def test_a_consumer_that_removes_is_refused(redis_url: str, fresh: Fresh, 
         assert [each.text async for each in follower] == list("abc")
         assert await queue.retain() is None
         assert [each.text async for each in queue.consume(max=1)] == ["c"]
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+async def test_a_peer_of_a_federation_server_is_refused_too(redis_url: str, our_federation: str, fresh: Fresh, reliable: bool) -> None:
+    name = fresh()
+    async with Bus(redis_url) as bus, bus.queue(name) as queue:
+        await queue.retain(messages=10)
+        await queue.push_many(list("abc"))
+        async with Bus(federate=our_federation, federate_secret=SECRET) as far, far.federate(far.queue(name)) as remote:
+            with pytest.raises(BusError, match="keeps what is acknowledged"):
+                await anext(remote.consume(reliable=reliable))
+            assert await remote.count() == 3
+            assert [each.text async for each in remote.consume(remove=False, max=3)] == list("abc")
+        assert await queue.count() == 3
 
 
 async def test_limits_are_given_as_they_are_thought_of(redis_url: str, fresh: Fresh) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import group, job, publish, queue, state, subscription
+from busmq_spark.core import group, job, publish, queue, retention, state, subscription
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.group import Delivery, Settlement
 from busmq_spark.core.keys import JobKeys, QueueKeys
@@ -73,6 +73,26 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
     assert run(state.subscriptions([stored])) == [{"s": 15}]
     assert run(state.release(stored, "s", ME))
     assert run(subscription.unsubscribe(stored, "s"))
+
+
+def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born, full: Callable[[], None]) -> None:
+    keys, attached = born()
+    link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 21)]))
+    link.run(retention.retain(keys, retention.rule("7d", None, None)))
+    full()
+    assert run(state.ack_to([Ack(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
+    assert run(state.keep_alive([keys])) == [1]
+    found = run(retention.retain(keys, retention.rule("7d", 10, "1g")))
+    assert found is not None
+    assert (found.waiting, found.kept) == (5, 5)
+    assert run(state.subscribe([keys], "s", ["earliest"])) == [10]
+    assert run(state.ack_to([Ack(keys, 20, attached.born, "")], "s"))[0].status == "ok"
+    assert run(retention.retain(keys, retention.rule(None, None, None))) is None
+    assert run(queue.index(keys, 0)) == []
+
+
+def test_a_queue_that_keeps_nothing_yet_can_be_told_to(run: Run, stored: QueueKeys) -> None:
+    assert run(retention.retain(stored, retention.rule(None, 10, None))) is not None
 
 
 def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:

@@ -15,8 +15,12 @@ from busmq_spark.core.loss import would_delete
 from busmq_spark.core.retention import Retention, rule
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.core.state import Ack, AckResult
-from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
+from busmq_spark.embedded import RedisServer
+from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, Unauthorized
+from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.urls import parse
 from tests.clocks import DAY, HOUR, SECOND, noted, npm_push, pass_by
+from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 
 BORN = "b" * 16
@@ -373,3 +377,25 @@ def test_a_queue_that_keeps_for_months_notes_fewer_times(run: Run, redis: Redis,
     times = [each.ms for each in noted(redis, keys)[1:-1]]
     assert 2 <= len(times) <= 4
     assert all(12 * SECOND <= later - earlier <= 20 * SECOND for earlier, later in itertools.pairwise(times))
+
+
+def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_else(redis_server: RedisServer, fresh: Fresh) -> None:
+    keys = QueueKeys(fresh("kept"))
+    redis_server.command("ACL", "SETUSER", "timeless", "reset", "on", ">secret", "~*", "&*", "+@all", "-time")
+    link, other = SyncLink(parse(f"redis://timeless:secret@127.0.0.1:{redis_server.port}")[0]), SyncLink(parse(redis_server.url)[0])
+    try:
+        link.run(queue.attach(keys, BORN, ttl_s=60))
+        with pytest.raises(Unauthorized):
+            link.run(retention.retain(keys, WEEK))
+        assert link.run(retention.retention(keys)) is None
+        link.run(retention.retain(keys, rule(None, 2, None)))
+        link.run(queue.push_many(keys, [b"x"] * 9))
+        assert link.run(state.ack_to([Ack(keys, 9, BORN, "")]))[0].status == "ok"
+        assert link.run(queue.index(keys, 0))[0].id == 8
+        other.run(retention.retain(keys, WEEK))
+        link.run(queue.push_many(keys, [b"x"] * 9))
+        assert link.run(state.ack_to([Ack(keys, 18, BORN, "")]))[0].status == "ok"
+        assert link.run(queue.index(keys, 0))[0].id == 8, "only others let it go by its age"
+    finally:
+        link.close()
+        other.close()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from busmq_spark.core import group, queue, ranges, sink, state, subscription
-from busmq_spark.core.flow import Call, Flow
+from busmq_spark.core import clock, group, queue, ranges, retention, sink, state, subscription
+from busmq_spark.core.flow import Call, Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.sink import StagedList, encode_chunks
@@ -199,6 +199,19 @@ def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> N
     keys = filled(20_000)
     bounded(own, state.subscribe([keys], "s", ["earliest"]), state.states([(keys, 10_000)]), state.marks([(keys, 10_000)]))
     bounded(own, state.ack_to([Ack(keys, 10_000, "b", "")], "s"), state.ack_to([Ack(keys, 20_000, "b", "")], "s"))
+
+
+@pytest.mark.parametrize("limits", [(1, None, None), (None, 10, None), (None, None, 10)])
+def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], QueueKeys], limits: tuple[int | None, ...]) -> None:
+    keys = filled(60_000)
+    own.link.run(retention.retain(keys, retention.rule("7d", None, None)))
+    own.link.run(state.ack_to([Ack(keys, 50_000, "b", "")]))
+    own.link.execute(command("HSET", keys.metadata, "clock", "1:60000"))
+    bounded(own, retention.retain(keys, retention.rule(*limits)))
+    assert own.link.run(queue.index(keys, 0))[0].id == 50_001
+    own.link.execute(command("HSET", keys.metadata, "lets", "0:0"))
+    bounded(own, state.ack_to([Ack(keys, 60_000, "b", "")]), clock.note([keys]), state.keep_alive([keys]), queue.push(keys, b"v"))
+    bounded(own, retention.retain(keys, retention.rule(None, None, None)))
 
 
 @pytest.mark.parametrize("action", ["ack", "retry", "extend", "release"])

@@ -80,6 +80,7 @@ class World:
             count,
             found.get("mark", mark),
             newest_mark,
+            found.get("done", 0),
         )
 
 

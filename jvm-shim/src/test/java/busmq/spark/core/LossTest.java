@@ -56,6 +56,12 @@ class LossTest {
         assertTrue(loss.expected().contains(String.valueOf(at.last())) || loss.expected().contains(String.valueOf(at.last() + 1)));
     }
 
+    @ParameterizedTest(name = "up to {0}: {1}")
+    @org.junit.jupiter.params.provider.CsvSource({"6, 0", "7, 0", "8, 1", "9, 2"})
+    void whatAllHaveAcknowledgedIsNoBacklog(long last, long expected) {
+        assertEquals(expected, Loss.wouldDelete(new QueueState(60, "b", 0, 9, 6, 9, 4, "", "m9", 7), last, null, java.util.List.of()));
+    }
+
     private static Position at(String born, long last, String mark) {
         return new Position(born, last, mark);
     }

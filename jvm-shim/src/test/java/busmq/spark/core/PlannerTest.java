@@ -153,7 +153,7 @@ class PlannerTest {
             String mark = asked > 0 && oldest <= asked && asked <= newest ? "m" + asked : "";
             return new QueueState(
                     found.path("ttl_s").asLong(60), found.path("born").asText(), 0, found.path("last_id").asLong(newest), oldest, newest,
-                    newest > 0 ? newest - oldest + 1 : 0, found.path("mark").asText(mark), newest > 0 ? "m" + newest : "");
+                    newest > 0 ? newest - oldest + 1 : 0, found.path("mark").asText(mark), newest > 0 ? "m" + newest : "", found.path("done").asLong());
         }
     }
 }
