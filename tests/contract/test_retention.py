@@ -16,7 +16,7 @@ from busmq_spark.core.retention import Retention, rule
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.core.state import Ack, AckResult
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, Unauthorized
+from busmq_spark.errors import QueueBusy, QueueMissing, Unauthorized
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.clocks import DAY, HOUR, SECOND, noted, npm_push, pass_by
@@ -349,23 +349,6 @@ def test_what_cannot_be_kept_is_refused(run: Run, redis: Redis, keys: QueueKeys,
     with pytest.raises(QueueBusy, match="reliable consumer took"):
         run(retention.retain(keys, WEEK))
     assert redis("HEXISTS", keys.metadata, "retain") == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (("tomorrow", None, None), "age is 'tomorrow'; expected seconds"),
-        ((0, None, None), "age is 0; expected a whole number of at least 1"),
-        ((None, 0, None), "messages is 0"),
-        ((None, "7", None), "messages is '7'"),
-        ((None, 2**53, None), "messages is 9007199254740992"),
-        ((None, None, "much"), "bytes is 'much'; expected bytes, or"),
-        ((True, None, None), "age is True"),
-    ],
-)
-def test_a_limit_that_is_none_is_named(given: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        rule(*given)
 
 
 def test_a_queue_that_keeps_for_months_notes_fewer_times(run: Run, redis: Redis, keys: QueueKeys) -> None:
