@@ -16,11 +16,14 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import ClusterGroup, RedisServer
+from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.redis_io import connect
+from busmq_spark.redis_io.address import address
 from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 from tests.federation.cutting import Cutter
@@ -158,6 +161,34 @@ def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, re
     with here.outbox(folder / "outbox.db") as outbox:
         drain(outbox)
     check_rounds(numbers(here.values(queue)), kept)
+
+
+def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread sends to all nodes, and does not ask the silent one for each queue that is there."""
+    monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.5)
+    with ClusterGroup(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
+        there = Place({"url": ",".join(cluster.urls), "layout": "cluster"})
+        queues = [fresh("orders") for _ in range(12)]
+        with there.outbox(path) as outbox:
+            for queue in queues:
+                outbox.push(queue, 1)
+            drain(outbox)
+            store = RedisStore(address(RedisOptions(**there.settings)))
+            nodes = {queue: site[2] for queue, site in store.sites(queues).items()}
+            store.close()
+            silent = nodes[queues[0]]
+            assert len({*nodes.values()}) == 3
+            [node] = [each for each in cluster.masters if silent.endswith(f":{each.port}")]
+            node.pause()
+            try:
+                for queue in queues:
+                    outbox.push(queue, 2)
+                others = {queue for queue in queues if nodes[queue] != silent}
+                wait_until(lambda: {each.queue for each in report.outgoing(path)} == {*queues} - others)
+            finally:
+                node.resume()
+            drain(outbox)
+        assert all(there.values(queue) == [b"1", b"2"] for queue in queues)
 
 
 # -- the sign-up story ------------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import sqlite3
@@ -22,7 +23,7 @@ from busmq_spark.outbox.writer import Writer
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.outbox.running import Program, numbers
-from tests.support import lasting_port, wait_until
+from tests.support import PATIENCE_S, lasting_port, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -179,19 +180,23 @@ def test_messages_are_for_the_eyes_of_their_user_only(path: Path, nowhere: str) 
         )
 
 
-def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(path: Path, nowhere: str) -> None:
-    over = threading.Event()
+def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look takes the lock, for a moment: here for as long as the opener needs to find it taken."""
+    monkeypatch.setattr(lock, "LOOKING_S", PATIENCE_S)
+    looking = os.open(lock.lock_path(path), os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_EX)
+    tries: list[bool] = []
+    taken = lock._taken
+
+    def counted(file: int) -> bool:
+        tries.append(taken(file))
+        if len(tries) == 2:
+            os.close(looking)
+        return tries[-1]
+
+    monkeypatch.setattr(lock, "_taken", counted)
     with SyncOutbox(path, nowhere):
-        pass
-    looking = threading.Thread(target=lambda: [lock.owner(path) for _ in iter(over.is_set, True)])
-    looking.start()
-    try:
-        for _ in range(20):
-            with SyncOutbox(path, nowhere):
-                pass
-    finally:
-        over.set()
-        looking.join()
+        assert tries[:3] == [False, False, True]
 
 
 def test_a_store_whose_maker_died_before_it_was_done_is_made(path: Path, nowhere: str) -> None:
