@@ -1,6 +1,7 @@
 """``busmq mirror``: queues of another data centre here, and what to do when it is gone."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -120,6 +121,7 @@ def run(  # noqa: PLR0913  the options of a command
 
 def _mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: str | None) -> None:
     """Until a signal comes."""
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]  # pyarrow would load it where it is installed: 54 MB, of no use here
     counts, ended = Metrics(), threading.Event()
     runner = MirrorRunner(settings, here, counts)
 

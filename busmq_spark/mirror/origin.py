@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from busmq_spark.core.mirror import Span
 from busmq_spark.core.position import Range
-from busmq_spark.core.ranges import TARGET_BYTES
 from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import PATIENCE_S, MirrorSettings
@@ -18,6 +17,9 @@ from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreation
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 
+REPLY_BYTES = 1024 * 1024
+"""What one reply of Redis aims at: each reader keeps a buffer for the largest."""
+
 
 def open_origin(settings: MirrorSettings) -> OriginStore:
     """A new store; nothing is connected yet."""
@@ -25,7 +27,7 @@ def open_origin(settings: MirrorSettings) -> OriginStore:
         from busmq_spark.federation.bulk.store import FederatedStore
 
         return FederatedStore(settings.federation)
-    return RedisStore(address(settings.redis), PATIENCE_S, TARGET_BYTES)
+    return RedisStore(address(settings.redis), PATIENCE_S, REPLY_BYTES)
 
 
 def listeners(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushNotifiers]:

@@ -30,7 +30,7 @@ from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 
-READERS = 3
+READERS = 4
 """Threads that read at the origin; over a far link each waits for a window of its own."""
 POLL_S = 1.0
 """How often the id counters are asked for while nothing is pushed."""
@@ -127,7 +127,7 @@ class MirrorRunner:
                 then(job.result())
             else:
                 self._jobs.append((job, then))
-        while len(self._windows) <= READERS and (asked := self._book.plan(time.monotonic())):
+        while len(self._windows) < READERS and (asked := self._book.plan(time.monotonic())):
             self._windows.append(self._started(lambda windows=asked: read(self._origins.mine, windows)))  # type: ignore[misc]
         now = time.monotonic()
         until = min(*self._due.values(), *self._book.next_read, *self._pushed.next_answer)

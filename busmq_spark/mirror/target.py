@@ -21,8 +21,8 @@ from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.place import locate
 
 T = TypeVar("T")
-AT_ONCE = 16
-"""Chunks in one round trip: 8 MB at most."""
+AT_ONCE = 4
+"""Chunks in one round trip: 2 MB, of which a copy is sent."""
 REPORT_TTL_S = 30
 
 

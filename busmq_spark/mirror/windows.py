@@ -14,9 +14,9 @@ from busmq_spark.core.mirror import NEWEST, Begun, MirrorOf, Span
 from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
 
-WINDOW_BYTES = 8 * 1024 * 1024
+WINDOW_BYTES = 6 * 1024 * 1024
 """Bytes of values that are read before they are appended, about; a few windows are under way at once."""
-MOST_BYTES = 24 * 1024 * 1024
+MOST_BYTES = 12 * 1024 * 1024
 """A window with more is read again in smaller parts."""
 FIRST_ROWS, MOST_ROWS = 1_000, 50_000
 """Most messages of the first window of a queue, for which it is not known how long its values are, and of any."""
