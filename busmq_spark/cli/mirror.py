@@ -183,7 +183,9 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
     rows: list[list[str | Text]] = []
     for state in states:
         report = next((each for each in reports if each.origin == state.of.origin), None)
-        behind, behind_s, error = report.odd.get(state.queue, (state.behind, 0.0, None)) if report else (state.behind, None, None)
+        seen, behind_s, error = report.odd.get(state.queue, (state.seen, 0.0, None)) if report else (state.seen, None, None)
+        behind = max(0, max(seen, state.seen) - state.last)  # a process says it every few seconds, and more was copied meanwhile
+        behind_s = behind_s if behind or behind_s is None else 0.0
         process = "nobody mirrors it" if report is None else error or report.error or ""
         if as_json:
             more = {"behind_s": behind_s, "mirrored": report is not None, "error": error or (report.error if report else None)}

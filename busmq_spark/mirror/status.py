@@ -45,13 +45,13 @@ def to_report(origin: str, patterns: Sequence[str], error: BusError | None, queu
     """What a process says of itself in Redis: queues that are behind or stopped by name, all others only in the number."""
     all_ = list(queues)
     odd = sorted((each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s)[:SHOWN]
-    said = {each.queue: [each.behind, round(each.behind_s, 1), str(each.error) if each.error else None] for each in odd}
+    said = {each.queue: [each.last + each.behind, round(each.behind_s, 1), str(each.error) if each.error else None] for each in odd}
     return json.dumps({"from": origin, "patterns": patterns, "queues": len(all_), "error": str(error) if error else None, "odd": said})
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """What a process has said; ``odd``: queue → ids behind, seconds, error."""
+    """What a process has said; ``odd``: queue → last id that the origin has given, for how many seconds the copy has been behind, error."""
 
     origin: str
     patterns: tuple[str, ...]
