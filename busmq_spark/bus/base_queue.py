@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
-_NPM_FIELDS, _OUR_FIELDS = ("ttl", "source", "discover", "maxsize"), ("born", "sizes", "acked", "clock", "command")
+_NPM_FIELDS, _OUR_FIELDS = ("ttl", "source", "discover", "maxsize"), ("born", "sizes", "acked", "clock", "command", "cap")
 _OF_MIRRORS, _OF_RETENTION = ("mirror_of", "mirrored", "promoted"), ("retain", "done", "lets", "bytes")
 OWN_FIELDS = frozenset((*_NPM_FIELDS, *_OUR_FIELDS, *_OF_MIRRORS, *_OF_RETENTION))
 """Metadata that belong to the bus."""

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.events import Emitter
@@ -33,7 +33,7 @@ from busmq_spark.bus.topic import Topic
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.workers import Workers
 from busmq_spark.core.job import OUTCOME_TTL_S
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import LONG_TTL_S, cap_rule
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
@@ -50,6 +50,14 @@ LEAVE_S = 10.0
 """Longest wait for all of them; after that each gets one more moment."""
 T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
+
+
+class QueueKeywords(TypedDict, total=False):
+    """What can be said of a queue; see Bus.queue."""
+
+    server: int | None
+    cap: int | None
+    overflow: str | None
 
 
 class Bus(Publishing, Emitter):
@@ -141,12 +149,14 @@ class Bus(Publishing, Emitter):
         """Whether every server of its own answers; a bus without Redis is never online."""
         return self._servers is not None and all(self._servers.ready)
 
-    def queue(self, name: str, *, server: int | None = None) -> Queue:
+    def queue(self, name: str, *, server: int | None = None, cap: int | None = None, overflow: str | None = None) -> Queue:
         """The queue with this name; nothing is sent before it is attached or asked.
 
         ``server``: of several independent ones, the index in ``url`` of the one that a new queue is created on; one that exists is used where it is.
+        ``cap``: when attached, let every push of ours drop the oldest messages beyond so many (0: none), but none that a subscription has not
+        acknowledged unless ``overflow="drop-oldest"``. Raises ConfigError.
         """
-        return Queue(self, name, server)
+        return Queue(self, name, server, cap_rule(cap, overflow))
 
     def topic(self, name: str, partitions: int | None = None, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0) -> Topic:
         """The topic with this name: ``partitions`` queues ``name/0`` …, of which a key chooses one.
@@ -159,12 +169,12 @@ class Bus(Publishing, Emitter):
         """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""
         return Channel(self, name, local, remote)
 
-    def jobs(self, name: str, *, server: int | None = None, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S) -> Jobs:
-        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see jobs.py. ``server`` as for a queue.
+    def jobs(self, name: str, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S, **options: Unpack[QueueKeywords]) -> Jobs:
+        """The jobs of the queue with this name: to make, to send, to wait for and to work on; see jobs.py. ``options`` are those of a queue.
 
         An outcome can be asked for during ``outcome_ttl_s``; with ``durable`` it is pushed to the queue ``<name>.done``, too. Raises ConfigError.
         """
-        return Jobs(self, name, server=server, durable=durable, outcome_ttl_s=outcome_ttl_s)
+        return Jobs(self.queue(name, **options), durable=durable, outcome_ttl_s=outcome_ttl_s)
 
     def workers(self, *workers: Worker, limit: int = 8) -> Workers:
         """Workers of several queues as one: their handlers take turns, and at most ``limit`` of them run at once. Raises ConfigError."""

@@ -33,7 +33,6 @@ from busmq_spark.errors import BusError, ConfigError, JobTimeout, LinkLost
 from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.queue import Queue
 
 LAST_LOOK_S = 1.0
@@ -42,12 +41,12 @@ LAST_LOOK_S = 1.0
 class Jobs:
     """The jobs of one queue."""
 
-    def __init__(self, bus: Bus, name: str, *, server: int | None = None, durable: bool = False, outcome_ttl_s: float = flows.OUTCOME_TTL_S) -> None:
+    def __init__(self, queue: Queue, *, durable: bool = False, outcome_ttl_s: float = flows.OUTCOME_TTL_S) -> None:
         check_seconds("outcome_ttl_s", outcome_ttl_s, 1, 52 * MOST_S)
-        self.bus, self.queue = bus, bus.queue(name, server=server)
+        self.bus, self.queue = queue.bus, queue
         self.client = new_token()
         """Names this object where outcomes are published."""
-        self.done = f"{name}.done" if durable else ""
+        self.done = f"{queue.name}.done" if durable else ""
         """The queue to which outcomes of the jobs sent, or worked on, through this object are pushed as well."""
         self.outcome_ttl_s = round(outcome_ttl_s)
         self._waits = JobWaits(self.queue, client_channel(self.client))

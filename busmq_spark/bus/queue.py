@@ -45,11 +45,11 @@ class Queue(QueueTimes):
 
     _consumption: Consumption | None
 
-    def __init__(self, bus: Bus, name: str, home: int | None = None) -> None:
-        """``home``: the index of the server on which it is created, of several; None: the one that its name hashes to."""
+    def __init__(self, bus: Bus, name: str, home: int | None = None, cap: str | None = None) -> None:
+        """``home``: the index of the server on which it is created, of several; None: the one that its name hashes to. ``cap``: core's rule."""
         super().__init__(bus, name)
         self.keys = QueueKeys(name, bus.options.cluster)
-        self._home = home
+        self._home, self._cap = home, cap
         self.leased = False
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0
@@ -346,6 +346,8 @@ class Queue(QueueTimes):
         ttl_s, maxsize = self._attach_args
         flow = flows.attach(self.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize, discover=discoverable)
         found = await self.bus.servers.commands[self.server].run(flow)
+        if self._cap is not None:
+            await self.bus.servers.commands[self.server].run(flows.set_cap(self.keys, self._cap))
         self.ttl_s = found.ttl_s
         self._lives(found.born)
         if found.taken:

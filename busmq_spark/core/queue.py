@@ -192,6 +192,24 @@ def describe(keys: QueueKeys, fields: Mapping[str, str], ttl_s: int) -> Flow[Non
     yield [command("HSET", keys.metadata, *(word for pair in fields.items() for word in pair)), command("EXPIRE", keys.metadata, ttl_s)]
 
 
+def cap_rule(cap: int | None, overflow: str | None) -> str | None:
+    """What caps a queue, as its metadata have it: '' no cap, None when nothing is said. Raises ConfigError."""
+    if overflow not in (None, "keep", "drop-oldest"):
+        raise ConfigError(reason=f"overflow is {overflow!r}; expected keep (what a group has not acknowledged stays, over the cap) or drop-oldest")
+    if cap is None:
+        if overflow is not None:
+            raise ConfigError(reason=f"overflow={overflow!r} says what becomes of messages over a cap, and there is none; add cap=…")
+        return None
+    if type(cap) is not int or not 0 <= cap <= MAX_ID:
+        raise ConfigError(reason=f"cap is {cap!r}; expected a whole number: how many messages stay when others are pushed, 0 for no cap")
+    return f"{cap}{':drop' if overflow == 'drop-oldest' else ''}" if cap else ""
+
+
+def set_cap(keys: QueueKeys, rule: str) -> Flow[None]:
+    """Cap a queue, as :func:`cap_rule` says."""
+    yield command("HSET", keys.metadata, "cap", rule) if rule else command("HDEL", keys.metadata, "cap")
+
+
 def touch(keys: QueueKeys, ttl_s: int) -> Flow[None]:
     """Let the queue live for another ``ttl_s``."""
     _check_ttl(ttl_s)

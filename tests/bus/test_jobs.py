@@ -268,3 +268,19 @@ async def test_the_rights_of_the_page_are_enough_for_jobs(fresh: Fresh) -> None:
                     await jobs.send(bad, wait=["g"], timeout_s=UNTIL_S, fail_fast=False)
                     assert (await asyncio.wait_for(anext(every), UNTIL_S)).job == bad.id
         assert server.command("ACL", "LOG") == []
+
+
+async def test_a_cap_is_the_queue_s_from_the_next_attach_on(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.jobs(fresh(), cap=2) as jobs, Bus(redis_url) as other, other.queue(jobs.queue.name) as queue:
+        for _ in range(4):
+            await jobs.send(jobs.new())
+        await queue.push("another")
+        assert await stored(queue) == [4, 5]
+        assert (await queue.metadata())["cap"] == "2"
+        async with bus.queue(queue.name, cap=1, overflow="drop-oldest"), queue.group("g", start="earliest"):
+            await queue.push_many(["a", "b"])
+            assert await stored(queue) == [7]
+        async with bus.queue(queue.name, cap=0):
+            assert "cap" not in await queue.metadata()
+        with pytest.raises(ConfigError, match="overflow is 'drop'"):
+            bus.jobs("q", cap=1, overflow="drop")

@@ -30,6 +30,7 @@ EVERYWHERE = (
     "test_full",
     "test_subscription",
     "test_group",
+    "test_cap",
     "test_job",
     "test_sender",
     "test_topic",

@@ -13,6 +13,7 @@
 -- @include clock
 -- @include find
 -- @include lowest
+-- @include cap
 -- @include note
 -- @include run
 -- @include let_go
@@ -46,7 +47,7 @@ if progress then
   end
 end
 if at_nth ~= nth or at_moved ~= moved then return {'at', at_nth, at_moved} end
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes', 'cap')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {'missing', 0, 0} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
@@ -88,6 +89,7 @@ redis.call('HSET', KEYS[5], ARGV[2], after)
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))
 if moved + count >= total and ARGV[8] == '1' then tidy(KEYS[7], ARGV[10], batch) end
+if stored[9] and count > 0 then cap(KEYS[2], KEYS[9], stored[9], last) end
 if stored[6] and count > 0 and (stored[8] or not looked_at(stored[7], string.sub(times, 1, 10))) then
   local q = {metadata = KEYS[1], messages = KEYS[2], acks = KEYS[9], clock = KEYS[8], bytes = KEYS[10], ttl = ttl, retain = stored[6]}
   keep(q, stored[7], stored[8], string.sub(times, 1, 10), last, last - count + 1, bytes)

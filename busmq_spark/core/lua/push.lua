@@ -6,12 +6,13 @@
 -- @include clock
 -- @include find
 -- @include lowest
+-- @include cap
 -- @include note
 -- @include run
 -- @include let_go
 -- @include sizes
 -- @include waiting
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes', 'cap')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
@@ -32,6 +33,7 @@ if KEYS[5] then fields[3], fields[4] = 'clock', clock(KEYS[2], KEYS[5], stored[4
 redis.call('HSET', KEYS[1], unpack(fields))
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
+if stored[9] and KEYS[5] then cap(KEYS[2], KEYS[6], stored[9], last) end
 if stored[6] and KEYS[5] and (stored[8] or not looked_at(stored[7], string.sub(fields[4], 1, 10))) then
   local q = {metadata = KEYS[1], messages = KEYS[2], acks = KEYS[6], clock = KEYS[5], bytes = KEYS[7], ttl = ttl, retain = stored[6]}
   keep(q, stored[7], stored[8], string.sub(fields[4], 1, 10), last, first, bytes)

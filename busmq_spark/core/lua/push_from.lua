@@ -11,12 +11,13 @@
 -- @include clock
 -- @include find
 -- @include lowest
+-- @include cap
 -- @include note
 -- @include run
 -- @include let_go
 -- @include sizes
 -- @include waiting
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes')
+local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes', 'cap')
 local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
 if not ttl then return {0, -1} end
 if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
@@ -63,6 +64,7 @@ redis.call('HSET', KEYS[5], argv[2], string.format('%.0f:%.0f', upto, s))
 redis.call('EXPIRE', KEYS[5], argv[3])
 for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('PUBLISH', argv[1], string.format('%.0f', last))
+if stored[9] and KEYS[6] then cap(KEYS[2], KEYS[7], stored[9], last) end
 if stored[6] and KEYS[6] and (stored[8] or not looked_at(stored[7], string.sub(fields[4], 1, 10))) then
   local q = {metadata = KEYS[1], messages = KEYS[2], acks = KEYS[7], clock = KEYS[6], bytes = KEYS[8], ttl = ttl, retain = stored[6]}
   keep(q, stored[7], stored[8], string.sub(fields[4], 1, 10), last, first, bytes)
