@@ -11,6 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.topic import Topic
 from busmq_spark.core.flow import command
+from busmq_spark.core.keys import hash_index
 from busmq_spark.core.topic import GroupLag, Placed, partition_of
 from busmq_spark.embedded import DirectGroup
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, StateError, TopicMissing, TopicShrinks
@@ -71,9 +72,12 @@ async def test_the_empty_key_is_a_key_and_none_is_none(redis_url: str, fresh: Fr
 async def test_pushes_keep_their_order_awaited_or_not_also_before_the_topic_is_attached(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus:
         topic = bus.topic(fresh("t"), PARTITIONS)
+        attaching = asyncio.ensure_future(topic.attach())
+        await asyncio.sleep(0)
         pushes = [topic.push(n, key="k") if n % 3 else topic.push_many([n], keys=["k"]) for n in range(20)]
-        await until(lambda: topic.attached)
-        pushes += [topic.push(n, key="k") for n in range(20, 40)]
+        attaching.add_done_callback(lambda _: pushes.extend([topic.push(n, key="k") for n in range(20, 40)]))  # while those still wait
+        await attaching
+        await until(lambda: len(pushes) == 40)
         placed = [each[0] if isinstance(each, list) else each for each in await asyncio.gather(*pushes)]
         assert placed == [Placed(topic.partition_of("k"), n + 1) for n in range(40)]
         assert await topic.push_many([]) == []
@@ -82,7 +86,8 @@ async def test_pushes_keep_their_order_awaited_or_not_also_before_the_topic_is_a
 async def test_partitions_are_dealt_out_to_the_servers_and_found_where_they_are(
     three_servers: DirectGroup, three_links: list[SyncLink], fresh: Fresh
 ) -> None:
-    name, url = fresh("t"), ",".join(three_servers.urls)
+    url = ",".join(three_servers.urls)
+    name = next(name for name in iter(lambda: fresh("t"), "") if hash_index(f"bus:queue:{name}/0:metadata", 3) != 0)
 
     def servers(partition: int) -> list[int]:
         return [i for i, link in enumerate(three_links) if link.execute(command("EXISTS", f"bus:queue:{name}/{partition}:metadata"))]

@@ -196,7 +196,14 @@ async def test_a_hint_is_enough_to_move_partitions_of_who_leaves_and_of_who_come
     name = fresh("t")
     async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.topic(name, 4) as topic, topic.group("g") as member:
         await owns(member, 0, 1, 2, 3)
+        await topic.push("v", partition=3)
+        held = await next_of(member)
         async with other.topic(name).group("g") as second:
+            await owns(second, 2)
+            share = second._shares[3]
+            await until(lambda: share._entered and not share._busy.locked())
+            assert not share.holds
+            await member.ack(held)
             await owns(second, 2, 3)
             await topic.grow(6)
             await owns(second, 3, 4, 5)
@@ -231,6 +238,16 @@ async def test_a_group_that_begins_at_the_latest_misses_nothing_of_any_partition
         async with Reader({"url": redis_url}, name) as reader:
             await until(lambda: len(reader.seen) == 72)
             assert {text for _, _, text in reader.seen} == {"k:1", "k:2", "k:3"}
+
+
+async def test_a_partition_that_another_program_added_is_read_from_its_oldest_message(redis_url: str, fresh: Fresh) -> None:
+    name = fresh("t")
+    async with Bus(redis_url) as bus, bus.topic(name, 2) as topic, bus.queue(f"{name}/2") as plain:
+        await plain.push("early")
+        async with topic.group("g", start="latest") as member:
+            await topic.run(flows.grow(topic.keys, 3))  # in which no group is registered beforehand
+            await owns(member, 0, 1, 2)
+            assert [each.text for each in await next_of(member)] == ["early"]
 
 
 async def test_what_ends_the_reading_of_a_partition_is_raised_and_the_group_may_be_entered_again(redis_url: str, fresh: Fresh) -> None:
