@@ -17,12 +17,13 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import command
-from busmq_spark.embedded import DirectGroup, RedisServer
+from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
 from busmq_spark.errors import LinkLost
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
+from tests.moves import Move
 
 pytestmark = pytest.mark.fault
 ROOT = Path(__file__).parents[2]
@@ -171,6 +172,41 @@ async def test_a_topic_is_attached_while_a_server_is_away_and_has_its_partitions
                 await topic.push("v", partition=3)
                 batch = await asyncio.wait_for(anext(member.batches()), UNTIL_S)
                 assert (batch.partition, batch[0].text) == (3, "v")
+
+
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+async def test_a_master_is_killed_and_members_read_on_with_its_successor(kind: str, fresh: Fresh) -> None:
+    """The one that knows of the topic; in a cluster it has some of the partitions."""
+    name = fresh("t")
+    with SentinelGroup() if kind == "sentinel" else ClusterGroup() as group:
+        place = {"url": ",".join(group.urls), "layout": kind}
+        async with Bus(**place) as bus, bus.topic(name, 6) as topic, Reader(place, name) as one, Reader(place, name) as two:
+            await balanced([one, two], 6)
+            for turn in range(2):
+                await topic.push_many([f"k{n}:{turn}" for n in range(60)], keys=[f"k{n}" for n in range(60)])
+                await until(lambda turn=turn: len(one.seen) + len(two.seen) == 60 * (turn + 1))
+                await all_read(topic)
+                if turn == 0:
+                    await asyncio.to_thread(group.kill_master, *([topic.keys.base] if isinstance(group, ClusterGroup) else []))
+            await balanced([one, two], 6)
+            async with Reader(place, name) as three:
+                await balanced([one, two, three], 6)
+            assert repeated([*one.seen, *two.seen]) == []
+
+
+async def test_slots_of_a_topic_move_while_members_come_and_go(cluster_group: ClusterGroup, fresh: Fresh) -> None:
+    name, place = fresh("t"), {"url": ",".join(cluster_group.urls), "layout": "cluster"}
+    async with Bus(**place) as bus, bus.topic(name, 4) as topic, Producer(topic) as producer, Reader(place, name) as one:
+        for key in (topic.keys.base, topic.queues[3].keys.metadata) * 2:
+            moving = asyncio.ensure_future(asyncio.to_thread(Move(cluster_group, key).whole))
+            async with Reader(place, name) as two:
+                await balanced([one, two], 4)
+                await moving
+                begun = producer.pushed
+                await until(lambda begun=begun: producer.pushed > begun + 5)
+            await balanced([one], 4)
+        await producer.__aexit__()
+        await all_read(topic)
 
 
 def is_script(name: str, topic: str) -> Callable[[Command], bool]:
