@@ -341,6 +341,12 @@ def test_limits_are_changed_while_readers_run(run: Run, redis: Redis, keys: Queu
     assert run(retention.retain(keys, rule(None, 100, None))) == Retention(None, 100, None, 0, 4), "what is gone stays so"
 
 
+def test_what_readers_of_a_mirror_have_acknowledged_counts_as_such(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    push(run, keys, 6)
+    redis("HSET", keys.acks, "one", 4, "two", 5, ":born", BORN)
+    assert run(retention.retain(keys, HUNDRED)) == Retention(None, 100, None, 2, 4)
+
+
 def test_what_cannot_be_kept_is_refused(run: Run, redis: Redis, keys: QueueKeys, fresh_keys: Any) -> None:
     with pytest.raises(QueueMissing):
         run(retention.retain(fresh_keys("none"), WEEK))

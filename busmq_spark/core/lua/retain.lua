@@ -27,7 +27,10 @@ if rule ~= '' and rule ~= now then
   even_if_full(metadata, ttl)
   local oldest = tonumber(redis.call('LINDEX', messages, 0) or nil)
   local floor = string.format('%.0f', oldest and oldest - 1 or last)
-  if not now then redis.call('HSET', metadata, 'done', floor) end
+  if not now then -- a mirror may store what its readers have acknowledged
+    local low = lowest(acks, math.huge)
+    redis.call('HSET', metadata, 'done', low < math.huge and string.format('%.0f', math.max(floor, math.min(low, last))) or floor)
+  end
   redis.call('HSET', metadata, 'retain', rule, 'lets', '0:' .. floor)
   if string.match(rule, ':0$') then
     redis.call('HDEL', metadata, 'bytes')
