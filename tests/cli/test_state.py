@@ -36,6 +36,7 @@ def test_queues_shows_everything_there_is_to_know(busmq: Busmq, fresh_keys: Fres
     assert state == {
         "queue": keys.name,
         "messages": 2,
+        "kept": 0,
         "oldest_id": 2,
         "newest_id": 3,
         "last_id": 3,
