@@ -41,6 +41,7 @@ OPEN: dict[str, type[BusError]] = {
         errors.StaleBatch,
         errors.StaleRun,
         errors.StateError,
+        errors.TopicMissing,
         errors.UnreadBacklog,
         errors.WireError,
     )

@@ -88,14 +88,14 @@ class BusmqDataSource(DataSource):
             if overwrite:
                 raise ConfigError(reason="mode overwrite deletes messages, and with settle rows are outcomes of jobs; use mode append")
             return JobBatchWriter(options, _job_columns(schema, options))
-        return BatchWriter(options, _sink_columns(schema, options), overwrite=overwrite)
+        return BatchWriter(options, SinkColumns.of(schema, options.queue, options.topic), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
         if options.settle:
             return job_stream_writer(options, _job_columns(schema, options))
-        return stream_writer(options, _sink_columns(schema, options), _given(self.options, "checkpointLocation"))
+        return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _given(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         _refuse_a_table(self.options)
@@ -111,16 +111,6 @@ def _columns(options: ReadOptions, *, topic: bool) -> str:
     """The columns of the source."""
     base = LINKED_SCHEMA if options.links else SOURCE_SCHEMA
     return ", ".join([base, *([FIELDS_COLUMN] if check_fields(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
-
-
-def _sink_columns(schema: StructType, options: WriteOptions) -> SinkColumns:
-    found = SinkColumns.of(schema, options.queue, options.topic)
-    if found.topic and options.links:
-        raise ConfigError(
-            reason="a sink at a federation server takes queues and no topics, whose partitions it does not ask for; "
-            "name the partition queues, such as metrics/0, in column queue"
-        )
-    return found
 
 
 def _job_columns(schema: StructType, options: WriteOptions) -> JobColumns:

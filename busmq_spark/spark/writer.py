@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.sink import attempt as attempt_of
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.topic import topic_partition
+from busmq_spark.core.topic import partition_queues, topic_partition
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
@@ -28,7 +28,6 @@ from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.topic_columns import TopicRows
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.store.protocol import FullPolicy, QueueAppender, QueueCreation, WriteStore
-from busmq_spark.store.redis_store import RedisStore
 
 ROWS_AT_ONCE = 10_000
 RUN = "spark.jobGroup.id"
@@ -115,7 +114,6 @@ class TaskWriter:
         """Where rows for topics go. Tasks, and the batches of a query, begin with different partitions."""
         if self._columns.topic is None:
             return None
-        assert isinstance(store, RedisStore), "links are refused"
         context = TaskContext.get()
         batch = int(_property(context, "streaming.sql.batchId") or self._options.batch or 0)
 
@@ -287,9 +285,8 @@ class BatchWriter(DataSourceArrowWriter):
         named = dict.fromkeys([s.queue for s in staged] or ([self._columns.queue] if self._columns.queue else []))
         if self._columns.topic is None:
             return list(named)
-        assert isinstance(store, RedisStore), "links are refused"
-        topics = {place[0]: None for queue in named if (place := topic_partition(queue))}
-        return store.topic_queues(list(topics) or [topic for topic in [self._columns.topic.topic] if topic], self._options.partitions)
+        topics = {place[0]: None for queue in named if (place := topic_partition(queue))} or dict.fromkeys(filter(None, [self._columns.topic.topic]))
+        return [queue for topic in topics for queue in partition_queues(topic, store.partitions(topic, self._options.partitions))]
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _, staged, _ = _collected(messages)

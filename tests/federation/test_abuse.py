@@ -199,6 +199,7 @@ def bulk_calls(queue: str) -> list[bytes]:
         "stage": [queue, key, 0, ["sink", 1, []]],
         "push": [queue],
         "push_from": [queue, "sender", [1, 2]],
+        "partitions": [queue],
         "take_commands": [queue],
         "event_queues": [[["a.key"], ["b", "c"]]],
         "subscribe_events": [queue, ["a.*"], False],

@@ -81,6 +81,7 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "stage": (TEXT, TEXT, WHOLE, RUN),
     "push": (TEXT,),
     "push_from": (TEXT, TEXT, st.lists(WHOLE, max_size=3).map(tuple)),
+    "partitions": (TEXT,),
     "take_commands": (TEXT,),
     "event_queues": (st.lists(NAMES, max_size=3).map(tuple),),
     "subscribe_events": (TEXT, NAMES, st.booleans()),
@@ -100,7 +101,6 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
     "note_times": by_queue(WHOLE),
     "times": by_queue(st.builds(TimesOfIds, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple))),
-    "ages": by_queue(WHOLE),
     "find_times": by_queue(st.builds(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
@@ -281,7 +281,7 @@ SERVERS = {
 PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
 OTHERS = {"hello", "listen", "wait", "stage", "push", "push_from", "take_commands", "event_queues", "subscribe_events", "ends", "trim"}
 OTHERS |= {"spans", "positions"}  # what source and sink do not ask, or in other words
-LOCAL = {"keys", "locate", "appender", "commit_many", "truncate", "close"}
+LOCAL = {"keys", "locate", "topic_queues", "appender", "commit_many", "truncate", "close"}
 """What the client answers itself, or with other operations."""
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.redis
 NEEDS = {
     "read": "ack ages bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
     "positions spans times traces",
-    "write": "begin commit discard forget push push_from record stage subscribe_events take_commands",
+    "write": "begin commit discard forget partitions push push_from record stage subscribe_events take_commands",
     "admin": "ends trim",
     "any": "attach",
 }
@@ -121,6 +121,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "stage": lambda: staged(store, queue),
         "push": lambda: store.appender().push(queue, [b"4"], FullPolicy(0)),
         "push_from": lambda: store.push_from(queue, "sender", [1], [b"4"]),
+        "partitions": lambda: store.partitions(queue),
         "take_commands": lambda: store.take_commands(queue),
         "subscribe_events": lambda: store.subscribe_events(queue, ["a.key"], True),
         "begin": lambda: store.begin("sink", "run", [queue]),

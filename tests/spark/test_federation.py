@@ -9,12 +9,13 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from busmq_spark.core.topic import partition_of
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions
 from tests.conftest import Fresh
 from tests.spark.centres import READER, SECRET, DataCentre
 from tests.spark.conftest import Bus, MakeBus, Query, Sink, Stream
-from tests.spark.topic_tools import grow, make_topic
+from tests.spark.topic_tools import grow, make_topic, partitions_of
 
 pytestmark = pytest.mark.redis
 SOURCES = ("local", "eu", "us")
@@ -61,10 +62,17 @@ def test_topics_of_all_of_them_are_read_and_grow_apart(stream: Stream, everywher
     }
 
 
-def test_a_topic_is_not_written_through_a_link(spark: SparkSession, data_centres: dict[str, DataCentre], queue: str) -> None:
-    writer = spark.range(1).selectExpr("cast(id AS string) AS value").write.format("busmq").mode("append")
-    with pytest.raises(PySparkException, match=r"\[BUSMQ_CONFIG\] a sink at a federation server takes queues and no topics"):
-        writer.options(**{**links({"eu": data_centres["eu"]}), "topic": queue}).save()
+def test_a_topic_is_written_through_a_link(spark: SparkSession, data_centres: dict[str, DataCentre], buses: dict[str, Bus], queue: str) -> None:
+    rows = spark.createDataFrame([(f"{n % 7}", str(n)) for n in range(50)], "key string, value string").coalesce(1)
+    writer = rows.write.format("busmq").options(**{**links({"eu": data_centres["eu"]}), "topic": queue, "partitions": "3"})
+    with pytest.raises(PySparkException, match=rf"\[BUSMQ_TOPIC_MISSING\] topic '{queue}' does not exist"):
+        writer.mode("append").save()
+    make_topic(buses["eu"], queue, 3)
+    writer.mode("append").save()
+    places = [[b"%d" % n for n in range(50) if partition_of(str(n % 7), 3) == p] for p in range(3)]
+    assert partitions_of(buses["eu"], queue) == places
+    writer.mode("overwrite").option("truncate", "true").save()
+    assert partitions_of(buses["eu"], queue) == places
 
 
 def test_a_data_centre_that_goes_down_and_comes_back_stops_its_own_queue_only_and_loses_nothing(

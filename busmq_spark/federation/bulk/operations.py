@@ -21,6 +21,7 @@ from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
+from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
@@ -231,6 +232,11 @@ def _keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
     return _subscription(queues, subscription) if token else each_queue(BROWSE)(queues)
 
 
+def _topic(topic: str) -> list[Right]:
+    """To push to its first partition."""
+    return [Right(PUSH, "queue", partition_queue(topic, 0))]
+
+
 def _staged(lists: Iterable[StagedList]) -> list[Right]:
     return each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
 
@@ -285,6 +291,7 @@ OPERATIONS: dict[str, Operation] = {
     "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage, ServedBy.PEER, values=True),
     "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.STORE, values=True),
     "push_from": Operation(several(TEXT, TEXT, listed(WHOLE)), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.PEER, values=True),
+    "partitions": Operation(several(TEXT), WHOLE, _topic, ServedBy.STORE),
     "take_commands": Operation(several(TEXT), NOTHING, each_queue(PUSH), ServedBy.STORE),
     "event_queues": Operation(several(listed(NAMES)), listed(NAMES), some_queue(PUSH), ServedBy.PEER),
     "subscribe_events": Operation(several(TEXT, NAMES, FLAG), NOTHING, each_queue(PUSH), ServedBy.STORE),

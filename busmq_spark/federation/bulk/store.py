@@ -74,7 +74,7 @@ class FederatedStore(PerQueueOperations):
         return [queue for queue in self._link.call("discover") if accept(queue)]
 
     def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:  # noqa: ARG002  # topics are made at their Redis
-        """Those that exist: the protocol has no question about the topic itself."""
+        """Those that exist, and that the secret may list: it may be one for some of them."""
         return self.discover(lambda queue: (place := topic_partition(queue)) is not None and place[0] in topics)
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
@@ -107,6 +107,10 @@ class FederatedStore(PerQueueOperations):
             _check_size(len(values[0]), room + len(values[0]))
         stored: tuple[int, int] = self._link.call("push_from", queue, sender, tuple(sequences[:fitting]), values=values[:fitting])
         return stored
+
+    def partitions(self, topic: str, create: int | None = None) -> int:  # noqa: ARG002  # topics are made at their Redis
+        found: int = self._link.call("partitions", topic)
+        return found
 
     def take_commands(self, queue: str) -> None:
         self._link.call("take_commands", queue)

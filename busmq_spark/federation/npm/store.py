@@ -208,6 +208,10 @@ class PlainStore:
             maxsize = 0  # some are stored: the rest may be sent again, and those need not be
         return len(values) - len(left), maxsize if left else 0
 
+    def partitions(self, topic: str, create: int | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+        """The server knows no topics."""
+        raise self.impossible("it knows no topics; name the partition queues in column queue")
+
     def take_commands(self, queue: str) -> None:
         """A queue there has no groups."""
 
