@@ -12,6 +12,7 @@ import sys
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
+from busmq_spark.bus.worker_group import WorkerKeywords
 
 FOREVER_S = 3600
 
@@ -25,9 +26,10 @@ async def handler(job: Job) -> None:
     await job.save()
 
 
-async def work(url: str, name: str, tries: str, limit: str) -> None:
+async def work(url: str, name: str, tries: str, limit: str, group_limit: str = "0", lease_s: str = "1") -> None:
+    options: WorkerKeywords = {"start": "earliest", "lease_s": int(lease_s), "deadline_s": None}
     async with Bus(url) as bus:
-        await bus.jobs(name).worker("g", start="earliest", lease_s=1, tries=int(tries), limit=int(limit), deadline_s=None)(handler).run()
+        await bus.jobs(name).worker("g", tries=int(tries), limit=int(limit), group_limit=int(group_limit), **options)(handler).run()
 
 
 async def wait(url: str, name: str) -> None:

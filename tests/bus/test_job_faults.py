@@ -21,7 +21,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import JobFailed, LinkLost
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import Held, held_ends, letters, nothing, until_none
-from tests.bus.tools import UNTIL_S, until
+from tests.bus.tools import UNTIL_S, redis, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 
@@ -196,6 +196,24 @@ async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(
                     await each
             await held_ends(jobs, "g")
             assert sorted(letter.tries for letter in await letters(jobs)) == [2] * 5
+
+
+async def test_a_limit_of_the_group_holds_in_three_processes(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        some = [jobs.new() for _ in range(200)]
+        for job in some:
+            await jobs.send(job)
+        workers = [await Killable.start("work", redis_url, jobs.queue.name, 50, 16, 2, 60) for _ in range(3)]
+        await until_none(lambda: no_groups(jobs))
+        _, due, _ = jobs.queue.keys.group("g")
+        seen = []
+        while sum(len(each.said) for each in workers) < 200:
+            seen.append(await redis(jobs.queue, "ZCARD", due))  # what is in flight, since nothing is tried again
+        for job in some:
+            await job.wait("g", timeout_s=UNTIL_S)
+        said = [await each.kill() for each in workers]
+        assert sorted(id for each in said for id, _ in each) == sorted(job.id for job in some)
+        assert 0 < max(seen) <= 2
 
 
 async def test_a_waiter_is_killed_and_another_process_waits_on(redis_url: str, fresh: Fresh) -> None:
