@@ -14,7 +14,7 @@ class Slots:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> int:
-        """At least one slot, and all that are free unless others wait; how many. They are given back with ``give``."""
+        """At least one slot, and all that are free; how many. They are given back with ``give``."""
         if self._free and not self._waiting:
             self._free -= 1
         else:
@@ -28,8 +28,7 @@ class Slots:
                 elif turn in self._waiting:
                     self._waiting.remove(turn)
                 raise
-        more = 0 if self._waiting else self._free
-        self._free -= more
+        more, self._free = self._free, 0
         return 1 + more
 
     def give(self, count: int) -> None:
