@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.flow import T
-from busmq_spark.core.topic import Placed, partition_home, partition_queue
+from busmq_spark.core.topic import Placed, Places, partition_home, partition_queue
 from busmq_spark.errors import BusError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.topic import Topic
-
-
-_placed = partial(tuple.__new__, Placed)
-"""What Placed._make does, without a call in Python for each of many."""
 
 
 class PartitionQueue(Queue):
@@ -83,15 +78,15 @@ def future_of(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> asyncio.Futu
     return future
 
 
-def settle(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[list[Placed]]) -> None:
+def settle(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[Sequence[Placed]]) -> None:
     """All pushes have ended: the places of the values, of which each went to the partition chosen for it, or the first error."""
     failed = [inner for inner in pushes.values() if inner.cancelled() or inner.exception() is not None]
-    ids = {which: repeat(None) if inner in failed else iter(inner.result()) for which, inner in pushes.items()}
-    found = [next(ids[which]) for which in chosen]
     if not failed:
-        _finish(outer, list(map(_placed, zip(chosen, found, strict=True))))
-    else:
-        _fail(outer, failed, [None if id is None else Placed(which, id) for which, id in zip(chosen, found, strict=True)])
+        _finish(outer, Places(chosen, {which: inner.result() for which, inner in pushes.items()}))
+        return
+    ids = {which: repeat(None) if inner in failed else iter(inner.result()) for which, inner in pushes.items()}
+    found = [(which, next(ids[which])) for which in chosen]
+    _fail(outer, failed, [None if id is None else Placed(which, id) for which, id in found])
 
 
 def settle_one(partition: int, inner: asyncio.Future[int], outer: asyncio.Future[Placed]) -> None:

@@ -140,7 +140,7 @@ class Topic:
 
     def push_many(
         self, values: Iterable[object], *, keys: Iterable[bytes | str | None] | None = None, partition: int | None = None
-    ) -> asyncio.Future[list[Placed]]:
+    ) -> asyncio.Future[Sequence[Placed]]:
         """Append messages, each with its key; the result are their places, in the order of the values. Those of one key stay in order.
 
         The values without a key go to one partition, those of the next call to the next. When a partition fails, the others are stored all the same:
@@ -152,7 +152,7 @@ class Topic:
             raise ConfigError(reason=f"there are {len(batch)} values and {len(of)} keys; expected one key, or None, for each value")
         return self._when_ready(lambda: self._push_many(batch, of, partition))
 
-    def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[list[Placed]]:
+    def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[Sequence[Placed]]:
         chosen = self._choose(keys, partition)
         values: dict[int, list[object]] = {}
         if chosen and chosen.count(chosen[0]) == len(chosen):
@@ -161,7 +161,7 @@ class Topic:
             values = defaultdict(list)
             for which, value in zip(chosen, batch, strict=True):
                 values[which].append(value)
-        outer: asyncio.Future[list[Placed]] = asyncio.get_running_loop().create_future()
+        outer: asyncio.Future[Sequence[Placed]] = asyncio.get_running_loop().create_future()
         pushes = {which: self._send_many(self.queues[which], its) for which, its in values.items()}
         left = len(pushes)
 

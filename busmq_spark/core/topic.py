@@ -9,9 +9,9 @@ Rule 3. Who is a member of a group is advice. Each member computes the same rang
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, overload
 from zlib import crc32
 
 from busmq_spark.core.flow import Call, Flow, command, script
@@ -43,6 +43,42 @@ class Placed(NamedTuple):
     partition: int
     id: int
     """In the partition queue."""
+
+
+class Places(Sequence[Placed]):
+    """Where many messages are, in the order in which they were given. Made when it is first looked at: most producers do not."""
+
+    def __init__(self, chosen: Sequence[int], ids: Mapping[int, Iterable[int]]) -> None:
+        """The partition of each, and the ids in each partition in their order."""
+        self._chosen, self._ids = chosen, ids
+        self._made: list[Placed] | None = None
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, index: int) -> Placed: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Placed]: ...
+    def __getitem__(self, index: int | slice) -> Placed | list[Placed]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[Placed]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def _all(self) -> list[Placed]:
+        if self._made is None:
+            ids = {partition: iter(its) for partition, its in self._ids.items()}
+            self._made = [Placed(partition, next(ids[partition])) for partition in self._chosen]
+        return self._made
 
 
 @dataclass(frozen=True, slots=True)

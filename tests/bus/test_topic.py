@@ -78,7 +78,7 @@ async def test_pushes_keep_their_order_awaited_or_not_also_before_the_topic_is_a
         attaching.add_done_callback(lambda _: pushes.extend([topic.push(n, key="k") for n in range(20, 40)]))  # while those still wait
         await attaching
         await until(lambda: len(pushes) == 40)
-        placed = [each[0] if isinstance(each, list) else each for each in await asyncio.gather(*pushes)]
+        placed = [each if isinstance(each, Placed) else each[0] for each in await asyncio.gather(*pushes)]
         assert placed == [Placed(topic.partition_of("k"), n + 1) for n in range(40)]
         assert await topic.push_many([]) == []
 
