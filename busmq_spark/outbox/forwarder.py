@@ -60,7 +60,8 @@ class _Progress:
     sent: int = 0
     """The last number that the queue has confirmed to this process."""
     noted: Future[None] | None = None
-    """The confirmation on its way to the store."""
+    """The confirmation on its way to the store, or the last one."""
+    noted_upto: int = 0
     back_off: _BackOff = field(default_factory=_BackOff)
     site: str = ""
     """What it became unreachable with, when it did."""
@@ -177,12 +178,10 @@ class Forwarder:
         return True
 
     def _confirm(self, progress: _Progress) -> None:
-        """Without waiting: the next chunk goes out meanwhile."""
-        if progress.noted is not None and not progress.noted.done():
-            with suppress(BusError):  # at most two on their way; what failed is noted with the next
-                progress.noted.result()
-        to, upto = progress.to, progress.sent
-        progress.noted = self._writer.submit(lambda c: rows.confirm(c, to, upto), durable=False)
+        """Note how far it is, unless that is under way: then what came meanwhile goes with the next, and nobody waits for the disk."""
+        if progress.noted is None or progress.noted.done():
+            to, upto = progress.to, progress.sent
+            progress.noted, progress.noted_upto = self._writer.submit(lambda c: rows.confirm(c, to, upto), durable=False), upto
 
     def _settle(self, progress: _Progress) -> bool:
         """Nothing waits for the queue: it is idle once that is noted."""
@@ -190,11 +189,13 @@ class Forwarder:
             if progress.noted is not None:
                 progress.noted.result()
         except BusError as error:
-            if self._stopped:
-                return False
-            self._failed(progress, error)
-            self._confirm(progress)
+            if not self._stopped:
+                self._failed(progress, error)
+                self._confirm(progress)
             return False
+        if progress.noted_upto < progress.sent:
+            self._confirm(progress)
+            return True
         del self._active[progress.to.id], self._known[progress.to.id]
         if not self._active:
             self._give_back()

@@ -33,6 +33,7 @@ CREATE TABLE made(pattern TEXT NOT NULL, queue TEXT NOT NULL, PRIMARY KEY(patter
 CREATE TABLE note(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
 _WAIT_S = 5.0
+_CACHE_KB = 16_000
 _FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMEDIES = {
     sqlite3.SQLITE_CANTOPEN: (
@@ -64,6 +65,8 @@ def create_or_open(path: Path) -> sqlite3.Connection:
             else:
                 _check(connection, path)
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
+            connection.execute("PRAGMA secure_delete=FAST")  # where it costs no write of its own
         except BaseException:
             connection.close()
             raise
