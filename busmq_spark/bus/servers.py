@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import hash_index
+from busmq_spark.core.keys import hash_index, queue_name
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.address import RedisAddress
@@ -99,7 +99,7 @@ class Servers:
         having = [index for index, outcome in zip(asked, found, strict=True) if outcome == 1]
         answered = sum(not isinstance(outcome, BaseException) for outcome in found)
         index = owner(having, hash_index(key, len(self.commands))) if having else home
-        return index, bool(having) or answered == len(self.commands)
+        return index, bool(having) or (answered == len(self.commands) and queue_name(key) is None)  # a queue may yet be created on any server
 
     async def close(self) -> None:
         """Close every link."""

@@ -22,6 +22,16 @@ async def test_a_queue_is_created_on_the_server_that_is_named_and_found_there_by
                     assert [message.text async for message in same.consume(max=1)] == ["here"]
 
 
+async def test_who_has_looked_for_a_queue_before_it_was_created_finds_it_all_the_same(three_servers: DirectGroup, fresh: Fresh) -> None:
+    url = ",".join(three_servers.urls)
+    async with Bus(url) as bus, Bus(url) as other:
+        for server in range(3):
+            name = fresh()
+            assert not await other.queue(name).exists()
+            async with bus.queue(name, server=server), other.queue(name) as same:
+                assert same.server == server
+
+
 async def test_a_server_that_is_none_is_refused(three_servers: DirectGroup, redis_url: str, fresh: Fresh) -> None:
     async with Bus(",".join(three_servers.urls)) as bus, Bus(redis_url) as one:
         for queue in (bus.queue(fresh(), server=3), bus.queue(fresh(), server=-1), one.queue(fresh(), server=1)):
