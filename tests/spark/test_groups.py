@@ -65,3 +65,15 @@ def test_a_query_with_a_second_subscription_is_refused_a_queue_of_commands(bus: 
             engine({"redis.url": bus.url, "subscribe": queue, "subscription": "audit"}).step()
         with message_bus.queue(queue) as there, pytest.raises(QueueBusy, match=refused):
             there.subscribe("audit")
+
+
+def test_a_query_reads_a_topic_as_a_group_of_it_where_its_members_stopped_and_not_beside_them(bus: Bus, engine: MakeEngine, queue: str) -> None:
+    options = {"redis.url": bus.url, "topic": queue, "subscription": "agg"}
+    with MessageBus.sync(bus.url) as message_bus, message_bus.topic(queue, partitions=1) as topic:
+        topic.push_many(["a", "b", "c"])
+        with topic.group("agg") as member:
+            member.ack(next(member.batches(most=2)))
+            with pytest.raises(QueueBusy, match="is read by another query as subscription 'agg'"):
+                engine(options).step()
+        query = engine(options)
+        assert [value for rows in query.drain() for _, _, value in rows] == [b"c"]
