@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from busmq_spark.core.event import Event
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused, OutboxWaits, QueueBusy, StateError
-from busmq_spark.outbox import forwarder, report
+from busmq_spark.outbox import forwarder, report, rows
 from busmq_spark.outbox.opener import lane_of
 from busmq_spark.outbox.outbox import SyncOutbox
 from tests.conftest import Fresh
@@ -275,3 +276,23 @@ def test_the_rights_of_the_page_are_enough_for_an_outbox(path: Path, fresh: Fres
                 assert outbox.status().error == ""
         there = Place({"url": server.url})
         assert (there.values(queue), len(there.values(into))) == (numbered(3, 0), 6)
+
+
+def test_a_forwarder_that_cannot_read_its_store_says_so_once_and_goes_on_when_it_can(
+    here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, failed, waiting = fresh("orders"), [], rows.waiting
+
+    def unreadable(connection: sqlite3.Connection) -> list[rows.Destination]:
+        if len(failed) < 4:
+            failed.append(connection)
+            raise sqlite3.DatabaseError("disk I/O error")
+        return waiting(connection)
+
+    monkeypatch.setattr(rows, "waiting", unreadable)
+    with here.outbox(path) as outbox:
+        outbox.push(queue, 1, 2)
+        drain(outbox)
+    assert here.values(queue) == [b"1", b"2"]
+    assert len(failed) == 4
+    assert len([record for record in caplog.records if "forwards nothing for now" in record.message and record.levelname == "ERROR"]) == 1
