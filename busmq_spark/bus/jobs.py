@@ -51,6 +51,8 @@ class Jobs:
         self.outcome_ttl_s = round(outcome_ttl_s)
         self._waits = JobWaits(self.queue, client_channel(self.client))
         self._groups: set[str] = set()
+        self.at_work: set[Worker] = set()
+        """Its workers that have begun and not stopped."""
         self._attaching = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -73,7 +75,9 @@ class Jobs:
         return self.queue
 
     async def detach(self) -> None:
-        """Wait for nothing more, and let the ttl of the queue run. No error when not attached."""
+        """Stop its workers, wait for nothing more, and let the ttl of the queue run. No error when not attached."""
+        for worker in tuple(self.at_work):
+            await worker.stop()
         self._waits.close()
         self.bus.release(self)
         await self.queue.detach()

@@ -86,6 +86,7 @@ class Worker:
         self._resumed.set()
         self._over.clear()
         self.jobs.bus.adopt(self)
+        self.jobs.at_work.add(self)
         self._tasks = [self._spawn(self._read(), "reading"), self._spawn(self._keep_leases(), "keeping leases")]
         return self
 
@@ -115,6 +116,7 @@ class Worker:
             await each.detach()
         self._durable.clear()
         self.jobs.bus.release(self)
+        self.jobs.at_work.discard(self)
         self._over.set()
 
     async def detach(self) -> None:

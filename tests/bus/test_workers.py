@@ -237,3 +237,17 @@ async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(three_
         for index, server in enumerate(bus.servers.commands):
             found = [await server.execute(command("KEYS", f"*{name}*")) for name in (jobs.queue.name, *(job.id for job in some))]
             assert all(found) if index == 1 else not any(found)
+
+
+async def test_workers_end_with_their_jobs(redis_url: str, fresh: Fresh) -> None:
+    held = Held()
+    async with Bus(redis_url) as bus:
+        async with bus.jobs(fresh()) as jobs:
+            running = asyncio.ensure_future(jobs.worker("g")(held()).run())
+            await until(lambda: jobs.at_work)
+            await jobs.send(jobs.new())
+            await until(lambda: held.begun)
+        await asyncio.wait_for(running, UNTIL_S)
+        assert held.ended == []
+        assert (await bus.queue(jobs.queue.name).groups())[0].waiting == 1  # given back
+        assert bus.online
