@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
@@ -16,20 +17,24 @@ from busmq_spark.core.topic import partitions_of
 from busmq_spark.redis_io import holder
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis
 
-BATCH, BATCHES, PARTITIONS, VALUE = 1000, 100, 10, b"x" * 100
+BATCH, BATCHES, TOGETHER, PARTITIONS, VALUE = 1000, 100, 20, 10, b"x" * 100
 KEYS = [f"host-{n % 5000}" for n in range(BATCH * BATCHES)]
 RATE, HASHING, LEFT_MS, KILLED_S = 0.8, 0.1, 200.0, holder.LEASE_MS / 1000 + 1
 
 
 def run(runs: int = RUNS) -> Iterator[Row]:
     with redis() as (server, _):
-        ways = {"topic": pushed_to_topic, "queue": pushed_to_queue, "queues": pushed_to_queues}
+        ways: dict[str, Callable[..., object]] = {"topic": pushed_to_topic, "queue": pushed_to_queue, "queues": pushed_to_queues}
+        ways |= {f"{name}_unawaited": partial(ways[name], awaited=False) for name in ("topic", "queue")}
         found = alternating(runs, **{name: partial(in_loop, way, server.url) for name, way in ways.items()})
+        over = Spread.of(ratios(found["topic_unawaited"], found["queue_unawaited"]))
+        what = f"Push to a topic of {PARTITIONS} partitions by key, batches of {BATCH:,}, {TOGETHER} under way: rate against push_many on one queue"
+        yield Row(what, f"{over.text()}; {Spread.of(found['topic_unawaited']).median / 1000:.0f} k/s", f"≥ {RATE}", over.median >= RATE)
         over = Spread.of(ratios(found["topic"], found["queue"]))
-        what = f"Push to a topic of {PARTITIONS} partitions by key, batches of {BATCH:,}: rate against push_many on one queue"
+        what = f"The same, each awaited: {BATCH // PARTITIONS} a partition and call: rate against push_many on one queue"
         yield Row(what, f"{over.text()}; {Spread.of(found['topic']).median / 1000:.0f} k/s", f"≥ {RATE}", over.median >= RATE)
         over = Spread.of(ratios(found["topic"], found["queues"]))
-        yield Row(f"The same against push_many of {BATCH // PARTITIONS} on each of {PARTITIONS} queues at once", over.text(), "", None)
+        yield Row(f"That against push_many of {BATCH // PARTITIONS} on each of {PARTITIONS} queues at once", over.text(), "", None)
         part = Spread.of([hashing_s() * rate / len(KEYS) for rate in found["topic"]])
         yield Row("Choosing partitions: part of the time of such a push", part.text(), f"≤ {HASHING}", part.median <= HASHING)
         left = Spread.of([in_loop(left_s, server.url) * 1000 for _ in range(runs)])
@@ -42,23 +47,26 @@ def in_loop(work: Callable[..., object], url: str) -> float:
     return asyncio.run(work(url))  # type: ignore[arg-type,return-value]  # a coroutine function of a float
 
 
-async def pushed_to_topic(url: str) -> float:
+async def pushed(push: Callable[[int], asyncio.Future[Any]], *, awaited: bool) -> float:
+    """All batches, each after the one before or TOGETHER at a time."""
+    began = time.perf_counter()
+    step = BATCH if awaited else BATCH * TOGETHER
+    for start in range(0, len(KEYS), step):
+        await asyncio.gather(*(push(at) for at in range(start, start + step, BATCH)))
+    return len(KEYS) / (time.perf_counter() - began)
+
+
+async def pushed_to_topic(url: str, *, awaited: bool = True) -> float:
     async with Bus(url) as bus, bus.topic("bench", PARTITIONS) as topic:
-        began = time.perf_counter()
-        for at in range(0, len(KEYS), BATCH):
-            await topic.push_many([VALUE] * BATCH, keys=KEYS[at : at + BATCH])
-        rate = len(KEYS) / (time.perf_counter() - began)
+        rate = await pushed(lambda at: topic.push_many([VALUE] * BATCH, keys=KEYS[at : at + BATCH]), awaited=awaited)
         for queue in topic.queues:
             await queue.flush()
         return rate
 
 
-async def pushed_to_queue(url: str) -> float:
+async def pushed_to_queue(url: str, *, awaited: bool = True) -> float:
     async with Bus(url) as bus, bus.queue("bench") as queue:
-        began = time.perf_counter()
-        for _ in range(BATCHES):
-            await queue.push_many([VALUE] * BATCH)
-        rate = len(KEYS) / (time.perf_counter() - began)
+        rate = await pushed(lambda _: queue.push_many([VALUE] * BATCH), awaited=awaited)
         await queue.flush()
         return rate
 
