@@ -120,9 +120,10 @@ class JobTaskWriter:
         elif row.get("outcome") == OK:
             error = None
         work = Work(Delivery(message, b"", 1, 0, self._token), JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, "")
+        given = row.get("fields") or ()
         fields = {
             flows.check_field(name): (flows.to_stored(name, value.encode() if isinstance(value, str) else value), ttl_ms)
-            for name, value in row.get("fields") or ()
+            for name, value in (given.items() if isinstance(given, dict) else given)  # a dict: of Spark 4.0, which hands over rows
             if value is not None
         }
         return _Row(queue, work, error, fields)

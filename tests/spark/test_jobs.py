@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,8 +14,9 @@ from pyspark.sql import functions as f
 
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.errors import ConfigError
+from busmq_spark.options import WriteOptions
 from busmq_spark.spark.job_fields import check_fields
-from busmq_spark.spark.job_writer import JobColumns
+from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
 from tests.support import PATIENCE_S
@@ -108,6 +110,14 @@ def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jo
     done = job.outcomes()["g"]
     assert (done.ok, done.error, done.message) == (False, "failed", 2)
     assert job.load("out", "none") == {"out": b"third", "none": None}
+
+
+def test_rows_of_spark_4_0_are_written_too(bus: Bus, jobs: Any) -> None:
+    some = [sent(jobs), sent(jobs)]
+    rows = [{"job": some[0].id, "id": 1, "fields": {"a": b"1"}}, {"job": some[1].id, "id": 2, "fields": {"b": bytearray(b"2")}}]
+    options = WriteOptions(url=bus.url, queue=jobs.queue.name, settle="g")
+    JobTaskWriter(options, JobColumns(("job", "id", "fields"), options.queue), "s").write(iter([pa.RecordBatch.from_pylist(rows)]))
+    assert [(job.load("a", "b"), job.outcomes()["g"].ok) for job in some] == [({"a": b"1", "b": None}, True), ({"a": None, "b": b"2"}, True)]
 
 
 def test_without_ids_the_newest_message_counts(write: Callable[..., None], jobs: Any) -> None:
