@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -22,6 +24,7 @@ from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import Window, WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
+from tests.benchmarks import mirror_nats
 from tests.benchmarks.far import away
 from tests.benchmarks.federation import SECRET, our_server, serving
 from tests.benchmarks.harness import Row, Spread, alternating, fill, ratios, redis
@@ -45,6 +48,16 @@ def run(runs: int = RUNS) -> Iterator[Row]:
             apart=lambda: rate(near, lambda: apart_s(near, there.url, here.url, whole)),
         )
         yield row("Mirror of one queue on loopback, beside reading it and appending it", found["mirror"], found["apart"], LEAST)
+        if mirror_nats.SERVER:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            with mirror_nats.servers(folder) as (hub, leaf):
+                mirror_nats.filled(hub, ROWS, SIZE)
+                found = alternating(
+                    runs,
+                    mirror=lambda: rate(near, lambda: mirrored_s(near, there.url, here.url)),
+                    nats=lambda: ROWS * SIZE / MIB / mirror_nats.mirrored_s(leaf, ROWS),
+                )
+            yield row("Mirror of one queue on loopback, beside a stream mirror of NATS 2.10 in memory", found["mirror"], found["nats"], None)
         server = stack.enter_context(serving(our_server(there.url)))
         urls = {"nearby": server, **{name: stack.enter_context(away(server, s)) for name, s in (("far", ROUND_TRIP_S), ("farther", FARTHER_S))}}
         measures = {name: lambda url=url: rate(near, lambda: mirrored_s(near, url, here.url)) for name, url in urls.items()}  # type: ignore[misc]
@@ -58,10 +71,10 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         yield from many(link, near, there, here)
 
 
-def row(what: str, mirror: list[float], other: list[float], least: float) -> Row:
+def row(what: str, mirror: list[float], other: list[float], least: float | None) -> Row:
     share = Spread.of(ratios(mirror, other))
     text = f"{Spread.of(mirror).text(0)} and {Spread.of(other).text(0)} MiB/s: {share.text()}"
-    return Row(f"{what}, {ROWS:,} × {SIZE} B", text, f"≥ {least}", share.median >= least)
+    return Row(f"{what}, {ROWS:,} × {SIZE} B", text, f"≥ {least}" if least else "", share.median >= least if least else None)
 
 
 def rate(near: SyncLink, measure: Callable[[], float]) -> float:
