@@ -120,15 +120,16 @@ class MirrorRunner:
         self._wake.clear()
         self._ask(time.monotonic())
         while self._windows and self._windows[0].done():
-            self._book.append(self._windows.popleft().result())
+            found = self._windows.popleft().result()
+            self._read()
+            self._book.append(found)
         for _ in range(len(self._jobs)):
             job, then = self._jobs.popleft()
             if job.done():
                 then(job.result())
             else:
                 self._jobs.append((job, then))
-        while len(self._windows) < READERS and (asked := self._book.plan(time.monotonic())):
-            self._windows.append(self._started(lambda windows=asked: read(self._origins.mine, windows)))  # type: ignore[misc]
+        self._read()
         now = time.monotonic()
         until = min(*self._due.values(), *self._book.next_read, *self._pushed.next_answer)
         if not self._book.look:
@@ -152,6 +153,11 @@ class MirrorRunner:
         if now >= self._due["report"]:
             self._due["report"] = now + REPORT_S
             self._target.report(self._token, self._report())
+
+    def _read(self) -> None:
+        """Keep all readers busy, also while the rows of one are appended."""
+        while len(self._windows) < READERS and (asked := self._book.plan(time.monotonic())):
+            self._windows.append(self._started(lambda windows=asked: read(self._origins.mine, windows)))  # type: ignore[misc]
 
     def _started(self, work: Callable[[], Any]) -> Future[Any]:
         job = self._pool.submit(work)

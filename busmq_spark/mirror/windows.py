@@ -14,7 +14,7 @@ from busmq_spark.core.mirror import NEWEST, Begun, MirrorOf, Span
 from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
 
-WINDOW_BYTES = 6 * 1024 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024
 """Bytes of values that are read before they are appended, about; a few windows are under way at once."""
 MOST_BYTES = 12 * 1024 * 1024
 """A window with more is read again in smaller parts."""
