@@ -16,7 +16,7 @@ from busmq_spark.core.keys import hash_index
 from busmq_spark.core.lag import lags
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.core.topic import GroupLag, by_group, member_counts
-from busmq_spark.errors import TopicMissing
+from busmq_spark.errors import QueueDamaged, TopicMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import topics as found_topics
@@ -63,6 +63,9 @@ def _list(out: Output, links: list[Link]) -> None:
         try:
             _, found = topic_of(name, links)
         except TopicMissing:  # it has gone meanwhile
+            continue
+        except QueueDamaged as error:
+            out.warn(str(error))
             continue
         places = partition_places(name, range(found.partitions), links)
         stored, groups = sum(state.count for state in _states(places)), _groups(places)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.core.flow import command
 from busmq_spark.core.topic import partition_of
 from busmq_spark.embedded import DirectGroup
+from busmq_spark.redis_io.link import SyncLink
 from tests.bus.tools import until
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
@@ -52,6 +54,16 @@ def test_over_several_servers_partitions_are_where_the_bus_would_have_them(busmq
     assert [three_servers.urls.index(each["server"]) for each in found] == [0, 1, 2, 0]
     assert busmq("push", name, "--key", "k", "v", url=url).code == 0
     assert [each["messages"] for each in busmq("topics", name, "--json", url=url).records] == [int(i == partition_of("k", 4)) for i in range(4)]
+
+
+def test_a_topic_that_is_damaged_is_named_and_the_others_are_listed(busmq: Busmq, fresh: Fresh, link: SyncLink) -> None:
+    name, damaged = fresh("t"), fresh("t")
+    busmq("topics", name, "--partitions", "2")
+    link.execute(command("HSET", f"bus:topic:{damaged}", "partitions", "many"))
+    done = busmq("topics", "--json")
+    assert name in [each["topic"] for each in done.records]
+    assert damaged in done.err
+    assert busmq("topics", damaged, "--json").error["code"] == "BUSMQ_QUEUE_DAMAGED"
 
 
 def test_what_cannot_be_is_told(busmq: Busmq, fresh: Fresh) -> None:
