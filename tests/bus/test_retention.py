@@ -105,7 +105,7 @@ async def test_a_ttl_that_is_shorter_is_mentioned(redis_url: str, fresh: Fresh, 
         await queue.detach()
 
 
-@pytest.mark.parametrize("how", ["taken", "taken and not acknowledged", "kept"])
+@pytest.mark.parametrize("how", ["taken", "taken and not acknowledged", "capped", "kept"])
 async def test_attaching_warns_where_a_consumer_in_node_has_taken_messages(
     redis_url: str, redis: Redis, fresh: Fresh, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
@@ -119,10 +119,13 @@ async def test_attaching_warns_where_a_consumer_in_node_has_taken_messages(
             await read(queue, "g", 3)
             if how == "taken":
                 redis("LPOP", queue.keys.messages, 2)
+            elif how == "capped":
+                redis("HSET", queue.keys.metadata, "cap", 1)
+                await queue.push("d")
             elif how != "kept":
                 redis("RPUSH", queue.keys.toack, 2, "a")
         async with bus.queue(name):
-            assert ("a consumer that is no group" in caplog.text) == (how != "kept")
+            assert ("a consumer that is no group" in caplog.text) == (how not in ("kept", "capped"))
 
 
 async def test_it_is_the_same_on_all_layouts_and_ends_with_the_queue(open_bus: OpenBus, fresh: Fresh) -> None:

@@ -24,8 +24,8 @@ local long = math.max(ttl, tonumber(ARGV[6]))
 redis.call('EXPIRE', KEYS[5], long)
 redis.call('EXPIRE', KEYS[6], long)
 for i = 7, 8 do redis.call('EXPIRE', KEYS[i], math.max(ttl, 3600)) end -- as include/clock.lua does
-local known, taken = redis.call('HMGET', KEYS[1], 'maxsize', 'retain', 'lets'), 0
-if known[2] and known[2] ~= 'end' then
+local known, taken = redis.call('HMGET', KEYS[1], 'maxsize', 'retain', 'lets', 'cap'), 0
+if known[2] and known[2] ~= 'end' and not known[4] then -- a cap drops what would be kept, too
   local oldest = tonumber(redis.call('LINDEX', KEYS[2], 0) or nil)
   local floor = oldest and oldest - 1 or tonumber(redis.call('GET', KEYS[3]) or 0)
   if floor > tonumber(string.match(known[3] or '', ':(%d+)$') or 0) or redis.call('EXISTS', KEYS[4]) == 1 then taken = 1 end
