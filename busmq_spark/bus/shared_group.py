@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -29,7 +30,7 @@ from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.subscription import register
-from busmq_spark.errors import ConfigError, LinkLost, QueueFull, StateError
+from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
 
@@ -275,9 +276,10 @@ class SharedGroup(Group):
         """Dead letters of messages whose last lease has ended: the one that found them is no try."""
         try:
             await self._reject([each._replace(tries=each.tries - 1) for each in spent], USED_UP)
-        except (QueueFull, LinkLost) as error:
+        except BusError as error:  # whatever it is: the other messages of the call are leased, and their tries would be used up unseen
             log.warning("queue %r, group %r: no dead letter of id %d now: %s", *self._names, spent[0].id, error)
-            await self._settle(spent, "retry", round(DEAD_AGAIN_S * 1000))
+            with suppress(BusError):  # then their leases end by themselves
+                await self._settle(spent, "retry", round(DEAD_AGAIN_S * 1000))
 
     async def _pause(self, *, paused: bool) -> None:
         if not await self.queue.run(flows.pause(self.queue.keys, self.name, paused=paused)):

@@ -168,6 +168,19 @@ async def test_a_full_dead_letter_queue_holds_up_no_good_message(redis_url: str,
         await full.flush()
 
 
+async def test_a_redis_that_takes_no_dead_letter_holds_up_no_good_message(fresh: Fresh) -> None:
+    with RedisServer() as server:
+        async with Bus(server.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=1) as group:
+            await queue.push_many(["bad", "good"])
+            batches = group.batches(1)
+            await some(batches, 1)
+            await end_leases(queue, "g")
+            await redis(queue, "CONFIG", "SET", "maxmemory", 1)
+            assert ids(await some(group.batches(2), 1)) == [2]
+            await redis(queue, "CONFIG", "SET", "maxmemory", 0)
+            assert (await group.state()).waiting == 1
+
+
 async def test_the_options_of_a_group_are_those_that_were_given_last(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
         async with queue.group("g", shared=True, tries=7, dead="elsewhere", limit=2), queue.group("g", shared=True, lease_s=60) as second:
