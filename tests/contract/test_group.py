@@ -191,6 +191,15 @@ def test_a_lost_reply_is_had_again_and_nothing_more(shared: Make) -> None:
     assert ids(group.lease()) == [3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("action", ["retry", "release"])
+def test_a_repeated_call_that_comes_late_leases_nothing_that_was_given_back(shared: Make, action: flows.Action) -> None:
+    group = shared()
+    given_back = group.leased(2, "same").deliveries
+    group.settle(action, given_back)
+    assert group.leased(2, "same", again=True).deliveries == []
+    assert group.state.waiting == 2
+
+
 def test_a_pause_leases_nothing_and_settles(shared: Make, run: Run) -> None:
     group = shared()
     held = group.lease(2)

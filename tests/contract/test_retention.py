@@ -260,6 +260,15 @@ def test_bytes_of_peers_are_counted_too(run: Run, redis: Redis, keys: QueueKeys)
     assert ids(redis, keys)[0] > 5
 
 
+def test_a_call_counts_a_bounded_number_of_bytes_of_peers(run: Run, redis: Redis, keys: QueueKeys) -> None:
+    run(retention.retain(keys, rule(None, None, 10**9)))
+    redis("RPUSH", keys.messages, *(word for id in range(1, 1501) for word in (id, "v")))
+    redis("SET", keys.msgid, 1500)
+    for counted in (b"1000", b"1500"):
+        run(_one(script("note_time", keys.keeping * 2, (1,))))
+        assert redis("HGET", keys.metadata, "bytes").split(b":")[1] == counted
+
+
 def test_a_late_reader_goes_back_to_where_its_checkpoint_is(run: Run, redis: Redis, keys: QueueKeys) -> None:
     """What a query does that begins anew, or with an older checkpoint, below what its subscription has acknowledged."""
     run(retention.retain(keys, HUNDRED))

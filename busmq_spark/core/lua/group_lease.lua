@@ -52,9 +52,12 @@ local function lease_again(ids, same)
 end
 
 if ARGV[5] == '1' then
-  local ids, all = {}, redis.call('HGETALL', tries)
-  for i = 1, #all, 2 do
-    if string.match(all[i + 1], ':([^:]*):') == token then ids[#ids + 1] = all[i] end
+  local ids, all = {}, redis.call('ZRANGEBYSCORE', due, 0, '+inf') -- not those that wait to be tried again, of which there may be very many
+  for first = 1, #all, 1000 do
+    local upto = math.min(first + 999, #all)
+    for i, record in ipairs(redis.call('HMGET', tries, unpack(all, first, upto))) do
+      if record and string.match(record, ':([^:]*):') == token then ids[#ids + 1] = all[first + i - 1] end
+    end
   end
   lease_again(ids, true)
 elseif set[5] then

@@ -9,10 +9,12 @@
 -- lets = second:id: everything up to this id is older, more or larger, as of that second of the server's clock; in the rest of it nothing is looked
 -- at again (looked_at), unless more is to go: then second is 0. So in most calls a reader or producer notes where it is, and that is all.
 -- bytes = total:id:listed: the messages up to this id have so many bytes, from when counting began; the list of that name has such pairs (total id total
--- id ...), one for each thousandth of the limit, the last of them at the total listed. Who appends counts; messages of peers are counted here, 1 MB or 1,000 of them a call.
+-- id ...), one for each thousandth of the limit, the last of them at the total listed. Who appends counts; messages of peers are counted here, 1 MB or 1,000 of them a call, over all its queues.
 local function looked_at(lets, now)
   return now and string.sub(lets or '', 1, 10) == now
 end
+
+local few, room = 1000, 1048576 -- what is left of that
 
 local function weigh(q, noted, last, first, bytes)
   local limit = tonumber(string.match(q.retain, ':(%d+)$') or 0)
@@ -33,9 +35,13 @@ local function weigh(q, noted, last, first, bytes)
     local oldest = tonumber(redis.call('LINDEX', q.messages, 0) or nil)
     id = oldest and math.min(math.max(id, oldest - 1), last) or last
     if not noted then totals = {'0', string.format('%.0f', id)} end
-    local some = id < last and run(q.messages, find(q.messages, id) + 1, 1000, 1048576) or {}
-    for i = 1, #some, 2 do add(#some[i + 1], some[i]) end
-    if #some == 0 then id = last end
+    local some = id < last and few > 0 and run(q.messages, find(q.messages, id) + 1, few, room) or {}
+    if #some == 0 and few > 0 then id = last end
+    for i = 1, #some, 2 do
+      add(#some[i + 1], some[i])
+      few, room = few - 1, room - #some[i + 1]
+    end
+    if room <= 0 then few = 0 end
   end
   redis.call('HSET', q.metadata, 'bytes', string.format('%.0f:%.0f:%.0f', total, id, listed))
   if #totals > 0 then
