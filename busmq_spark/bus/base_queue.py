@@ -9,7 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.emitter import Emitter
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import ConfigError, StateError
 

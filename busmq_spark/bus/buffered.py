@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from busmq_spark.bus.consume import ConsumeOptions
-    from busmq_spark.bus.events import Emitter
+    from busmq_spark.bus.emitter import Emitter
     from busmq_spark.core.message import Message
 
 

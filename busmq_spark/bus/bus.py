@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from busmq_spark.bus.channel import Channel
-from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.keepalive import KeepAlive
 from busmq_spark.bus.links import FederationLinks, Mirror, links_of, mirror_of

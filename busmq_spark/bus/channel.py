@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from busmq_spark.bus.base_queue import TTL_S
-from busmq_spark.bus.events import Emitter, Handler
+from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.inbox import Inbox
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.channel import ChannelFrameKind, frame
@@ -33,7 +33,7 @@ State = Enum("State", "AWAY JOINING CONNECTED LEAVING LEFT")
 """Where one side is in its life. Over federation only: JOINING, a remote object is to connect; LEFT, it may still say that the channel has ended."""
 
 
-class ConnectKeywords(TypedDict, total=False):
+class ChannelKeywords(TypedDict, total=False):
     """The options of ``connect`` and ``listen``; see ChannelOptions."""
 
     ttl_s: int
@@ -75,7 +75,7 @@ class BaseChannel(Emitter):
         self._state = State.AWAY
         self._busy = asyncio.Lock()
 
-    async def connect(self, **options: Unpack[ConnectKeywords]) -> Self:
+    async def connect(self, **options: Unpack[ChannelKeywords]) -> Self:
         """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for ``async with await channel.connect(...)``.
 
         ``reliable=True`` keeps each message until it is acked; at the start everything up to the id ``last`` is acked, and the rest comes again.
@@ -83,7 +83,7 @@ class BaseChannel(Emitter):
         """
         return await self._open(self.local, self.remote, ChannelOptions(**options))
 
-    async def listen(self, **options: Unpack[ConnectKeywords]) -> Self:
+    async def listen(self, **options: Unpack[ChannelKeywords]) -> Self:
         """Connect with the roles swapped: a peer that made the same channel and connects is the other side. The object keeps its roles."""
         return await self._open(self.remote, self.local, ChannelOptions(**options))
 

@@ -29,7 +29,7 @@ log = logging.getLogger("busmq_spark")
 class Completions:
     """Outcomes that are published on one channel, or on those of a pattern. Listens from ``async with``, or from the first step of the loop, on.
 
-    What is published while the link is down, or while more than 10,000 wait here, is not had; the latter is logged.
+    Outcomes are missed while the link is down, or when 10,000 wait here; the latter is logged.
     """
 
     def __init__(self, bus: Bus, queue: Queue, channel: str, *, pattern: bool) -> None:
@@ -86,7 +86,7 @@ class Completions:
 
 
 async def stored(bus: Bus, name: str, group: str) -> AsyncIterator[Outcome]:
-    """Outcomes that were pushed to a queue, each at least once for an ordered group: they are acked when the loop asks on behind them."""
+    """Outcomes that were pushed to a queue, each at least once for an ordered group. A batch is acked when the loop asks for the next one."""
     async with bus.queue(name) as done, done.group(group) as reader:
         async for batch in reader.batches(BATCH):
             for message in batch:

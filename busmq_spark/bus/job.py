@@ -82,7 +82,7 @@ class Job(Mapping[str, Any]):
         return True
 
     async def load(self, *names: str, forget: Iterable[str] = ()) -> dict[str, Any]:
-        """Read fields, and delete those to be forgotten, in one step: a field is had by one of those who load and forget it. Missing is None.
+        """Read fields, and delete those to be forgotten, in one step: of several calls that forget a field, one gets it. Missing is None.
 
         Raises MessageRefused for a field that is not one of ours.
         """

@@ -1,7 +1,7 @@
 """Waiting for outcomes of jobs: many waits, one subscription, and one task that reads what pub/sub may have lost.
 
 Rule 1. Subscribed first, then read, then waited for, then read again: no wake-up is lost.
-Rule 2. What is published is what was written, in one step: it counts as read.
+Rule 2. One script writes and publishes an outcome: a published one need not be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 POLL_S = 1.0
-"""A wait that has lasted for so long is looked after without a wake-up, and then again and again."""
+"""A pending wait reads its outcomes this often without a wake-up."""
 READ_MOST = 200
 log = logging.getLogger("busmq_spark")
 

@@ -1,10 +1,10 @@
 """A member of a group of a topic: it owns a contiguous range of the partitions, and reads them; all members together own all.
 
-Rule 1. Who is a member is advice in Redis (core/topic.py), of which each computes the same ranges. It takes what is its, and gives up only what is
-        not its any more; a partition is owned by lease (bus/share.py), so no two members ever read one at a time, whatever each thinks of the other.
-Rule 2. A hint says that members have come or gone, or that a partition is free. One that is lost costs seconds: each looks every few, and when
-        another was due to be heard of.
-Rule 3. While the server that knows of members is away, each keeps what it has.
+Rule 1. The list of members in Redis (core/topic.py) is a hint: each member computes the same ranges from it, takes its own partitions and hands over
+        the others. A partition is owned by lease (bus/owned_partition.py), so two members never read one at the same time.
+Rule 2. A hint says that members have come or gone, or that a partition is free. A lost hint costs seconds: members poll, and look when another's
+        entry ends.
+Rule 3. While the server with the list of members is away, each member keeps its partitions.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.group import check_most
-from busmq_spark.bus.share import Batch, Share
+from busmq_spark.bus.owned_partition import Batch, OwnedPartition
 from busmq_spark.core import subscription
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import command
@@ -38,7 +38,7 @@ SLOTS = 16
 """How many partitions at most have a batch read ahead."""
 ROUND_S = STAY_MS / 3000
 SETTLE_S = 1.0
-"""How long the others are waited for after nobody could be heard of."""
+"""Pause after an outage, so that the others can join again first."""
 LATE_S = 0.05
 FREE = "\n"
 """Between group and partition in a hint that the partition is free; no name has it."""
@@ -61,7 +61,7 @@ class Member(Emitter):
         self.most, self.linger_s = CHUNK_MESSAGES, 0.0
         self._start, self._late = start, set[int]()
         self._id = ""
-        self._shares: dict[int, Share] = {}
+        self._shares: dict[int, OwnedPartition] = {}
         self._offered: deque[Batch] = deque()
         self._more, self._look = asyncio.Event(), asyncio.Event()
         self._error: BusError | None = None
@@ -76,7 +76,7 @@ class Member(Emitter):
         return f"Member({self.topic.name!r}, {self.name!r})"
 
     async def __aenter__(self) -> Self:
-        """Join. The group is registered in every partition, so that nothing is missed of those that others read, or nobody yet.
+        """Join. The group is registered in every partition, so that nothing is missed in partitions without a reader.
 
         Raises LinkLost while the server that knows of the topic is away, QueueBusy where the name is of another kind of reader.
         """
@@ -239,9 +239,9 @@ class Member(Emitter):
                 task.add_done_callback(self._giving.discard)
         for partition in mine:
             if partition not in self._shares:
-                self._shares[partition] = Share(self, self.topic.queues[partition], self._start if partition in self._late else "earliest")
+                self._shares[partition] = OwnedPartition(self, self.topic.queues[partition], self._start if partition in self._late else "earliest")
 
-    async def _give_up(self, share: Share) -> None:
+    async def _give_up(self, share: OwnedPartition) -> None:
         await share.give_up()
         if self._shares.get(share.partition) is share:
             del self._shares[share.partition]

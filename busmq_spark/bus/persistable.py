@@ -25,7 +25,7 @@ from busmq_spark.core import persisted
 from busmq_spark.core.field_types import has_default, hints_of
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
-from busmq_spark.core.persisted import PendingSave, PersistedFields
+from busmq_spark.core.persisted import PendingSave, TrackedFields
 from busmq_spark.errors import BusError, ConfigError, StateError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Persistable:
     A change is what was assigned, or differs from what was last loaded or saved: a list in a field may be appended to.
     """
 
-    def __init__(self, bus: Bus, name: str, start: PersistedFields, ttl_s: int) -> None:
+    def __init__(self, bus: Bus, name: str, start: TrackedFields, ttl_s: int) -> None:
         self.bus, self.name, self.key = bus, name, persisted_key(name)
         self.ttl_s = _checked(ttl_s)
         """Seconds it lives after the last save or touch."""
@@ -165,7 +165,7 @@ class Persistable:
             self.bus.release(self)
         return kept
 
-    def _forgotten(self) -> PersistedFields:
+    def _forgotten(self) -> TrackedFields:
         raise NotImplementedError
 
     def _set_ttl(self, ttl_s: int | None) -> None:
@@ -199,7 +199,7 @@ class PersistedDict(Persistable, Mapping[str, Any]):
     __eq__ = object.__eq__
 
     def __init__(self, bus: Bus, name: str, ttl_s: int = TTL_S) -> None:
-        super().__init__(bus, name, PersistedFields({}), ttl_s)
+        super().__init__(bus, name, TrackedFields({}), ttl_s)
 
     def __getitem__(self, name: str) -> Any:
         return self._fields.values[name]
@@ -223,8 +223,8 @@ class PersistedDict(Persistable, Mapping[str, Any]):
         for name, value in dict(values, **more).items():
             self[name] = value
 
-    def _forgotten(self) -> PersistedFields:
-        return PersistedFields({})
+    def _forgotten(self) -> TrackedFields:
+        return TrackedFields({})
 
 
 class PersistedRecord(Persistable, Generic[D]):
@@ -240,12 +240,12 @@ class PersistedRecord(Persistable, Generic[D]):
         self.value: D = _instance(shape)
         self._hints = hints_of(type(self.value))
         super().__init__(
-            bus, name, PersistedFields(_Attributes(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s
+            bus, name, TrackedFields(_Attributes(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s
         )
 
-    def _forgotten(self) -> PersistedFields:
+    def _forgotten(self) -> TrackedFields:
         """``value`` stays as it is, but none of it counts as changed."""
-        return PersistedFields(_Attributes(self.value, tuple(self._hints)), self._hints)
+        return TrackedFields(_Attributes(self.value, tuple(self._hints)), self._hints)
 
 
 class _Attributes(MutableMapping[str, Any]):

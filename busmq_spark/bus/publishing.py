@@ -60,7 +60,7 @@ class Publishing:
     async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventKeywords]) -> Receipt:
         """Push one event to each queue that is subscribed to one of ``keys``, such as ``["user.signup"]``. The receipt says to which.
 
-        ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: where nobody says, its ``type``
+        ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: by default its ``type``
         is the first key (several are in the extension ``keys``), its ``id`` new, its ``time`` now. That no queue is subscribed is no error unless
         ``require`` says how many must be: then TooFewDestinations is raised, and nothing is pushed. Raises PublishIncomplete where a queue is full
         or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key.
@@ -97,12 +97,12 @@ class Publishing:
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
         """Let the events whose key one of ``patterns`` takes go to the queue ``into``: ``a.*`` takes a.b, ``a.#`` takes a, a.b and a.b.c.
 
-        It holds until ``unsubscribe`` or ``forget``, also while nobody reads the queue. How many of the patterns are new to it.
+        It holds until ``unsubscribe`` or ``forget``, also without a reader. How many of the patterns are new to it.
         """
         return await self._at_table(flows.subscribe(patterns, into, new_token()))
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
-        """Let them not go there any more; what is in the queue stays. How many of the patterns it was subscribed with."""
+        """End these subscriptions; what is in the queue stays. Returns how many there were."""
         return await self._at_table(flows.unsubscribe(patterns, into, new_token()))
 
     async def forget(self, queue: str) -> int:

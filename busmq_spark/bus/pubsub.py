@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.emitter import Emitter
 from busmq_spark.core.buffer import DropOldestBuffer
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import pubsub_channel

@@ -137,7 +137,7 @@ class Queue(QueueTimes):
         return translate(error, self._servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
 
     def begin(self, call: Call) -> None:
-        """Send a call that nobody waits for: it may be lost."""
+        """Send a call without waiting for its reply: it may be lost."""
         assert self._servers is not None
         reply = self._servers.commands[self.server].begin(call)
         if reply is not None:

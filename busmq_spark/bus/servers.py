@@ -1,7 +1,7 @@
 """The servers of a bus on the running loop: links for commands, for taking messages and for listening, and which server owns what.
 
 Rule 1. Consumers have a link of their own, so that they do not wait behind pushes (protocol Q34).
-Rule 2. A queue lives where it exists, else where it is told to, or where its name hashes to (redis_io/place.py), also while other servers cannot be
+Rule 2. A queue lives where it exists, else where ``server`` says, or where its name hashes to (redis_io/place.py), also while other servers cannot be
         reached: one that is dead stops no queue of the others. What was found holds for ten minutes, but not what was assumed without one of the
         servers.
 """

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.provider import Provider, ServeKeywords, ServeOptions
 from busmq_spark.bus.requester import Requester
 from busmq_spark.errors import StateError

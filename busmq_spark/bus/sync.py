@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus import links
-from busmq_spark.bus.events import Emitter
+from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.persistable import PersistedDict
 from busmq_spark.errors import StateError

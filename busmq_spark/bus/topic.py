@@ -7,7 +7,7 @@
                 ...
                 await member.ack(batch)
 
-Rule 1. What concerns one partition waits for no other: one whose server is away is attached when that is back, and others are pushed to meanwhile.
+Rule 1. Partitions do not wait for each other: one whose server is away is attached when that is back, and others are pushed to meanwhile.
 Rule 2. A topic that has grown is noticed by a hint, else within a minute, and at once by a group (bus/member.py).
 """
 
@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.member import Member
-from busmq_spark.bus.partition import PartitionQueue, future_of, settle, settle_one
+from busmq_spark.bus.partition_queue import PartitionQueue, future_of, settle, settle_one
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import TopicKeys, hash_index
@@ -255,7 +255,7 @@ class Topic:
                 raise outcome
 
     async def _prepare(self, queues: Sequence[PartitionQueue]) -> None:
-        """Create queues that are to be partitions, with every group of the others: before anybody pushes to them or trims what was read."""
+        """Create queues that are to be partitions, with every group of the others: before the first push to them, or trim."""
         names = [each.name for each in await self.queues[0].groups() if not each.shared]
         try:
             await asyncio.gather(*(queue.ensure() for queue in queues))

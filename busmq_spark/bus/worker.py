@@ -8,8 +8,8 @@
 
     await concat.run()
 
-Rule 1. The outcome is written first, and published with it; then the message is acked. Who finds an outcome for a message only acks it.
-Rule 2. An answer counts while no later lease of the message has begun its work: what comes later is refused, and logged.
+Rule 1. The outcome is written first, and published with it; then the message is acked. A worker that finds an outcome for a message only acks it.
+Rule 2. An outcome is accepted until a later lease of the message has begun; then it is refused, and logged.
 Rule 3. While a handler runs, its lease is kept, until its deadline.
 """
 
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from busmq_spark.bus.fair_slots import FairSlots
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.shared_group import check_seconds
-from busmq_spark.bus.slots import Slots
 from busmq_spark.bus.worker_group import JobGroup, WorkerOptions
 from busmq_spark.core import job as flows
 from busmq_spark.core.group import Delivery
@@ -61,7 +61,7 @@ class Worker:
         if not inspect.iscoroutinefunction(handler):
             raise ConfigError(reason=f"the handler of group {options.group!r} is {handler!r}; expected a coroutine function of one argument, the job")
         self.jobs, self.handler, self.options = jobs, handler, options
-        self.slots = Slots(options.limit)
+        self.slots = FairSlots(options.limit)
         self._group = JobGroup(jobs.queue, self)
         self._tasks: list[asyncio.Task[None]] = []
         self._at_work: dict[Delivery, _AtWork] = {}  # in the order of their deadlines
@@ -323,7 +323,7 @@ class Worker:
                     continue
                 for each in refused:
                     if each in self._at_work:
-                        self._at_work[each].task.cancel()  # another has the job, or nobody has
+                        self._at_work[each].task.cancel()  # the lease is another's, or has ended
 
     def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
         return self.jobs.bus.spawn(work, f"{what} of group {self.options.group} of {self.jobs.queue.name}")

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.bus.slots import Slots
+from busmq_spark.bus.fair_slots import FairSlots
 from busmq_spark.bus.worker_group import check_limit
 from busmq_spark.errors import ConfigError
 
@@ -29,7 +29,7 @@ class Workers:
         if not workers or len(set(workers)) < len(workers):
             raise ConfigError(reason=f"the workers are {list(workers)}; expected one or more, each once")
         self._workers, self._stack = workers, AsyncExitStack()
-        slots = Slots(limit)
+        slots = FairSlots(limit)
         for each in workers:
             each.slots = slots
 

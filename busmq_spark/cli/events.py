@@ -1,4 +1,4 @@
-"""``busmq publish``, ``send`` and ``events``: events to every queue that wants them, commands to one, and which queue wants what."""
+"""``busmq publish``, ``send`` and ``events``: events to every subscribed queue, commands to one, and the subscriptions."""
 
 import json
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def list_(
 
 
 def subscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOptions, as_json: JsonOption = False) -> None:
-    """Let events go to a queue, from now on and also while nobody reads it.
+    """Let events go to a queue, from now on, also without a reader.
 
     ```
     busmq events subscribe 'user.*' order.paid --into emails

@@ -21,7 +21,7 @@ from busmq_spark.errors import MessageRefused
 
 SPEC = "1.0"
 SOURCE = "/busmq"
-"""Of an event for which nobody has said."""
+"""Default."""
 Extension: TypeAlias = str | int | bool
 _REQUIRED = ("id", "source", "type")
 _OPTIONAL = ("time", "subject", "datacontenttype", "dataschema")
@@ -36,7 +36,7 @@ class Event:
     """A CloudEvent. Raises MessageRefused for what is none."""
 
     id: str
-    """With ``source`` it names the event for ever: whoever sees both a second time sees a repetition."""
+    """With ``source`` it names the event for ever: both a second time are a repetition."""
     source: str
     """Who it is from: a URI, or a part of one, such as ``/web``."""
     type: str

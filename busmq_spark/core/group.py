@@ -23,7 +23,7 @@ from busmq_spark.core.subscription import Subscription, listed
 TTL_S = 90 * 24 * 3600
 """How long the records of a shared group live without a holder."""
 LEASE_MS, TRIES = 30_000, 3
-"""Of a group for which nobody has said."""
+"""Defaults."""
 _SETTLED = {ord("d"): 1, ord("l"): 0, ord("s"): -1}
 Action: TypeAlias = Literal["ack", "retry", "extend", "release"]
 
@@ -114,7 +114,7 @@ class Group:
 def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = False) -> Flow[Leased]:
     """Lease up to ``most`` messages (1,000 a call at most), under a token that was never used before.
 
-    A reply that was lost is had by a second call with ``again`` and the same token; it leases nothing more.
+    After a lost reply repeat the call with ``again`` and its token; it leases nothing more.
     """
     names = (keys.metadata, keys.messages, keys.acks, *keys.group(name))
     args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, TTL_S, int(again), LEASE_MS)

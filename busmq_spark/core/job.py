@@ -18,10 +18,10 @@ from busmq_spark.core.message import MAX_VALUE_BYTES, encode
 from busmq_spark.errors import ConfigError, MessageRefused
 
 OUTCOME_TTL_S = 3600
-"""How long an outcome can be asked for, where nobody has said."""
+"""How long an outcome can be asked for, by default."""
 ERROR_CHARACTERS = 2000
 SPARE_S = 60
-"""How long a forgotten field can be had by a call whose reply was lost."""
+"""How long a repeated call can still read a field that it deleted."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELD = re.compile(r"(?!done\Z)[^:\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
 _BYTES, _JSON = b"b", b"j"
@@ -54,7 +54,7 @@ class Work(NamedTuple):
     delivery: Delivery
     keys: JobKeys
     client: str
-    """Who sent it, in the name of the channel that it listens on; empty when nobody said."""
+    """Who sent it, in the name of the channel that it listens on; empty when unknown."""
     group: str
     life: str
     done: str
@@ -161,7 +161,7 @@ def fields_of(jobs: Sequence[JobKeys], names: Sequence[str]) -> Flow[list[list[b
 def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False) -> Flow[list[bytes | None]]:
     """Read fields, and then delete those to be forgotten, in one step, under a token that was never used before.
 
-    A reply that was lost is had by a second call with ``again`` and the same token, for a minute. Without one, :func:`forgotten` comes next.
+    After a lost reply repeat the call with ``again`` and its token, within a minute. Else :func:`forgotten` comes next.
     """
     every = list(dict.fromkeys((*names, *forget)))
     if not every:
@@ -188,7 +188,7 @@ def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]
 
 
 def finish(works: Sequence[tuple[Work, str | None]], queue: str, ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
-    """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin`; ``done`` is also had by a call that is repeated."""
+    """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin`; a repeated call gets ``done``, too."""
     channel = jobs_channel(queue)
     parts = [(work, _rest(work, queue, error), (client_channel(work.client), channel) if work.client else (channel,)) for work, error in works]
     return (yield from _outcomes(parts, ttl_s))
@@ -208,7 +208,7 @@ def _outcomes(parts: Sequence[tuple[Work, str, Sequence[str]]], ttl_s: int) -> F
 
 
 def _rest(work: Work, queue: str, error: str | None) -> str:
-    """An outcome as the script wants it, which puts the time before it."""
+    """An outcome as the script takes it, which puts the time before it."""
     said: dict[str, object] = {"job": work.keys.id, "queue": queue, "group": work.group, "ok": error is None}
     if error is not None:
         said["error"] = error[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()

@@ -29,7 +29,7 @@ class ReaderLag:
     behind_s: int | None
     """Seconds since the oldest of them came, or a little less; None where that is not known."""
     holder: str
-    """Who holds the lease; empty when nobody does, and for a shared group."""
+    """The holder of the lease; empty when there is none, and for a shared group."""
 
 
 def lags(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:

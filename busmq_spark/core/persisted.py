@@ -31,7 +31,7 @@ class PendingSave:
         return bool(self.fields or self.missing)
 
 
-class PersistedFields:
+class TrackedFields:
     """The values of one object, and what is known of their stored form. ``hints`` are the names it has, with types; None: any name."""
 
     def __init__(self, values: MutableMapping[str, Any], hints: Mapping[str, Any] | None = None, *, unsaved: bool = False) -> None:

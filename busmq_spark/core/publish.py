@@ -30,7 +30,7 @@ class Receipt:
     id: str
     """Of the event."""
     destinations: tuple[str, ...]
-    """The queues that have it, sorted. None: nobody is subscribed."""
+    """The queues that have it, sorted. None: no queue is subscribed."""
 
 
 def check_queue(name: object) -> str:

@@ -25,7 +25,7 @@ class AttachResult:
     maxsize: int
     born: str
     taken: bool = False
-    """Whether it keeps what is acknowledged, and somebody who is no group has taken messages from its head."""
+    """Whether it keeps what is acknowledged, and a reader that is no group has taken messages from its head."""
 
 
 def attach(keys: QueueKeys, born: str, *, ttl_s: int, maxsize: int = 0, discover: bool = False, create: bool = True) -> Flow[AttachResult]:

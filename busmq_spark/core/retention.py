@@ -18,7 +18,7 @@ TAKEN = (
     "queue %r keeps what is acknowledged, and messages were taken from it that it would have kept: by a consumer that is no group, as those in Node "
     "are, or by flush. Such a consumer gets acknowledged messages again, and takes them from the groups: read with a group instead"
 )
-"""Of whoever attaches then."""
+"""Warned on attach."""
 MOST_AGE_S = 100 * 366 * 24 * 3600
 
 
@@ -30,7 +30,7 @@ class Retention:
     messages: int | None
     """So many of the newest messages, whether they are acknowledged or not."""
     bytes: int | None
-    """Values of the newest messages, of so many bytes, or up to a thousandth more, or one push."""
+    """Bytes of newest values to keep; up to 0.1 %, or one push, more."""
     waiting: int
     """Messages that some reader has still to acknowledge."""
     kept: int

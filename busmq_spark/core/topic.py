@@ -22,9 +22,9 @@ from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShr
 
 MOST_PARTITIONS = 1000
 TTL_S = 90 * 24 * 3600
-"""How long a topic is remembered without anyone who uses it: longer than its queues by default."""
+"""How long the record of an unused topic is kept: longer than its queues by default."""
 STAY_MS = 10_000
-"""How long a member counts as one after it was heard of: shorter than the lease of a partition, so that who is killed is missed before it ends."""
+"""Life of a member's entry: shorter than a partition's lease, so that a killed member is gone from the list before its lease ends."""
 MEMBERS_TTL_S = 3600
 _PARTITION = re.compile(r"(.+)/(0|[1-9][0-9]{0,3})", re.DOTALL)
 
@@ -93,7 +93,7 @@ class GroupLag:
     partitions: int
     """How many partitions know of it."""
     read: int
-    """How many of them somebody reads now."""
+    """How many of them are read now."""
 
 
 class Membership(NamedTuple):

@@ -14,7 +14,7 @@
     │   ├── ServerFull   retriable out of memory (``maxmemory`` reached)
     │   └── ServerReadOnly         a replica, or a master that lost its replicas
     ├── QueueMissing               the queue does not exist and may not be created
-    ├── TopicMissing               the topic does not exist, and nobody has said how many partitions it shall have
+    ├── TopicMissing               the topic does not exist, and no number of partitions is given
     ├── TopicShrinks               a topic shall have fewer partitions than it has
     ├── QueueBusy                  another query reads this queue (or subscription)
     ├── QueueIsMirror              the queue is a mirror, to which nothing is pushed
@@ -180,7 +180,7 @@ class TopicMissing(BusError):
 
 
 class TopicShrinks(BusError):
-    """A topic shall have fewer partitions than it has: the messages of the others would be read by nobody."""
+    """A topic shall have fewer partitions than it has: the messages of the others would not be read."""
 
     code = "BUSMQ_TOPIC_SHRINKS"
     template = "topic {topic!r} has {found} partitions and cannot have {expected}: partitions only grow. Name {found} or more, or make another topic"

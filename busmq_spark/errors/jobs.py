@@ -21,7 +21,7 @@ class JobFailed(BusError):
 
 
 class JobTimeout(BusError):
-    """The groups that a job is waited for have not all finished in time. They go on, and so can whoever waits."""
+    """The groups that a job is waited for have not all finished in time. They go on, and waiting can, too."""
 
     code = "BUSMQ_JOB_TIMEOUT"
     retriable = True

@@ -1,4 +1,4 @@
-"""What one process knows of its mirrors, and what it makes of what was read: the part of the mirror that decides and writes. One thread."""
+"""State of the mirrors of one process: plans what is read, checks it, writes it. One thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MirrorBook:
                 self.look = True
 
     def forget(self) -> None:
-        """What is under way is lost: the mirrors say anew how far they are."""
+        """Drop windows under way; progress is read from the mirrors again."""
         self._target.forget_places()
         self._ready.clear()
         self.look = True
@@ -103,7 +103,7 @@ class MirrorBook:
         self._keep_alive(spans)
 
     def _goes_on(self, queue: MirroredQueue, span: Span, verdict: MirrorStopped | str) -> bool:
-        """What a look at a queue that may be mirrored already means; whether it is mirrored on."""
+        """Apply a verdict to a queue. Whether mirroring goes on."""
         queue.saw(span.last_id, time.monotonic())
         if verdict == "gone":
             queue.begun = False
@@ -123,7 +123,7 @@ class MirrorBook:
         return False
 
     def _begin(self, wanted: Mapping[str, Span], tries: int = 3) -> None:
-        """Make mirrors, or go on with them; where another life is here than was expected, in its place."""
+        """Make mirrors, or resume them; an unexpected life here is replaced."""
         expected = {name: self.queues[name].born for name in wanted}
         of = {name: MirrorOf(self._settings.masked, self._path(span)) for name, span in wanted.items()}
         left: dict[str, Span] = {}

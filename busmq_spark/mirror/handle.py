@@ -55,7 +55,7 @@ class Mirror:
         self._bus.adopt(self)
 
     async def detach(self) -> None:
-        """End; the mirrors stay mirrors, and go on when somebody mirrors them again."""
+        """End; the mirrors stay mirrors, and go on when they are mirrored again."""
         runner, self._runner = self._runner, None
         if runner is not None:
             self._bus.release(self)

@@ -76,7 +76,7 @@ class MirrorRunner:
         self._pauses = Pauses(*PAUSES_S)
 
     def start(self) -> None:
-        """Begin. Raises what the first look for queues raises: nobody there, a wrong secret."""
+        """Begin. Raises what the first look for queues raises: no answer, a wrong secret."""
         self._add(self._pool.submit(self._discover).result())
         self._target.report(self._token, self._report())
         self._thread.start()
@@ -200,7 +200,7 @@ class MirrorRunner:
         if len(wanted) < len(self.settings.patterns):
             wanted = [*wanted, *self._origins.mine.discover(self.settings.wants)]
         else:
-            self._origins.mine.spans(dict.fromkeys(wanted, (-1, -1)))  # whether somebody is there
+            self._origins.mine.spans(dict.fromkeys(wanted, (-1, -1)))  # whether it answers
         return wanted, time.monotonic() - began
 
     def _counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:

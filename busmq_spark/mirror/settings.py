@@ -37,7 +37,7 @@ class MirrorSettings:
     tls_certificate: str | None = None
     tls_key: str | None = None
     groups: bool = False
-    """Whether the positions of the groups of the origin are had here, too."""
+    """Whether the origin's group positions are copied."""
     retention: str = "origin"
     """origin: what the origin does not store any more goes here, too. own: it stays until the readers of the mirror have acked it."""
     new_life: str = "follow"

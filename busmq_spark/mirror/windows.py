@@ -1,8 +1,7 @@
 """What of a queue is copied next, and whether it still may be: decisions without a connection.
 
-Rule 1. What is read is appended only if it is of the history that the mirror has: the message copied last, and the last of those that are read, have
-        the fingerprints that they had, of one moment, before the reading began.
-Rule 2. What cannot be kept is said with the range of its ids, and nothing here is written over.
+Rule 1. Rows are appended only if two fingerprints equal those of one snapshot before the read: of the message copied last, and of the last one read.
+Rule 2. A conflict stops the queue and names its ids; nothing is overwritten.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class MirroredQueue:
 
 
 def behind(rows: WindowRows, last: int) -> Span:
-    """Leave out what was copied meanwhile, up to ``last``. The result is what the origin was, as seen from there."""
+    """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
     span = rows.span
     at = bisect_right(rows.ids, last)
     if last > rows.after:
@@ -130,7 +129,7 @@ def behind(rows: WindowRows, last: int) -> Span:
 
 
 def judge(queue: MirroredQueue, span: Span, *, name: str = "", new_life: str = "follow") -> MirrorStopped | str:
-    """What is to be done with a queue that was seen so: ``ok``, ``gone`` (the origin has it no more), ``begin`` (it is not mirrored yet, or its life
+    """What to do after this look at a queue: ``ok``, ``gone`` (the origin has it no more), ``begin`` (it is not mirrored yet, or its life
     there is another), ``reissued`` (find out from where on), or why it stops. ``name`` is that of this bus."""
     if not span.ttl_s:
         return "gone"

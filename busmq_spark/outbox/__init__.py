@@ -1,4 +1,4 @@
-"""A durable queue on the local disk that forwards to a bus: what a call has returned for arrives, whoever is down meanwhile.
+"""A durable queue on the local disk that forwards to a bus: once a call has returned, its message arrives, whatever is down meanwhile.
 
 The way of a message: ``outbox.py`` (what a program holds) hands it to ``writer.py``, which writes those of all callers in one transaction;
 ``forwarder.py`` sends it on to ``target.py``, and notes what was confirmed. ``rows.py`` is all that is said to SQLite, ``schema.py`` the file,

@@ -105,7 +105,7 @@ class Forwarder:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End. What is under way may still arrive, and is known there when it is sent again."""
+        """End. Sends under way may still arrive; their repetition is dropped there."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -178,7 +178,7 @@ class Forwarder:
         return True
 
     def _confirm(self, progress: _Progress) -> None:
-        """Note how far it is, unless that is under way: then what came meanwhile goes with the next, and nobody waits for the disk."""
+        """Note how far it is, unless that is under way: then what came meanwhile goes with the next, without a wait for the disk."""
         if progress.noted is None or progress.noted.done():
             to, upto = progress.to, progress.sent
             progress.noted, progress.noted_upto = self._writer.submit(lambda c: rows.confirm(c, to, upto), durable=False), upto
@@ -282,7 +282,7 @@ class Forwarder:
         return all(back_off.until <= time.monotonic() for back_off in back_offs)
 
     def _idle_s(self) -> float | None:
-        """How long nothing is to be done; None: until somebody wakes us."""
+        """How long nothing is to be done; None: until the next wake-up."""
         until: list[float] = [max(progress.back_off.until, self._site(progress).until) for progress in self._active.values()]
         if self._routing.until:
             until.append(self._routing.until)

@@ -15,7 +15,7 @@ from busmq_spark.errors import OutboxBusy
 from busmq_spark.outbox.schema import translated
 
 LOOKING_S = 0.3
-"""Who looks whether a store is open has its lock for a moment: an opener waits for so long."""
+"""A status check holds the lock for a moment: opening waits so long for it."""
 _HELD: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
@@ -50,7 +50,7 @@ class StoreLock:
             _write(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
 
     def release(self) -> None:
-        """Let others have the store. The file stays: who removed it might remove that of the next owner."""
+        """Let others have the store. The file stays: removing it could remove the next owner's."""
         if self._file >= 0:
             _write(self._file, "")
             self.forget()
@@ -63,7 +63,7 @@ class StoreLock:
 
 
 def owner(store: Path) -> Owner | None:
-    """Who has the store open now; None when nobody has. Changes nothing."""
+    """The owner of the open store; None when it is not open. Changes nothing."""
     try:
         file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

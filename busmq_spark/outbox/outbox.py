@@ -1,7 +1,7 @@
 """What a program holds: calls that return when the disk has what they were given.
 
     async with Outbox("outbox.db", to="redis://localhost") as outbox:
-        await outbox.push("orders", {"n": 1})              # on the disk; it arrives, whoever is down
+        await outbox.push("orders", {"n": 1})              # on the disk; it arrives, whatever is down
 
 Rule 1. What a call has returned for is forwarded: at once, when the other side is back, or when the outbox is opened again. What a call has raised
         for was not stored; what was cancelled, or under way when the process died, may or may not be.

@@ -53,7 +53,7 @@ class Outgoing:
     oldest_s: float
     error: str
     failing_s: float | None
-    """For how long nothing has gone there; None: nothing failed."""
+    """Seconds since sends began to fail; None: none failed."""
 
 
 def status(path: Path) -> Status:

@@ -1,4 +1,4 @@
-"""Everything that is said to the SQLite of an outbox. Each function is a part of a transaction that its caller begins and ends."""
+"""All SQL of an outbox. Each function is a part of a transaction that its caller begins and ends."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _unrouted(id: int, kind: int, target: str, at: float) -> Unrouted:
 
 
 def routed_upto(connection: sqlite3.Connection) -> int:
-    """The number up to which it is known of every entry where it goes. Nothing behind it is sent: something before it may be for the same queue."""
+    """The number up to which every entry is routed. Nothing behind it is sent: something before it may be for the same queue."""
     [first] = connection.execute("SELECT min(id) FROM entry WHERE refs IS NULL").fetchone()
     return 2**62 if first is None else int(first) - 1
 

@@ -2,7 +2,7 @@
 
 Rule 1. A commit returns when the disk has it (``synchronous=FULL``), unless what it holds can be found out again.
 Rule 2. ``entry`` has each message once, in the order of the calls; its id is never used again, and is the number that receivers remember.
-        ``refs`` says for how many queues it is still to be confirmed; null: not known yet, since nobody has asked who is subscribed.
+        ``refs`` says for how many queues it is still to be confirmed; null: not routed yet.
 Rule 3. ``outgoing`` has a row for each queue that a message is to go to. What a queue has confirmed is deleted; that is its progress.
 Rule 4. Each opening of the store has a sender of its own: a copy of the file, or one from a backup, numbers other messages with the same numbers.
 """
@@ -81,7 +81,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         try:
             return _to_read(path, "ro")
         except sqlite3.OperationalError:
-            # In a folder that may not be written to SQLite makes no log; where there is none, nobody has the store open.
+            # In a folder that may not be written to SQLite makes no log; where there is none, the store is not open.
             if path.with_name(f"{path.name}-wal").exists():
                 raise
             return _to_read(path, "ro&immutable=1")

@@ -46,7 +46,7 @@ class Writer:
     def submit(self, work: Work[T], *, durable: bool = True, after: Callable[[T], None] | None = None) -> Future[T]:
         """Do it in a transaction; its result once that is on the disk or, where it need not be ``durable``, with the operating system.
 
-        ``after`` is called with the result then, whether or not somebody waits for it; it is quick and raises nothing.
+        ``after`` is called with the result then, awaited or not; it is quick and raises nothing.
 
         The future raises OutboxFull, OutboxUnusable or what the work raises; then nothing of it was stored. Raises StateError when closed.
         """
@@ -85,7 +85,7 @@ class Writer:
                 self._settle(some, error)
 
     def _alone(self, job: _Job) -> BaseException | None:
-        """As of :meth:`_together`. What makes room has the reserve, where the disk is full."""
+        """As of :meth:`_together`. On a full disk deletions may use the reserve."""
         error = self._together([job])
         if isinstance(error, OutboxFull) and not job.durable:
             self._reserve.give_up()
@@ -94,7 +94,7 @@ class Writer:
         return error
 
     def _shrink(self) -> None:
-        """Give back to the disk what is free in the file, and what the log has that is in the file, too."""
+        """Give free pages back to the disk, and empty the log of what the file has."""
         with suppress(sqlite3.Error):
             self._connection.execute(f"PRAGMA incremental_vacuum({rows.SPARE_PAGES})").fetchall()
         with suppress(sqlite3.Error):

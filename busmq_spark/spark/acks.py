@@ -16,7 +16,7 @@ the next batch, with it in a thread of its own, by chance before or after. So ma
 a single one in the other order shows that they are not."""
 
 
-class BatchAcks:
+class QueryAcks:
     """What a query has acknowledged, and which positions it may: those that are certainly in Spark's logs."""
 
     def __init__(self, options: ReadOptions) -> None:

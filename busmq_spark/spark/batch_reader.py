@@ -53,7 +53,7 @@ class BatchReader(DataSourceReader):
             if missing := [queue for queue, state in states.items() if not state.exists]:
                 if not options.topic:
                     raise QueueMissing(queue=shown(missing[0]))
-                states = {queue: state for queue, state in states.items() if state.exists}  # to the others nobody has written
+                states = {queue: state for queue, state in states.items() if state.exists}  # the others have never been written to
             unnamed = [queue for queue, state in states.items() if not state.born]
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)

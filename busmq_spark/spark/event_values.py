@@ -18,7 +18,7 @@ TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 TO_SINK = ("queue", "index", "topic", "partition", "key")
 """Columns that the sink takes, and an event has no place for."""
 CONTENT = {"binary": "application/octet-stream", "string": "text/plain"}
-"""Of data of these types, where nobody says; of any other it is JSON."""
+"""Default for data of these types; of any other it is JSON."""
 
 
 def to_events(

@@ -17,7 +17,7 @@ from busmq_spark.core.sources import split
 from busmq_spark.core.tasks import ranges, tasks
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.acks import BatchAcks
+from busmq_spark.spark.acks import QueryAcks
 from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import Polling
@@ -46,7 +46,7 @@ class QueryPlanning:
         self._idle = EmptyBatches()
         self._times = TimeNotes()
         self._lag = QueryLag()
-        self._acks = BatchAcks(options)
+        self._acks = QueryAcks(options)
         self._polling: Polling | None = None
         self._planned: dict[str, Any] | None = None
         self._put_off = False  # it is too early for acks
@@ -71,7 +71,7 @@ class QueryPlanning:
         positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited, now_ms=_now_ms()), answers)
         self.prefetched, self._prefetched_times = answers.prefetched, answers.times
         if self._blind and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
-            self._acks = BatchAcks(self._options)  # this is tried again within the same call of Spark
+            self._acks = QueryAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
         planned = self._offsets.encode(positions, self._links(sources, reader_queues))
         if at != offsets.INITIAL and offsets.alike(planned, at):

@@ -183,7 +183,7 @@ class ReaderQueues:
                 return {name: ttl_s for queue in queues for name, ttl_s in self._open([queue], known).items()}
             if self._options.subscribe or (queues[0] in known and self._options.fail_on_data_loss):
                 raise
-            return {}  # matched the pattern and expired since, or a partition that nobody has written to
+            return {}  # matched the pattern and expired since, or a partition that was never written to
         self.paused.update(queue for queue in queues if queue not in found)
         for queue, attached in found.items():
             if attached.taken:

@@ -11,10 +11,10 @@ import pytest
 
 from busmq_spark.bus import group as bus_group
 from busmq_spark.bus import member as bus_member
-from busmq_spark.bus import share as bus_share
+from busmq_spark.bus import owned_partition as bus_share
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
-from busmq_spark.bus.share import Batch
+from busmq_spark.bus.owned_partition import Batch
 from busmq_spark.core import topic as flows
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, QueueBusy, RedisRolledBack, StateError, Unauthorized
@@ -101,7 +101,7 @@ async def test_a_batch_that_is_not_full_waits_for_more(redis_url: str, fresh: Fr
         assert [each.text for each in await next_of(member, linger_s=0.01)] == ["d"]
 
 
-async def first_share(member: Member) -> bus_share.Share:
+async def first_share(member: Member) -> bus_share.OwnedPartition:
     await until(lambda: member._shares and member._shares[0].holds)
     return member._shares[0]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from busmq_spark.core import persisted
 from busmq_spark.core.field_types import from_text, to_text
 from busmq_spark.core.flow import Call, run_sync
-from busmq_spark.core.persisted import PendingSave, PersistedFields
+from busmq_spark.core.persisted import PendingSave, TrackedFields
 from busmq_spark.errors import MessageRefused
 
 NAMES = ["a", "b", "c"]
@@ -47,7 +47,7 @@ class Hash:
 class Client:
     """One holder. A save is in three steps, as on a wire: it begins, Redis executes it, the reply comes back or is lost."""
 
-    def __init__(self, redis: Hash, fields: PersistedFields) -> None:
+    def __init__(self, redis: Hash, fields: TrackedFields) -> None:
         self.redis, self.fields = redis, fields
         self.under_way: PendingSave | None = None
         self.created: int | None = None
@@ -98,7 +98,7 @@ actions = st.one_of(
 @given(st.lists(st.tuples(st.integers(0, 1), actions), max_size=40))
 def test_two_holders_see_and_store_what_the_model_does(steps: list[tuple[int, tuple[Any, ...]]]) -> None:
     redis = Hash()
-    clients = [Client(redis, PersistedFields({})) for _ in range(2)]
+    clients = [Client(redis, TrackedFields({})) for _ in range(2)]
     for who, (what, *args) in steps:
         client = clients[who]
         match what:
@@ -120,19 +120,19 @@ def test_two_holders_see_and_store_what_the_model_does(steps: list[tuple[int, tu
         assert client.dirty <= client.fields.dirty <= client.dirty | on_the_way
 
 
-def saved(fields: PersistedFields, redis: Hash) -> PendingSave:
+def saved(fields: TrackedFields, redis: Hash) -> PendingSave:
     sending = fields.send()
     if sending:
         fields.saved(sending, run_sync(persisted.save("k", sending, 60), redis.execute))
     return sending
 
 
-def loaded(fields: PersistedFields, redis: Hash) -> dict[str, str]:
+def loaded(fields: TrackedFields, redis: Hash) -> dict[str, str]:
     return fields.load(run_sync(persisted.load("k"), redis.execute))
 
 
 def test_a_change_made_during_a_save_is_for_the_next_one() -> None:
-    redis, fields = Hash(), PersistedFields({})
+    redis, fields = Hash(), TrackedFields({})
     fields.assign("a", 1)
     sending = fields.send()
     fields.assign("a", 2)
@@ -142,7 +142,7 @@ def test_a_change_made_during_a_save_is_for_the_next_one() -> None:
 
 
 def test_what_a_failed_save_sent_is_still_to_be_saved_even_if_it_was_the_value_known() -> None:
-    redis, fields = Hash(), PersistedFields({})
+    redis, fields = Hash(), TrackedFields({})
     redis.stored = {"a": b"1"}
     loaded(fields, redis)
     fields.assign("a", 1)
@@ -151,7 +151,7 @@ def test_what_a_failed_save_sent_is_still_to_be_saved_even_if_it_was_the_value_k
 
 
 def test_a_change_inside_a_value_is_found_also_during_a_save_and_before_a_load() -> None:
-    redis, fields = Hash(), PersistedFields({"list": []})
+    redis, fields = Hash(), TrackedFields({"list": []})
     fields.values["list"].append(1)
     sending = fields.send()
     fields.values["list"].append(2)
@@ -164,7 +164,7 @@ def test_a_change_inside_a_value_is_found_also_during_a_save_and_before_a_load()
 
 
 def test_what_stands_in_redis_in_another_spelling_is_no_change() -> None:
-    redis, fields = Hash(), PersistedFields({})
+    redis, fields = Hash(), TrackedFields({})
     redis.stored = {"a": b'{ "x" : 1.50 }'}
     loaded(fields, redis)
     assert fields.dirty == set()
@@ -172,17 +172,17 @@ def test_what_stands_in_redis_in_another_spelling_is_no_change() -> None:
 
 def test_values_of_an_instance_are_saved_and_give_way_to_a_load() -> None:
     redis, hints = Hash(), {"a": int, "b": int}
-    first = PersistedFields({"a": 1, "b": 2}, hints, unsaved=True)
+    first = TrackedFields({"a": 1, "b": 2}, hints, unsaved=True)
     assert saved(first, redis).fields == {"a": b"1", "b": b"2"}
     redis.stored = {"a": b"7"}
-    second = PersistedFields({"a": 1, "b": 2}, hints, unsaved=True)
+    second = TrackedFields({"a": 1, "b": 2}, hints, unsaved=True)
     loaded(second, redis)
     assert second.values == {"a": 7, "b": 2}
     assert saved(second, redis).fields == {"b": b"2"}
 
 
 def test_defaults_of_a_class_are_not_saved_and_come_back_when_a_load_finds_nothing() -> None:
-    redis, fields = Hash(), PersistedFields({"a": 1, "b": []}, {"a": int, "b": list})
+    redis, fields = Hash(), TrackedFields({"a": 1, "b": []}, {"a": int, "b": list})
     assert not saved(fields, redis)
     redis.stored = {"a": b"7", "b": b"[1]"}
     loaded(fields, redis)
@@ -195,7 +195,7 @@ def test_defaults_of_a_class_are_not_saved_and_come_back_when_a_load_finds_nothi
 
 @pytest.mark.parametrize("noticed", ["by a touch", "by the save"])
 def test_an_object_that_vanished_is_written_again_unless_another_has_done_so(noticed: str) -> None:
-    redis, fields = Hash(), PersistedFields({})
+    redis, fields = Hash(), TrackedFields({})
     for name in NAMES:
         fields.assign(name, 1)
     saved(fields, redis)
@@ -210,7 +210,7 @@ def test_an_object_that_vanished_is_written_again_unless_another_has_done_so(not
 
 
 def test_a_misfit_is_reported_once_kept_apart_and_replaced_only_by_an_assignment() -> None:
-    redis, fields = Hash(), PersistedFields({})
+    redis, fields = Hash(), TrackedFields({})
     redis.stored = {"good": b"1", "bad": b"undefined"}
     assert loaded(fields, redis) == {"bad": "JSON"}
     assert loaded(fields, redis) == {}
@@ -223,14 +223,14 @@ def test_a_misfit_is_reported_once_kept_apart_and_replaced_only_by_an_assignment
 
 
 def test_a_field_of_another_type_keeps_the_value_it_has_here() -> None:
-    redis, fields = Hash(), PersistedFields({"a": 5}, {"a": int})
+    redis, fields = Hash(), TrackedFields({"a": 5}, {"a": int})
     redis.stored = {"a": b'"five"', "other": b"1"}
     assert loaded(fields, redis) == {"a": "expected int, found str"}
     assert (fields.values, fields.dirty) == ({"a": 5}, set())
 
 
 def test_fields_that_a_dataclass_does_not_have_are_neither_read_nor_written() -> None:
-    redis, fields = Hash(), PersistedFields({"a": 5}, {"a": int})
+    redis, fields = Hash(), TrackedFields({"a": 5}, {"a": int})
     redis.stored = {"other": b"zz"}
     assert loaded(fields, redis) == {}
     fields.values["a"] = 6
@@ -239,7 +239,7 @@ def test_fields_that_a_dataclass_does_not_have_are_neither_read_nor_written() ->
 
 
 def test_a_value_that_became_unfit_in_place_is_named_and_nothing_is_sent() -> None:
-    fields = PersistedFields({"a": [], "b": 1})
+    fields = TrackedFields({"a": [], "b": 1})
     fields.assign("b", 2)
     fields.values["a"].append(object())
     assert fields.dirty == {"a", "b"}
@@ -250,7 +250,7 @@ def test_a_value_that_became_unfit_in_place_is_named_and_nothing_is_sent() -> No
 
 
 def test_an_unfit_value_is_refused_at_the_assignment() -> None:
-    fields = PersistedFields({})
+    fields = TrackedFields({})
     with pytest.raises(MessageRefused, match="field 'a'"):
         fields.assign("a", object())
     assert fields.values == {}

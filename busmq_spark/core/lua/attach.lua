@@ -1,6 +1,6 @@
 -- KEYS metadata messages msgid toack acks sinks clock bytes
 -- ARGV ttl_s maxsize discover born create long_ttl_s
--- Result {existed 0|1, ttl, maxsize, born, taken}; taken 1: the queue keeps what is acknowledged, and somebody who is no group has taken messages from
+-- Result {existed 0|1, ttl, maxsize, born, taken}; taken 1: the queue keeps what is acknowledged, and a reader that is no group has taken messages from
 -- its head, as a consumer in Node does; {-1} when the queue is missing and create is not 1.
 -- An existing queue keeps its own ttl and maxsize (protocol 1.5). A stub of federation has no ttl and is created over; so is a ttl that no
 -- EXPIRE could take, or that would delete the queue at once.

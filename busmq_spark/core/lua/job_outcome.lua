@@ -1,4 +1,4 @@
--- Begin the work of a group on a job, or write its outcome: once for each message that asked for it, whoever comes late.
+-- Begin the work of a group on a job, or write its outcome: once per message; a late worker is refused.
 -- KEYS done
 -- ARGV group life message try ms token ttl_s outcome [channel...]
 --      life, message: born of the queue, and id in it, of the message that names the job. try, ms: how often that was leased, with this time, and when.

@@ -17,7 +17,7 @@ else
   gone[1] = member
 end
 for i = 6, #ARGV do gone[#gone + 1] = ARGV[i] end
--- One whose time ends much later than it could was here by another clock: it says so again, or is gone.
+-- An entry far in the future is from another clock: it is dropped, and a live member adds it again.
 local out, all = {string.format('%.0f', now)}, redis.call('ZRANGE', members, 0, -1, 'WITHSCORES')
 local leaves = {}
 for _, each in ipairs(gone) do leaves[each] = true end

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.channel import BaseChannel, ChannelOptions, State
-from busmq_spark.bus.events import Handler
+from busmq_spark.bus.emitter import Handler
 from busmq_spark.core.channel import ChannelFrameKind
 from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id

@@ -6,7 +6,7 @@
 -- message that was.
 -- done: everything up to this id has been acknowledged by all readers there were. A reader that goes back, or comes later, does not lower it: those
 -- messages wait for it alone, and count as kept.
--- lets = second:id: everything up to this id is older, more or larger, as of that second of the server's clock; in the rest of it nothing is looked
+-- lets = second:id: everything up to this id is beyond the age, number or size, as of that second of the server's clock; in the rest of it nothing is looked
 -- at again (looked_at), unless more is to go: then second is 0. So in most calls a reader or producer notes where it is, and that is all.
 -- bytes = total:id:listed: the messages up to this id have so many bytes, from when counting began; the list of that name has such pairs (total id total
 -- id ...), one for each thousandth of the limit, the last of them at the total listed. Who appends counts; messages of peers are counted here, 1 MB or 1,000 of them a call, over all its queues.

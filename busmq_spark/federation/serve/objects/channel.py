@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.bus.channel import ConnectKeywords
+from busmq_spark.bus.channel import ChannelKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line
 from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, number, storable, ttl_of
@@ -66,7 +66,7 @@ class ServedChannel(ServedObject):
     def listen(self, call: MethodCall) -> Coroutine[Any, Any, None]:
         return self._open(self._enter(self._channel.listen, _keywords(call)))
 
-    async def _enter(self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ConnectKeywords) -> None:
+    async def _enter(self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ChannelKeywords) -> None:
         """A peer that has to wait until another reader ends gets an error for it: npm has no such wait."""
         if keywords.get("wait"):
             try:
@@ -170,9 +170,9 @@ class ServedChannel(ServedObject):
     }
 
 
-def _keywords(call: MethodCall) -> ConnectKeywords:
+def _keywords(call: MethodCall) -> ChannelKeywords:
     options = call.options
-    found: ConnectKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, number(options, "maxsize", 0))}
+    found: ChannelKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, number(options, "maxsize", 0))}
     if options.get("reliable") is True:
         found["reliable"] = True
         found["last"] = number(options, "last", 0)

@@ -71,7 +71,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private ReaderQueues readerQueues;
     private Planner planner;
     private RealTimePlan live;
-    private BatchAcks acks;
+    private QueryAcks acks;
     private PushSignal signal;
     private boolean availableNow;
     private boolean realTime;
@@ -346,7 +346,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         readerQueues = new ReaderQueues(options, siblings);
         planner = new Planner(options, readerQueues);
         live = new RealTimePlan(options);
-        acks = new BatchAcks(options, readerQueues);
+        acks = new QueryAcks(options, readerQueues);
         if (availableNow) {
             planner.seal();
         }

@@ -221,7 +221,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
                 names.forEach(queue -> ttls.putAll(open(List.of(queue), known)));
             } else if (named || (known.containsKey(names.iterator().next()) && options.failOnDataLoss())) {
                 throw error;
-            } // else it matched the pattern and has expired since, or is a partition that nobody has written to
+            } // else it matched the pattern and has expired since, or is a partition that was never written to
         }
         return ttls;
     }

@@ -37,7 +37,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             Map<String, Long> wanted = new HashMap<>();
             found.forEach(queue -> wanted.put(queue, -1L));
             Map<String, QueueState> states = store.states(wanted);
-            // To the other partitions of a topic nobody has written.
+            // The other partitions of a topic have never been written to.
             List<String> names = options.topic().isEmpty() ? found : found.stream().filter(queue -> states.get(queue).exists()).toList();
             if (SourceSchema.timed(schema)) {
                 store.noteWherePossible(names);

@@ -14,8 +14,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Acknowledges what is in the commit log, each position once. In real-time mode beside the planning, which rows wait for. */
-final class BatchAcks implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(BatchAcks.class);
+final class QueryAcks implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(QueryAcks.class);
 
     private final ReadOptions options;
     private final ReaderQueues readerQueues;
@@ -25,7 +25,7 @@ final class BatchAcks implements AutoCloseable {
     private ExecutorService beside;
     private boolean closed;
 
-    BatchAcks(ReadOptions options, ReaderQueues readerQueues) {
+    QueryAcks(ReadOptions options, ReaderQueues readerQueues) {
         this.options = options;
         this.readerQueues = readerQueues;
     }

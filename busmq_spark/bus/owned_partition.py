@@ -1,9 +1,9 @@
 """One partition in the hands of one member of a group: the ordered group of its queue, which the member reads from and gives up again.
 
-Rule 1. Who owns the partition is who holds the lease of that ordered group. A share that is being given up renews its lease no more: it waits until
-        what it has handed out is acked, or until the lease has ended, whichever comes first.
-Rule 2. What was read counts while its turn lasts. A turn ends when another had the partition, or when it was moved: then it is read again from what
-        is acked, and what was handed out before is not ours to ack any more.
+Rule 1. The owner of the partition is the holder of the lease of that ordered group. A partition that is handed over renews its lease no more: it
+        waits until what it has handed out is acked, or until the lease has ended, whichever comes first.
+Rule 2. A turn ends when another member had the partition, or its position was moved. Reading then begins behind the last ack, and batches of the old
+        turn cannot be acked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from busmq_spark.redis_io.holder import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.member import Member
-    from busmq_spark.bus.partition import PartitionQueue
+    from busmq_spark.bus.partition_queue import PartitionQueue
 
 LOOKS = 4
 """How often at most it is seen whether a batch that lingers is full."""
@@ -34,7 +34,7 @@ LEAVE_S = 2.0
 class Batch(list[Message]):
     """Messages of one partition, in order."""
 
-    def __init__(self, messages: list[Message], share: Share) -> None:
+    def __init__(self, messages: list[Message], share: OwnedPartition) -> None:
         super().__init__(messages)
         self.share = share
         self.turn = share.turn
@@ -45,7 +45,7 @@ class Batch(list[Message]):
         return self.share.partition
 
 
-class Share(OrderedGroup):
+class OwnedPartition(OrderedGroup):
     """Reads one partition for a member, as a task of the bus, from ``start`` to ``give_up``."""
 
     def __init__(self, member: Member, queue: PartitionQueue, start: str | int) -> None:
@@ -58,7 +58,7 @@ class Share(OrderedGroup):
         self._unacked = 0
         """The last message that was handed out in this turn, 0 once it is acked."""
         self._had: int | None = None
-        """The turn that ``assigned`` was told of, None while it is not ours."""
+        """Turn of the last ``assigned``; None while not owned."""
         self._taken, self._settled = asyncio.Event(), asyncio.Event()
         self._task = member.bus.spawn(self._run_until_left(), f"reading {queue.name} for a member of group {member.name}")
 

@@ -1,4 +1,4 @@
-"""Slots that several readers share in fair turns: whoever waits longest is next."""
+"""Slots that several readers share in fair turns: the one that waits longest is next."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 
 
-class Slots:
-    """So many at once."""
+class FairSlots:
+    """At most ``limit`` slots are taken at once."""
 
     def __init__(self, limit: int) -> None:
         self.limit = self._free = limit
