@@ -70,7 +70,8 @@ class Worker:
         self._settling: asyncio.Task[None] | None = None
         self._alive: set[asyncio.Task[None]] = set()
         self._durable: dict[str, Queue] = {}
-        self._stepping, self._resumed, self._over = asyncio.Lock(), asyncio.Event(), asyncio.Event()
+        self._stepping, self._leaving = asyncio.Lock(), asyncio.Lock()
+        self._resumed, self._over = asyncio.Event(), asyncio.Event()
 
     def __repr__(self) -> str:
         return f"Worker({self.jobs.queue.name!r}, {self.options.group!r})"
@@ -103,21 +104,28 @@ class Worker:
         await self._over.wait()
 
     async def stop(self) -> None:
-        """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No error when it has ended."""
-        tasks, self._tasks = self._tasks, []
-        if not tasks:
+        """Stop now: handlers are cancelled, and their jobs given back as if they had not begun. No error when it has ended.
+
+        Called by a handler of this worker, it returns at once.
+        """
+        if asyncio.current_task() in self._alive:
+            self._spawn(self.stop(), "stopping")
             return
-        for task in (*tasks, *(each.task for each in self._at_work.values())):
-            task.cancel()
-        await asyncio.wait(tasks)
-        await self._quiet()
-        await self._group.stop()
-        for each in self._durable.values():
-            await each.detach()
-        self._durable.clear()
-        self.jobs.bus.release(self)
-        self.jobs.at_work.discard(self)
-        self._over.set()
+        async with self._leaving:  # who comes second waits for the first, and does what that was kept from
+            if not self._tasks:
+                return
+            for task in (*self._tasks, *(each.task for each in self._at_work.values())):
+                task.cancel()
+            await asyncio.wait(self._tasks)
+            await self._quiet()
+            await self._group.stop()
+            for each in self._durable.values():
+                await each.detach()
+            self._durable.clear()
+            self.jobs.bus.release(self)
+            self.jobs.at_work.discard(self)
+            self._tasks.clear()
+            self._over.set()
 
     async def detach(self) -> None:
         """The same, by the name that every object of a bus has."""
@@ -146,7 +154,8 @@ class Worker:
         await self.stop()
 
     async def _quiet(self) -> None:
-        while tasks := self._alive | ({self._settling} if self._settling else set()):
+        me = {asyncio.current_task()}  # of a handler that drains its worker
+        while tasks := (self._alive | ({self._settling} if self._settling else set())) - me:
             await asyncio.wait(tasks)
 
     @property
@@ -166,7 +175,10 @@ class Worker:
                 async with self._stepping:
                     if self._resumed.is_set():
                         batch, nap_s = await self._group.take(free)
-                        begun = await self._begin(batch)
+                        works, other, done = await self._begin(batch)
+                        begun = self._start(works)
+                        if other or done:
+                            await self._set_aside(other, done)
                         if len(batch) == free or sum(len(each.value) for each in batch) >= CHUNK_BYTES:
                             nap_s = 0  # there may be more
                 pauses.failures = 0
@@ -182,22 +194,18 @@ class Worker:
             if nap_s:
                 await self._group.nap(nap_s)
 
-    async def _begin(self, batch: Sequence[Delivery]) -> int:
-        """Start the handlers of what was leased; how many were."""
+    async def _begin(self, batch: Sequence[Delivery]) -> tuple[list[Work], list[Delivery], list[tuple[Work, bytes]]]:
+        """Begin what was leased: whose handlers are to start, what names no job, and what has an outcome."""
         asked = [(each, self.work_of(each)) for each in batch]
         works = [work for _, work in asked if work is not None]
         answers = await self._group.insist(lambda: flows.begin(works, self.jobs.outcome_ttl_s)) if works else []
         found = list(zip(works, answers, strict=True))
         begun = [work for work, (answer, _) in found if answer == "ok"]
-        self._start(begun)
-        other = [each for each, work in asked if work is None]
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
-        if other or done:
-            await self._set_aside(other, done)
-        return len(begun)
+        return begun, [each for each, work in asked if work is None], done
 
-    def _start(self, works: Sequence[Work]) -> None:
-        """One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
+    def _start(self, works: Sequence[Work]) -> int:
+        """How many. One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
         loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
         ends = loop.time() + (deadline_s or 0)
         for work in works:
@@ -207,6 +215,7 @@ class Worker:
             task.add_done_callback(self._ended)
         if works and deadline_s is not None and self._deadline is None:
             self._deadline = loop.call_at(ends, self._end_late_ones)
+        return len(works)
 
     def _end_late_ones(self) -> None:
         loop, self._deadline = asyncio.get_running_loop(), None

@@ -14,12 +14,13 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.worker_group import WorkerOptions
 from busmq_spark.core.flow import command
-from busmq_spark.embedded import DirectGroup
+from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import LONG_S, Held, concat, held_ends, letters, nothing, until_none
 from tests.bus.tools import UNTIL_S, redis, stored, until
 from tests.conftest import Fresh
+from tests.faults.proxy import Proxy
 
 
 async def test_a_deadline_cancels_the_handler_and_is_another_try(redis_url: str, fresh: Fresh) -> None:
@@ -165,6 +166,63 @@ async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(redis_ur
         async with worker:
             await held_ends(jobs, "g")
         assert [job.tries for job in held.begun] == [1, 1]
+
+
+async def test_a_stop_that_was_cancelled_is_finished_by_the_next(redis_url: str, fresh: Fresh) -> None:
+    cleaning, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end(job: Job) -> None:
+        try:
+            await asyncio.sleep(LONG_S)
+        finally:
+            cleaning.set()
+            await cleaned.wait()
+
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+        worker = jobs.worker("g", start="earliest")(slow_to_end)
+        running = asyncio.ensure_future(worker.run())
+        await jobs.send(jobs.new())
+        await until(lambda: worker.running)
+        first = asyncio.ensure_future(worker.stop())
+        await cleaning.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        asyncio.get_running_loop().call_soon(cleaned.set)
+        await asyncio.wait_for(worker.stop(), UNTIL_S)
+        await asyncio.wait_for(running, UNTIL_S)
+        assert (await jobs.queue.groups())[0].in_flight == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "drain"])
+async def test_a_handler_may_end_its_own_worker(redis_url: str, fresh: Fresh, how: str) -> None:
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+
+        @jobs.worker("g", start="earliest")
+        async def last(job: Job) -> None:
+            await getattr(last, how)()
+
+        await jobs.send(jobs.new())
+        await asyncio.wait_for(last.run(), UNTIL_S)
+        assert (await jobs.queue.groups())[0].idle
+
+
+async def test_a_stop_while_messages_are_set_aside_leaves_as_many_slots_as_there_were(redis_server: RedisServer, fresh: Fresh) -> None:
+    held = Held()
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
+            await jobs.queue.push({"no": "job"})
+            await jobs.send(jobs.new())
+            worker = jobs.worker("g", limit=4, start="earliest")(held())
+            gate = proxy.hold(lambda each: each.name == "group_settle" and jobs.queue.keys.messages in each.keys)
+            running = asyncio.ensure_future(worker.run())
+            call = await asyncio.to_thread(gate.wait)
+            await until(lambda: held.begun)
+            stopping = asyncio.ensure_future(worker.stop())
+            await asyncio.sleep(0)
+            gate.open()
+            call.release()
+            await asyncio.gather(stopping, running)
+            assert await worker.slots.take() == 4
 
 
 async def test_a_message_that_names_no_job_is_a_dead_letter(redis_url: str, fresh: Fresh) -> None:
