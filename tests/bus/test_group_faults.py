@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
@@ -25,6 +26,7 @@ from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 
 pytestmark = pytest.mark.fault
+FACTOR = int(os.environ.get("BUSMQ_ABUSE_FACTOR", "1"))
 ROOT = Path(__file__).parents[2]
 LONG_S = 3600
 LEASED = "group_lease"
@@ -158,3 +160,27 @@ async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: F
     assert {id for id, _ in seen} == set(range(1, state.subscription.last + 1))
     assert [pair for pair, times in Counter(seen).items() if times > 1] == []
     assert set(letters) == {1, 4}
+
+
+async def test_six_workers_of_whom_one_after_the_other_is_killed_handle_each_message(fresh: Fresh) -> None:
+    """A long queue: each message at least once, never twice in one try, and dead letters are exactly those that fail each time."""
+    count, kills, tries, batch = 10_000 * FACTOR, 20, 100, 1000
+    poisoned = {id for id in range(1, count + 1) if id % (count // 5) == 0}
+    with RedisServer(aof=True) as server:
+        async with Bus(server.url) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
+            seen: list[tuple[int, int]] = []
+            async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:
+                for first in range(1, count + 1, batch):
+                    await queue.push_many([b"poison" if id in poisoned else b"v" for id in range(first, first + batch)])
+                workers = [await Worker.start(server.url, queue.name, "g", tries) for _ in range(6)]
+                for kill in range(kills):
+                    await until(lambda kill=kill: len(seen) + sum(len(each.seen) for each in workers) > count * kill // kills)
+                    seen.extend(await workers[kill % 6].kill())
+                    workers[kill % 6] = await Worker.start(server.url, queue.name, "g", tries)
+                await asyncio.wait_for(group.idle(), UNTIL_S * FACTOR)
+                for worker in workers:
+                    seen.extend(await worker.kill())
+            letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
+    assert {id for id, _ in seen} == set(range(1, count + 1))
+    assert [pair for pair, times in Counter(seen).items() if times > 1] == []
+    assert set(letters) == poisoned
