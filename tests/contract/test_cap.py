@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue, sender, state
+from busmq_spark.core import dead_letter, queue, sender, sink, state
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
+from busmq_spark.redis_io.link import SyncLink
 from tests.contract.conftest import Born, Redis, Run
+from tests.contract.sinks import stage
 
 
 def stored(redis: Redis, keys: QueueKeys) -> list[int]:
@@ -63,6 +65,22 @@ def test_much_too_many_go_some_at_a_time(run: Run, redis: Redis, born: Born) -> 
 def test_what_an_outbox_forwards_counts_too(run: Run, redis: Redis, born: Born) -> None:
     keys, _ = capped(run, born, "2")
     run(sender.push_from(keys, "outbox", range(1, 6), [b"v"] * 5))
+    assert stored(redis, keys) == [4, 5]
+
+
+def test_what_a_sink_commits_counts_too_and_no_row_of_the_batch_is_appended_again(run: Run, redis: Redis, born: Born, link: SyncLink) -> None:
+    keys, _ = capped(run, born, "2")
+    part, _ = stage(link.execute, keys, "one", [3, 2])
+    run(sink.commit(keys, "s", 0, [part]))
+    run(sink.commit(keys, "s", 0, [part]))
+    assert stored(redis, keys) == [4, 5]
+
+
+def test_what_is_put_back_once_counts_too(run: Run, redis: Redis, born: Born) -> None:
+    keys, _ = capped(run, born, "2")
+    letters = [(id, b"v") for id in range(1, 6)]
+    assert run(dead_letter.put_back(keys, "life", letters)) == 5
+    assert run(dead_letter.put_back(keys, "life", letters)) == 5
     assert stored(redis, keys) == [4, 5]
 
 
