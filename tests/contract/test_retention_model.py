@@ -110,8 +110,8 @@ class Kept(RuleBasedStateMachine):
         self._next_second()
         given = (60 * (60 * age - 1) if age else None, newest or None, size or None)
         found = self.link.run(retention.retain(self.keys, retention.rule(*given)))
-        if self.limits is None:
-            self.done = max(self.done, self._floor) if limits else self.done
+        if self.limits is None and limits:  # what all readers there are have acknowledged, also where it is still stored
+            self.done = max(self.done, self._floor, min(self.acks.values(), default=0))
         if limits != self.limits:
             self.gone = self._floor
         self.limits = limits if limits else (0, 0, 0) if self.limits else None
