@@ -206,7 +206,9 @@ def cap_rule(cap: int | None, overflow: str | None) -> str | None:
 
 
 def set_cap(keys: QueueKeys, rule: str) -> Flow[None]:
-    """Cap a queue, as :func:`cap_rule` says."""
+    """Cap a queue, as :func:`cap_rule` says. Writes nothing where it is capped so: a worker enters on a full Redis, too."""
+    if ((yield command("HGET", keys.metadata, "cap")) or b"").decode("utf-8", "replace") == rule:
+        return
     yield command("HSET", keys.metadata, "cap", rule) if rule else command("HDEL", keys.metadata, "cap")
 
 

@@ -64,6 +64,15 @@ def test_a_source_starts_reads_and_acks(run: Run, stored: QueueKeys) -> None:
     assert run(queue.count(stored)) == 5
 
 
+def test_a_reader_that_says_again_how_a_queue_is_capped_attaches(run: Run, born: Born, full: Callable[[], None]) -> None:
+    keys, _ = born()
+    run(queue.set_cap(keys, "5"))
+    full()
+    run(queue.set_cap(keys, "5"))
+    with pytest.raises(ServerFull):
+        run(queue.set_cap(keys, "6"))
+
+
 def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKeys) -> None:
     life = run(queue.attach(stored, "new", ttl_s=60)).born
     for _ in range(2):
