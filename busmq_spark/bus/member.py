@@ -69,7 +69,7 @@ class Member(Emitter):
         self._rounds: asyncio.Task[None] | None = None
         self._others: dict[str, int] = {}
         self._heard = 0.0
-        self._giving: set[asyncio.Task[None]] = set()
+        self._giving: dict[asyncio.Task[None], OwnedPartition] = {}
         self._leaving = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -148,11 +148,13 @@ class Member(Emitter):
             if self._rounds is not None:
                 self._rounds.cancel()
                 self._rounds = None
-            shares, self._shares = list(self._shares.values()), {}
-            for share in shares:
+            for share in self._shares.values():
                 share.hurry()
             me = asyncio.current_task()  # of a handler that stops
-            await asyncio.gather(*(self._giving - {me}), *(share.give_up() for share in shares if not share.leaving), return_exceptions=True)
+            giving = [task for task in self._giving if task is not me]
+            rest = [share for share in self._shares.values() if share not in self._giving.values()]  # also of a stop that was cancelled
+            await asyncio.gather(*giving, *(share.give_up() for share in rest), return_exceptions=True)
+            self._shares.clear()
             self._offered.clear()
             self.reading.clear()
             if self._id:
@@ -235,8 +237,8 @@ class Member(Emitter):
             if partition not in mine and not share.leaving:
                 share.leaving = True
                 task = self.bus.spawn(self._give_up(share), f"giving up {share.queue.name}")
-                self._giving.add(task)
-                task.add_done_callback(self._giving.discard)
+                self._giving[task] = share
+                task.add_done_callback(self._giving.pop)
         for partition in mine:
             if partition not in self._shares:
                 self._shares[partition] = OwnedPartition(self, self.topic.queues[partition], self._start if partition in self._late else "earliest")

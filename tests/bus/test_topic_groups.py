@@ -23,6 +23,8 @@ from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
 from tests.conftest import Fresh
 
+LONG_S = 3600.0
+
 
 @pytest.fixture
 def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -296,6 +298,25 @@ async def test_a_handler_may_ack_what_is_revoked_and_may_stop(redis_url: str, fr
             await owns(second, 1)
             assert [each.behind for each in await topic.groups()] == [0]
         await until(lambda: not member._running)
+
+
+async def test_a_stop_that_was_cancelled_is_finished_by_the_next(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.topic(fresh("t"), 2) as topic, topic.group("g") as member:
+        await owns(member, 0, 1)
+        told = asyncio.Event()
+
+        async def revoked(_: int) -> None:
+            told.set()
+            await asyncio.sleep(LONG_S)
+
+        member.on("revoked", revoked)
+        stopping = asyncio.ensure_future(member.stop())
+        await told.wait()
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        member.off("revoked", revoked)
+        await asyncio.wait_for(member.stop(), UNTIL_S)
+        assert [each.read for each in await topic.groups()] == [0]
 
 
 async def test_what_makes_no_sense_is_told(redis_url: str, fresh: Fresh) -> None:
