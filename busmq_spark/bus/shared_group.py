@@ -249,9 +249,9 @@ class SharedGroup(Group):
         return [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
 
     async def _retry(self, some: Sequence[Delivery], ms: int, error: object) -> list[Delivery]:
+        refused = await self._settle([each for each in some if each.tries < self.tries], "retry", ms)
         spent = [each for each in some if each.tries >= self.tries]
-        refused = await self._reject(spent, error or "a retry was asked for, and its tries are used up") if spent else []
-        return refused + await self._settle([each for each in some if each.tries < self.tries], "retry", ms)
+        return refused + (await self._reject(spent, error or "a retry was asked for, and its tries are used up") if spent else [])
 
     async def _reject(self, some: Sequence[Delivery], error: object) -> list[Delivery]:
         refused = await self._settle(some, "extend", flows.LEASE_MS)  # so that what another has by now makes no dead letter
@@ -291,7 +291,10 @@ class SharedGroup(Group):
                 await self._insist(lambda _: self._run(self._recovered()))
             held = list(self._held.values())
             if held and error is not None:
-                await self._retry(held, 0, f"{type(error).__name__}: {error}")
+                try:
+                    await self._retry(held, 0, f"{type(error).__name__}: {error}")
+                except BusError as refusal:  # what the reader has raised is what its caller must see
+                    log.warning("queue %r, group %r: no dead letters now, leases end by themselves: %s", *self._names, refusal)
             elif held:
                 await self._settle(held, "release")
         finally:

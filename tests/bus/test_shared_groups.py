@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -152,11 +154,17 @@ async def test_a_late_rejection_makes_no_dead_letter_and_one_that_is_said_twice_
             assert [dead_letter.opened(each.value).id for each in await dead_letters(dead, await dead.count())] == [2]
 
 
+@asynccontextmanager
+async def full_queue(bus: Bus, name: str) -> AsyncIterator[None]:
+    full = bus.queue(name)
+    await full.attach(maxsize=1)
+    await full.push("full")
+    yield
+    await full.flush()
+
+
 async def test_a_full_dead_letter_queue_holds_up_no_good_message(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=1) as group:
-        full = bus.queue(group.dead)
-        await full.attach(maxsize=1)
-        await full.push("full")
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=1) as group, full_queue(bus, group.dead):
         await queue.push_many(["bad", "good"])
         batches = group.batches()
         await some(batches, 2)
@@ -165,7 +173,6 @@ async def test_a_full_dead_letter_queue_holds_up_no_good_message(redis_url: str,
         assert ids(await some(batches, 1)) == [3]
         assert "no dead letter of id 1 now" in caplog.text
         assert (await group.state()).waiting == 2
-        await full.flush()
 
 
 async def test_a_redis_that_takes_no_dead_letter_holds_up_no_good_message(fresh: Fresh) -> None:
@@ -179,6 +186,18 @@ async def test_a_redis_that_takes_no_dead_letter_holds_up_no_good_message(fresh:
             assert ids(await some(group.batches(2), 1)) == [2]
             await redis(queue, "CONFIG", "SET", "maxmemory", 0)
             assert (await group.state()).waiting == 1
+
+
+async def test_what_a_reader_raises_is_seen_where_no_dead_letter_can_be_stored(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, full_queue(bus, f"{queue.name}.dead"):
+        await queue.push_many(["spent", "other"])
+        async with queue.group("g", shared=True, tries=2) as group:
+            await group.retry(await some(group.batches(1), 1))
+        with pytest.raises(KeyError, match="of the reader"):  # noqa: PT012
+            async with queue.group("g", shared=True) as group:
+                await some(group.batches(2), 2)
+                raise KeyError("of the reader")
+        assert ((await group.state()).in_flight, (await group.state()).waiting) == (1, 1)
 
 
 async def test_the_options_of_a_group_are_those_that_were_given_last(redis_url: str, fresh: Fresh) -> None:
