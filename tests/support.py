@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import threading
@@ -13,6 +14,8 @@ from busmq_spark.embedded import server
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FACTOR = int(os.environ.get("BUSMQ_SOAK_FACTOR", "1"))
+"""How many times as long a campaign is as in ``make test``; ``make soak`` says it."""
 PATIENCE_S = 300.0
 """How long a test waits for what takes a moment on a quiet machine: only a red test ever waits so long."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
@@ -24,9 +23,9 @@ from tests.bus.group_tools import dead_letters, end_leases, ids, some
 from tests.bus.tools import UNTIL_S, stored, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
+from tests.support import FACTOR
 
 pytestmark = pytest.mark.fault
-FACTOR = int(os.environ.get("BUSMQ_ABUSE_FACTOR", "1"))
 ROOT = Path(__file__).parents[2]
 LONG_S = 3600
 LEASED = "group_lease"

@@ -20,7 +20,7 @@ from tests.cli.conftest import COMMAND, environment
 from tests.federation.bulk_site import SECRET, site
 from tests.federation.cutting import Cutter, cutter
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, of
-from tests.support import wait_until
+from tests.support import FACTOR, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(600)]
 QUEUES = ("a", "b", "c")
@@ -79,7 +79,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         yield Scene(far, near, line, federated=request.param == "federated")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(2 * FACTOR))
 def test_while_the_line_is_cut_silent_slow_or_far_away(scene: Scene, seed: int) -> None:
     chance = random.Random(seed)
     with (

@@ -7,8 +7,6 @@ import random
 from collections.abc import Iterator, Sequence
 
 SEED = int(os.environ.get("BUSMQ_ABUSE_SEED", "20261121"))
-FACTOR = int(os.environ.get("BUSMQ_ABUSE_FACTOR", "1"))
-"""How many times as much a campaign sends as ``make test`` does; ``make soak`` says 10."""
 SCRAPS = [
     *(b"[", b"]", b"{", b"}", b'"', b":", b",", b"\n", b"\0", b"\xff", b"\\", b"1", b"2", b"-", b".", b"%", b"=", b"&", b" "),
     *(b"[" * 1200, b'{"a":' * 1200, b"1e999", b"-0", b"9" * 400, b"9" * 5000, b"NaN", b"Infinity", b"null", b"true", b"1.5", b"2147483648"),

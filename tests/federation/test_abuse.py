@@ -21,9 +21,10 @@ from busmq_spark.federation.npm_wire.creation import METHODS, creation
 from tests.conftest import Fresh
 from tests.federation.abused import PATH, ROOM, SECRET, Served, farewell, honest, push_through, works
 from tests.federation.conftest import Serve
-from tests.federation.hostile import FACTOR, SEED, Bender
+from tests.federation.hostile import SEED, Bender
 from tests.federation.raw import BINARY, CHANNEL, CLOSE, PING, TEXT, Raw, frame, request
 from tests.federation.test_abuse_codecs import LINES
+from tests.support import FACTOR
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
 HANDSHAKES, SEQUENCES, BULKS = 500 * FACTOR, 2_000 * FACTOR, 250 * FACTOR

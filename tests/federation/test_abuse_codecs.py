@@ -18,7 +18,8 @@ from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
 from busmq_spark.federation.npm_wire.mux import Packet
-from tests.federation.hostile import FACTOR, Bender
+from tests.federation.hostile import Bender
+from tests.support import FACTOR
 
 SECRET = "a-secret-of-some-length"
 RING = Keyring({"all": (SECRET, Grants.everything()), "other": ("another-secret-of-some-length", Grants.everything())})

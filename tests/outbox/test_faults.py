@@ -30,7 +30,7 @@ from tests.federation.cutting import Cutter
 from tests.outbox.conftest import Place, drain, numbered
 from tests.outbox.running import Program, numbers
 from tests.soak.machine import Machine, can_be_set
-from tests.support import lasting_port, wait_until
+from tests.support import FACTOR, lasting_port, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
 ROUND = 1_000_000
@@ -66,7 +66,7 @@ def check_rounds(found: list[int], kept: list[int]) -> None:
         assert len(some) >= last - number * ROUND, f"round {number}"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 * FACTOR))
 def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: RedisServer, path: Path, fresh: Fresh, seed: int) -> None:
     """Publisher and forwarder are one process: it is killed while both are at work, some rounds right after a call has returned."""
     chance, queue, kept = Random(seed), fresh("orders"), []
@@ -91,7 +91,7 @@ def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: RedisSer
     check_rounds(numbers(there.values(queue)), kept)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4 * FACTOR))
 def test_the_link_is_cut_at_any_byte(cutter: Cutter, here: Place, path: Path, fresh: Fresh, seed: int) -> None:
     """Towards Redis: a script is executed or not. Back: it was, and nobody knows."""
     chance, queues = Random(seed), [fresh("orders") for _ in range(3)]
@@ -143,7 +143,7 @@ def test_a_link_that_goes_silent_in_the_middle_is_replaced(
 
 
 @pytest.mark.skipif(not can_be_set(), reason="cutting the power of a process needs Linux and a C compiler (cc)")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(6 * FACTOR))
 def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, redis_url: str, here: Place, fresh: Fresh, seed: int) -> None:
     """What was synced survives; of the rest chance decides. While nothing is forwarded, and while everything is."""
     chance, queue, kept = Random(seed), fresh("orders"), []

@@ -25,7 +25,7 @@ from tests.federation.bulk_site import Site, site
 from tests.federation.cutting import Cutter, cutter
 from tests.outbox.conftest import Place, drain, numbered
 from tests.outbox.running import numbers
-from tests.support import wait_until
+from tests.support import FACTOR, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -66,7 +66,7 @@ def test_messages_events_and_commands_go_through_a_server_of_ours(path: Path, ou
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 * FACTOR))
 def test_through_a_server_of_ours_it_is_once_wherever_the_link_is_cut(path: Path, between: Cutter, here: Place, fresh: Fresh, seed: int) -> None:
     chance, queues = Random(seed), [fresh("orders") for _ in range(3)]
     between.up = iter([chance.randrange(1, 40_000) for _ in range(20)])
