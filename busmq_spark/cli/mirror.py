@@ -186,7 +186,7 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
         seen, behind_s, error = report.odd.get(state.queue, (state.seen, 0.0, None)) if report else (state.seen, None, None)
         behind = max(0, max(seen, state.seen) - state.last)  # a process says it every few seconds, and more was copied meanwhile
         behind_s = behind_s if behind or behind_s is None else 0.0
-        process = "nobody mirrors it" if report is None else error or report.error or ""
+        process = "no process mirrors it" if report is None else error or report.error or ""
         if as_json:
             more = {"behind_s": behind_s, "mirrored": report is not None, "error": error or (report.error if report else None)}
             out.record(queue=state.queue, origin=state.of.origin, path=state.of.path, copied_up_to=state.last, behind=behind, **more)

@@ -198,7 +198,7 @@ class MirrorRunner:
     def _discover(self) -> tuple[list[str], float]:
         began, wanted = time.monotonic(), self.settings.named
         if len(wanted) < len(self.settings.patterns):
-            wanted = [*wanted, *self._origins.mine.discover(self.settings.wants)]
+            wanted = [*wanted, *self._origins.mine.discover(self.settings.accepts)]
         else:
             self._origins.mine.spans(dict.fromkeys(wanted, (-1, -1)))  # whether it answers
         return wanted, time.monotonic() - began

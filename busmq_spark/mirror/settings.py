@@ -106,7 +106,7 @@ class MirrorSettings:
         """Queues that are named and need not be looked for."""
         return [each for each in self.patterns if not any(sign in each for sign in "*?[")]
 
-    def wants(self, queue: str) -> bool:
+    def accepts(self, queue: str) -> bool:
         """Whether a queue is mirrored. Those of channels and services, which live for moments, only where they are named."""
         return matches(queue, self.patterns)
 
