@@ -103,10 +103,10 @@ def mirrored_s(near: SyncLink, origin: str, here: str) -> float:
     """From the first message that is there to the last: not the start of a process."""
     with mirroring(origin, here, "bench"):
         while not (before := last(near)):
-            time.sleep(0.001)
+            time.sleep(0.001)  # here and below: the resolution of what is measured; without it the poll takes a core from the mirror
         began = time.perf_counter()
         while last(near) < ROWS:
-            time.sleep(0.002)
+            time.sleep(0.002)  # as above
         return (time.perf_counter() - began) * ROWS / (ROWS - before)
 
 
@@ -133,7 +133,7 @@ def memory(near: SyncLink, origin: str, here: str) -> Row:
         watched = psutil.Process(process.pid)
         while last(near) < ROWS:
             most = max(most, watched.memory_info().rss)
-            time.sleep(0.01)
+            time.sleep(0.01)  # how often memory is sampled
     return Row(f"Memory of the process while it copies {ROWS:,} × {SIZE} B", f"{most / 1e6:.0f} MB", f"< {MOST_MB} MB", most / 1e6 < MOST_MB)
 
 
@@ -145,7 +145,7 @@ def many(link: SyncLink, near: SyncLink, there: object, here: object) -> Iterato
         link.run(q.attach(each, secrets.token_hex(8), ttl_s=86_400))
     with mirroring(origin, place, "slow-*") as process:
         while sum(1 for each in near.run(spans([(each, (-1, -1)) for each in keys])) if each.ttl_s) < QUEUES:
-            time.sleep(0.1)
+            time.sleep(0.1)  # before what is measured: until every queue is mirrored
         took = []
         for _ in range(RUNS):
             before = [each.last_id for each in near.run(spans([(each, (-1, -1)) for each in keys]))]
