@@ -1,10 +1,12 @@
 """The Lua scripts beside this file: text, digest, and the one include they know.
 
-``-- @include find`` in a script is replaced by ``lua/include/find.lua``, since Redis scripts cannot call each other.
+``-- @include find`` is replaced by ``lua/include/find.lua``, since Redis scripts cannot call each other. An include may have includes; each comes
+once. Redis makes every function of a script anew for each call: what few calls need is included, indented, inside the function that needs it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
@@ -40,13 +42,19 @@ def load_all() -> None:
 
 
 def _read(name: str) -> Script:
-    folder = files("busmq_spark.core") / "lua"
-    lines = []
-    for line in (folder / f"{name}.lua").read_text("utf-8").splitlines():
-        if line.startswith(_INCLUDE):
-            part = (folder / "include" / f"{line.removeprefix(_INCLUDE).strip()}.lua").read_text("utf-8")
-            lines += [code for code in part.splitlines() if not code.startswith("--")]
-        elif not line.startswith("--"):
-            lines.append(line)  # the header comments stay out of what travels and what Redis hashes
-    text = "\n".join(lines)
+    text = "\n".join(_code(f"{name}.lua", set()))
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _code(path: str, there: set[str]) -> Iterator[str]:
+    """The lines of a file with its includes, but for those that are ``there`` before it. Comments stay out of what travels and what Redis hashes."""
+    for line in (files("busmq_spark.core") / "lua" / path).read_text("utf-8").splitlines():
+        code = line.lstrip()
+        if code.startswith(_INCLUDE):
+            part = f"include/{code.removeprefix(_INCLUDE).strip()}.lua"
+            around = there if code == line else {*there}  # what a function includes ends with it
+            if part not in around:
+                around.add(part)
+                yield from (line[: len(line) - len(code)] + each for each in _code(part, around))
+        elif not line.startswith("--"):
+            yield line

@@ -6,13 +6,9 @@
 -- At most `most` messages are dropped a call, over all its queues. The message at id is compared with its fingerprint while it is still stored: a
 -- Redis that lost its tail in a failover and gave the same ids to other messages is caught before one of them is dropped.
 -- @include even_if_full
--- @include before
--- @include clock
 -- @include find
--- @include lowest
--- @include note
--- @include run
 -- @include let_go
+-- @include lowest
 -- @include mark
 -- @include seen
 -- @include stored

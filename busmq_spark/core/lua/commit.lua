@@ -9,16 +9,7 @@
 --        one, by another record, which the run of epoch `made` wrote: Redis has lost that record since, or the run was declared void)
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
 -- from a connection that was closed: they are never read, and are deleted with the list.
--- @include before
--- @include clock
--- @include find
--- @include lowest
--- @include cap
--- @include note
--- @include run
--- @include let_go
--- @include sizes
--- @include waiting
+-- @include append
 -- The sink has recorded this batch, so what is left of earlier ones is never committed; another run may be staging this batch, which must not fail.
 local function tidy(stages, prefix, batch)
   local found = redis.call('HGETALL', stages)
@@ -47,16 +38,16 @@ if progress then
   end
 end
 if at_nth ~= nth or at_moved ~= moved then return {'at', at_nth, at_moved} end
-local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes', 'cap')
-local ttl, maxsize = tonumber(stored[1] or nil), tonumber(stored[2] or nil) or 0
-if not ttl then return {'missing', 0, 0} end
-if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
+local stored, room = opened()
+if not stored then return {'missing', 0, 0} end
+if stored.err then return stored end
+local ttl = tonumber(stored[1])
 local left = redis.call('LLEN', KEYS[6])
 if left < total - moved then return {'lost', left, 0} end
-if maxsize > 0 then count = math.min(count, maxsize - waiting(KEYS[1], KEYS[2], stored[6])) end
-if count <= 0 and total > moved then return {'full', maxsize, 0} end
+count = math.min(count, room)
+if count <= 0 and total > moved then return {'full', tonumber(stored[2]), 0} end
 count = math.max(0, math.min(count, total - moved)) -- a queue that peers overfilled has less than no room, even for an empty list
-local after, last, bytes, times
+local after, new
 if moved + count < total then
   after = string.format('%.0f:%d:%d', batch, nth, moved + count)
 elseif ARGV[8] == '1' then
@@ -65,33 +56,17 @@ else
   after = string.format('%.0f:%d:0', batch, nth + 1)
 end
 if count > 0 then
-  if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end
-  local values = redis.call('LRANGE', KEYS[6], 0, count - 1)
-  last = redis.call('INCRBY', KEYS[3], count)
-  local pairs = {}
-  for i = 1, count do
-    pairs[2 * i - 1] = last - count + i
-    pairs[2 * i] = values[i]
-  end
-  redis.call('RPUSH', KEYS[2], unpack(pairs))
-  local first = last - count + 1
-  times = clock(KEYS[2], KEYS[8], stored[4], first, last, ttl, stored[6])
-  local noted
-  noted, bytes = sizes(stored[3], first, last, values, 1)
-  redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times)
+  new = append(stored, 8, redis.call('LRANGE', KEYS[6], 0, count - 1), 1, count)
+  if new.err then return new end
   redis.call('LTRIM', KEYS[6], count, -1)
   redis.call('EXPIRE', KEYS[6], ARGV[9])
-  redis.call('PUBLISH', ARGV[1], string.format('%.0f', last))
+else
+  for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 end
 if moved + count >= total then redis.call('UNLINK', KEYS[6]) end
 if ARGV[11] ~= '0' then after = after .. ';' .. ARGV[11] .. ';' .. ARGV[13] end
 redis.call('HSET', KEYS[5], ARGV[2], after)
-for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
 redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))
 if moved + count >= total and ARGV[8] == '1' then tidy(KEYS[7], ARGV[10], batch) end
-if stored[9] and count > 0 then cap(KEYS[2], KEYS[9], stored[9], last) end
-if stored[6] and count > 0 and (stored[8] or not looked_at(stored[7], string.sub(times, 1, 10))) then
-  local q = {metadata = KEYS[1], messages = KEYS[2], acks = KEYS[9], clock = KEYS[8], bytes = KEYS[10], ttl = ttl, retain = stored[6]}
-  keep(q, stored[7], stored[8], string.sub(times, 1, 10), last, last - count + 1, bytes)
-end
+if new then drop(stored, 8, new) end
 return {'moved', count, 0}

@@ -6,13 +6,9 @@
 --      life of the queue, or there is none).
 -- At most `most` messages are dropped a call; the rest with the next.
 -- @include even_if_full
--- @include before
--- @include clock
 -- @include find
--- @include lowest
--- @include note
--- @include run
 -- @include let_go
+-- @include lowest
 -- @include seen
 local name, most = ARGV[1], tonumber(ARGV[3])
 local metadata, messages, acks, group, due, tries, msgid, times, bytes = unpack(KEYS)

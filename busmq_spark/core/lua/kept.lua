@@ -2,7 +2,6 @@
 -- KEYS metadata messages
 -- ARGV
 -- Result {waiting, kept, rule}: see retain
--- @include find
 -- @include waiting
 local rule = redis.call('HGET', KEYS[1], 'retain')
 local wait = waiting(KEYS[1], KEYS[2], rule)

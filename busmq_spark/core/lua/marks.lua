@@ -2,7 +2,6 @@
 -- KEYS messages, for each queue
 -- ARGV for each queue the id
 -- Result for each queue the fingerprint, '' when that id is not stored
--- @include find
 -- @include stored
 -- @include mark
 local found = {}

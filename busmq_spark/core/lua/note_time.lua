@@ -3,12 +3,7 @@
 -- KEYS metadata messages msgid acks clock bytes, for each queue
 -- ARGV most (messages dropped a call, over all its queues)
 -- Result for each queue 1 when its newest id was noted, 0 when it had been, -1 when there is no such queue
--- @include before
--- @include clock
--- @include find
--- @include lowest
 -- @include note
--- @include run
 -- @include let_go
 local results, most = {}, tonumber(ARGV[1])
 for i = 1, #KEYS / 6 do

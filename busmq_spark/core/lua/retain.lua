@@ -6,13 +6,8 @@
 -- and has not acknowledged them: nothing is done). rule: the one that holds now, '' for none. waiting: messages that some reader has still to
 -- acknowledge; kept: those that are acknowledged and stored. more 1: call again with the rule ''. At most `most` messages are dropped a call.
 -- @include even_if_full
--- @include before
--- @include clock
--- @include find
--- @include lowest
--- @include note
--- @include run
 -- @include let_go
+-- @include lowest
 -- @include waiting
 local rule, most = ARGV[1], tonumber(ARGV[2])
 local metadata, messages, msgid, toack, acks, times, bytes = unpack(KEYS)

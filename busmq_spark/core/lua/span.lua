@@ -3,7 +3,6 @@
 -- ARGV for each queue after upto: ids whose fingerprints are wanted, -1 for none; upto 0: the newest stored one
 -- Result for each queue nine items: ttl (0: no such queue), born, maxsize, last id given, oldest id ('' when empty), the id upto, mark of after, mark
 -- of upto ('' when it is not stored), mirror_of ('' when it is no mirror itself). In one flat list, as that of state.lua.
--- @include find
 -- @include stored
 -- @include mark
 local spans = {}

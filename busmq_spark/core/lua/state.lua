@@ -4,7 +4,6 @@
 -- Result for each queue ten items: ttl (0: no such queue), born, maxsize, last id given, oldest id, newest id, count, mark of the wanted id, mark of
 -- the newest, and, of a queue that keeps what is acknowledged, up to where all readers have acknowledged it ('' of another). In one flat list: Redis sends every nested one in a packet of its own, which costs as much as all the rest.
 -- Ids are text, '' when there is none: Lua integers would survive, but text keeps them exact for every client.
--- @include find
 -- @include stored
 -- @include mark
 local states = {}

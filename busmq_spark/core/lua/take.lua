@@ -6,7 +6,6 @@
 -- it holds the last batch only. So no more than one batch can be behind the id; where more is, it comes in as many calls as it takes.
 -- Result flat pairs id, value; empty when there is nothing; -1 when the lease is not the taker's.
 -- @include even_if_full
--- @include find
 -- @include behind
 -- @include run
 local after, most, room, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]

@@ -2,12 +2,6 @@
 -- KEYS metadata messages msgid toack acks sinks clock bytes lease, for each queue
 -- ARGV token lease_ms long_ttl_s most (token '' renews no lease; at most so many messages are dropped a call, over all its queues)
 -- Result for each queue: 1 alive, 0 missing, -1 the lease belongs to another reader
--- @include before
--- @include clock
--- @include find
--- @include lowest
--- @include note
--- @include run
 -- @include let_go
 local token, lasting, most, result = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), {}
 for i = 1, #KEYS / 9 do

@@ -1,5 +1,6 @@
--- behind(record, id, most) -> how many items of a pair list come before what follows the message with this id (text); nil when it is not there. Needs find.
+-- behind(record, id, most) -> how many items of a pair list come before what follows the message with this id (text); nil when it is not there.
 -- Ids need not rise in a record: what others give back may be older than what was taken before. Then it is looked for among the last `most` messages.
+-- @include find
 local function behind(record, id, most)
   if id == '0' then return nil end
   local index, exact = find(record, tonumber(id))

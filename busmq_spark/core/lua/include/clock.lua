@@ -9,8 +9,8 @@
 local function clock(messages, times, noted, first, last, ttl_s, retain)
   local now = redis.pcall('TIME')
   if not now[1] then return noted or '' end
+  if noted and string.sub(noted, 1, 10) == now[1] then return string.format('%s%03d:%.0f', now[1], now[2] / 1000, last) end -- as for most pushes
   local ms = string.format('%s%03d', now[1], now[2] / 1000)
-  if noted and string.sub(noted, 1, 10) == now[1] then return ms .. string.format(':%.0f', last) end -- its second lasts, as for most pushes
   local at, id = string.match(noted or '', '^(%d+):(%d+)$')
   local before = redis.call('LINDEX', times, -1)
   local fresh = not at or tonumber(id) >= first or before and tonumber(before) > tonumber(id)

@@ -1,7 +1,6 @@
 -- let_go(q, last, most, first, bytes) -> dropped, more: of a queue that keeps what is acknowledged, drops what it keeps no longer; more says whether
 -- another call has something to do. q: its keys metadata, messages, acks, clock and bytes, its ttl and its rule, the field `retain`. last: the id given
--- last. first, bytes: this call has appended first..last, so many bytes. At most `most` messages are dropped. It may empty the list of messages, so nothing may use that key behind it. Needs before, clock, find,
--- lowest, note and run.
+-- last. first, bytes: this call has appended first..last, so many bytes. At most `most` messages are dropped. It may empty the list of messages, so nothing may use that key behind it.
 -- retain = age_s:messages:bytes, 0 for no limit: what is older, more or larger goes. Or `end`: nothing is kept any more, and the fields go with the last
 -- message that was.
 -- done: everything up to this id has been acknowledged by all readers there were. A reader that goes back, or comes later, does not lower it: those
@@ -10,6 +9,11 @@
 -- at again (looked_at), unless more is to go: then second is 0. So in most calls a reader or producer notes where it is, and that is all.
 -- bytes = total:id:listed: the messages up to this id have so many bytes, from when counting began; the list of that name has such pairs (total id total
 -- id ...), one for each thousandth of the limit, the last of them at the total listed. Who appends counts; messages of peers are counted here, 1 MB or 1,000 of them a call, over all its queues.
+-- @include before
+-- @include find
+-- @include lowest
+-- @include note
+-- @include run
 local function looked_at(lets, now)
   return now and string.sub(lets or '', 1, 10) == now
 end

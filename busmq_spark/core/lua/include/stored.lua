@@ -1,6 +1,7 @@
 -- stored(messages, id, head, count) -> the value of the message with the id, and its position; nil when it is not stored. head is the oldest stored id.
--- Needs find. Ids have no holes but for accidents, so that one LRANGE finds it. Redis before 7.0 walks from the head to what LRANGE asks for, so where
+-- Ids have no holes but for accidents, so that one LRANGE finds it. Redis before 7.0 walks from the head to what LRANGE asks for, so where
 -- count is given, how many messages there are, what is nearer to the end comes by two LINDEX.
+-- @include find
 local function stored(messages, id, head, count)
   if id < head then return nil end
   local index, found, value = id - head

@@ -4,7 +4,11 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
@@ -21,22 +25,26 @@ public record Script(String name, String text, String digest) {
     }
 
     private static Script read(String name) {
-        StringBuilder out = new StringBuilder();
-        resource(name).lines().forEach(line -> {
-            if (line.startsWith(INCLUDE)) {
-                resource("include/" + line.substring(INCLUDE.length()).strip()).lines().forEach(code -> append(out, code));
-            } else {
-                append(out, line);
-            }
-        });
-        String text = out.substring(0, Math.max(0, out.length() - 1));
+        List<String> lines = new ArrayList<>();
+        addCode(name, "", new HashSet<>(), lines);
+        String text = String.join("\n", lines);
         return new Script(name, text, Fingerprint.hex("SHA-1", StandardCharsets.UTF_8.encode(text)));
     }
 
-    private static void append(StringBuilder out, String line) {
-        if (!line.startsWith("--")) {
-            out.append(line).append('\n');
-        }
+    /** The lines of a file with its includes, but for those that are {@code there} before it. */
+    private static void addCode(String name, String indent, Set<String> there, List<String> lines) {
+        resource(name).lines().forEach(line -> {
+            String code = line.stripLeading();
+            if (code.startsWith(INCLUDE)) {
+                String part = "include/" + code.substring(INCLUDE.length()).strip();
+                Set<String> around = code.equals(line) ? there : new HashSet<>(there); // what a function includes ends with it
+                if (around.add(part)) {
+                    addCode(part, indent + line.substring(0, line.length() - code.length()), around, lines);
+                }
+            } else if (!line.startsWith("--")) {
+                lines.add(indent + line);
+            }
+        });
     }
 
     private static String resource(String name) {
