@@ -33,6 +33,7 @@ PARTS = [
     "tests/test_docs",
     "tests/faults/test_loss",
     "tests/cli/test_demo_federation",
+    "tests/faults/test_on_executors",
     "tests/faults/test_executors_killed",
     "tests/faults/test_realtime_sink",
     "tests/soak/",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from busmq_spark.core.flow import Call, Flow, command, script
@@ -27,6 +27,8 @@ _FIELD = re.compile(r"(?!done\Z)[^:\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
 _BYTES, _JSON = b"b", b"j"
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 Answer: TypeAlias = Literal["ok", "done", "late"]
+Fields: TypeAlias = Mapping[str, tuple[bytes, int]]
+"""Name → what :func:`to_stored` made, and its ttl in milliseconds."""
 
 
 class Outcome(NamedTuple):
@@ -139,14 +141,9 @@ def opened(value: bytes) -> tuple[str, str, str]:
 # -- fields ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def save(keys: JobKeys, fields: Mapping[str, tuple[bytes, int]]) -> Flow[None]:
-    """Store fields: name → what :func:`to_stored` made, and its ttl in milliseconds. Safe to repeat."""
-    yield from save_many([(keys, fields)])
-
-
-def save_many(jobs: Sequence[tuple[JobKeys, Mapping[str, tuple[bytes, int]]]]) -> Flow[None]:
-    """As :func:`save` of each, in one round trip."""
-    calls = [command("SET", keys.field(name), value, "PX", ttl_ms) for keys, fields in jobs for name, (value, ttl_ms) in fields.items()]
+def save(keys: JobKeys, fields: Fields) -> Flow[None]:
+    """Store fields. Safe to repeat."""
+    calls = [command("SET", keys.field(name), value, "PX", ttl_ms) for name, (value, ttl_ms) in fields.items()]
     if calls:
         yield calls
 
@@ -184,27 +181,41 @@ def forgotten(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
 
 def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is; ``late``, when a later lease of its message has begun."""
-    return (yield from _outcomes([(work, "", ()) for work in works], ttl_s))
+    return (yield from _outcomes([(work, "", {}, ()) for work in works], ttl_s))
 
 
-def finish(works: Sequence[tuple[Work, str | None]], queue: str, ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
-    """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin`; a repeated call gets ``done``, too."""
+def finish(
+    works: Sequence[tuple[Work, str | None]], queue: str, ttl_s: int, fields: Sequence[Fields] | None = None
+) -> Flow[list[tuple[Answer, bytes]]]:
+    """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin`; a repeated call gets ``done``, too.
+
+    ``fields``, for each work, are stored in the same step as its outcome, and only where the answer is ``ok``.
+    """
     channel = jobs_channel(queue)
-    parts = [(work, _rest(work, queue, error), (client_channel(work.client), channel) if work.client else (channel,)) for work, error in works]
+    parts = [
+        (work, _rest(work, queue, error), own, (client_channel(work.client), channel) if work.client else (channel,))
+        for (work, error), own in zip(works, fields or [{}] * len(works), strict=True)
+    ]
     return (yield from _outcomes(parts, ttl_s))
 
 
-def _outcomes(parts: Sequence[tuple[Work, str, Sequence[str]]], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
+def _outcomes(parts: Sequence[tuple[Work, str, Fields, Sequence[str]]], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     replies = yield [
         script(
             "job_outcome",
-            (work.keys.done,),
-            (work.group, work.life, each.id, each.tries, each.leased_ms, each.token, ttl_s, text, *channels),
+            (work.keys.done, *map(work.keys.field, fields)),
+            (work.group, work.life, each.id, each.tries, each.leased_ms, each.token, ttl_s, text, *_flat(fields), *channels),
         )
-        for work, text, channels in parts
+        for work, text, fields, channels in parts
         for each in (work.delivery,)
     ]
     return [(answer.decode(), outcome) for answer, outcome in replies]
+
+
+def _flat(fields: Fields) -> Iterator[bytes | int]:
+    for value, ttl_ms in fields.values():
+        yield value
+        yield ttl_ms
 
 
 def _rest(work: Work, queue: str, error: str | None) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.dead_letters import dead_letters
+from busmq_spark.spark.json_text import all_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,14 +39,15 @@ def json_columns(
 
         json_columns(spark.readStream.format("busmq").options(...).load(), "carrier string, delay double")
 
-    With ``on_error="dead-letter"`` the result is two: the rows of the other messages, and dead letters of those that are not such JSON, for one sink.
-    ``group`` and ``into`` are those of ``dead_letters``.
+    With ``on_error="dead-letter"`` the result is two: the rows of messages that are one JSON object of ``schema`` and nothing else, in UTF-8, and
+    dead letters of the others, for one sink. ``group`` and ``into`` are those of ``dead_letters``.
 
         flights, dead = json_columns(messages, "carrier string, delay double", on_error="dead-letter")
         late = flights.where("delay > 60").selectExpr("'late' AS queue", "id", "to_json(struct(carrier)) AS value")
         late.unionByName(dead).writeStream.format("busmq")...
     """
-    from pyspark.sql.functions import col, from_json
+    from pyspark.sql.functions import col, concat, from_json, is_valid_utf8, json_array_length, lit
+    from pyspark.sql.types import StructType
 
     text = col("value").cast("string")
     if on_error == "null" and not dead:
@@ -53,16 +55,13 @@ def json_columns(
     if on_error != "dead-letter":
         given = f"{next(iter(dead))} is given" if on_error == "null" else f"on_error is {on_error!r}"
         raise ConfigError(reason=f'{given}; expected on_error="null", or "dead-letter", which has group and into')
-    wanted = _struct(schema)
-    whole = from_json(text, _struct(schema).add(_UNREAD, "string"), {"columnNameOfCorruptRecord": _UNREAD})
-    parsed = messages.select("queue", "id", "value", whole.alias("fields"))
-    unread = col("fields").isNull() | col("fields")[_UNREAD].isNotNull()
-    good = parsed.where(~unread).select("queue", "id", *(col("fields")[name].alias(name) for name in wanted.names))
-    return good, dead_letters(parsed, unread, f"it is no JSON of {wanted.simpleString()}", **dead)
-
-
-def _struct(schema: StructType | str) -> StructType:
-    """One of its own: ``add`` changes it."""
-    from pyspark.sql.types import StructType
-
-    return StructType.fromDDL(schema) if isinstance(schema, str) else StructType([*schema.fields])  # type: ignore[return-value]  # DDL of columns
+    wanted: StructType = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]  # DDL of columns
+    # Spark's parsers take the first object of a list and ignore what follows a value; between both kinds of brackets nothing can.
+    named = from_json(
+        concat(lit('{"d":'), text, lit("}")), StructType().add("d", wanted).add(_UNREAD, "string"), {"columnNameOfCorruptRecord": _UNREAD}
+    )
+    alone = (json_array_length(concat(lit("["), text, lit("]"))) == 1) & is_valid_utf8(text)
+    parsed = messages.select("queue", "id", "value", named.alias("named"), alone.alias("alone"))
+    read = all_of([col("alone"), col("named")["d"].isNotNull(), col("named")[_UNREAD].isNull()])
+    good = parsed.where(read).select("queue", "id", *(col("named")["d"][name].alias(name) for name in wanted.names))
+    return good, dead_letters(parsed, ~read, f"it is no JSON of {wanted.simpleString()}", **dead)

@@ -14,6 +14,8 @@ from busmq_spark.store.protocol import MessageRows, ReadStore
 from busmq_spark.store.redis_store import RedisStore
 
 COLUMN = "fields"
+MAPS = ("map<string,binary>", "map<string,string>")
+"""Types that the column can have, here and in the sink."""
 ROWS_AT_ONCE = 500
 
 

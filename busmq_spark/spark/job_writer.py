@@ -1,32 +1,33 @@
-"""The sink with option ``settle``: rows are outcomes of jobs in a group, with fields to be stored before them.
+"""The sink with option ``settle``: rows are outcomes of jobs in a group, with the fields that are stored with them.
 
-Rule 1. A row writes its fields and then its outcome, while its job has no outcome of the group for this message: a batch that comes again changes
-        nothing of what is there.
+Rule 1. A row writes its fields and its outcome in one step, while its job has no outcome of the group for this message: what comes again, or late,
+        changes nothing of what is there, and no other run need have ended for it.
 Rule 2. Tasks write at once: what a batch that fails has written stays, and the batch that comes again writes the rest.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha1
 from typing import Any, NamedTuple
 
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
 
 from busmq_spark.core import job as flows
 from busmq_spark.core.group import Delivery
-from busmq_spark.core.job import Work
+from busmq_spark.core.job import Fields, Work
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
+from busmq_spark.spark.job_fields import MAPS
 from busmq_spark.spark.stores import sink_store
+from busmq_spark.spark.writer import full_policy
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
 ROWS_AT_ONCE = 500
 OK, FAILED = "ok", "failed"
-_MAPS = ("map<string,binary>", "map<string,string>")
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "job": (StringType,),
     "value": (StringType, BinaryType),
@@ -36,6 +37,7 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "error": (StringType,),
     "fields": (MapType,),
 }
+log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class JobColumns:
                     reason=f"column {column.name!r} has no place; with settle the sink takes job (string) or value (the message that names it), "
                     "outcome (string), error (string), fields (map<string,binary>), and id and queue as the source has them"
                 )
-            if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in _MAPS):
-                wanted = _MAPS[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+            if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in MAPS):
+                wanted = MAPS[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
                 raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")
         names, has = tuple(name.lower() for name in schema.names), ", ".join(schema.names) or "no columns"
         if not {"job", "value"} & {*names}:
@@ -72,20 +74,19 @@ class _Row(NamedTuple):
     queue: str
     work: Work
     error: str | None
-    fields: dict[str, tuple[bytes, int]]
+    fields: Fields
 
 
 class JobTaskWriter:
     """Rows of one task."""
 
-    def __init__(self, options: WriteOptions, columns: JobColumns, sink: str) -> None:
-        """``sink`` names the query, in every run of it."""
+    def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
         self._options, self._columns = options, columns
-        self._token = sha1(sink.encode(), usedforsecurity=False).hexdigest()[:16]
         store = sink_store(options, task=True)
         assert isinstance(store, RedisStore), "links are refused"
         self._store = store
         self._lives: dict[str, tuple[str, int, int]] = {}
+        self._done: set[str] = set()
 
     def write(self, batches: Iterator[Any]) -> None:
         """Returns when all of it is written."""
@@ -99,18 +100,29 @@ class JobTaskWriter:
                     self._settle(queue, rows)
 
     def _settle(self, queue: str, rows: Sequence[_Row]) -> None:
-        answers = self._store.run(queue, flows.begin([row.work for row in rows], flows.OUTCOME_TTL_S))
-        open_ = [row for row, (answer, _) in zip(rows, answers, strict=True) if answer == "ok"]
-        self._store.run(queue, flows.save_many([(row.work.keys, row.fields) for row in open_]))
-        if open_:
-            self._store.run(queue, flows.finish([(row.work, row.error) for row in open_], queue, flows.OUTCOME_TTL_S))
+        works = [(row.work, row.error) for row in rows]
+        answers = self._store.run(queue, flows.finish(works, queue, flows.OUTCOME_TTL_S, [row.fields for row in rows]))
+        if late := sum(answer == "late" for answer, _ in answers):
+            log.warning("queue %r, group %r: %d jobs are not settled: a worker has them", queue, self._options.settle, late)
+        self._publish_durably([(row.work.done, outcome) for row, (_, outcome) in zip(rows, answers, strict=True) if row.work.done and outcome])
+
+    def _publish_durably(self, outcomes: Sequence[tuple[str, bytes]]) -> None:
+        """Push outcomes to the queues that their jobs name, also those that were there: who wrote them may have died before this."""
+        if not outcomes:
+            return
+        parts: dict[str, list[bytes]] = {}
+        for name, outcome in outcomes:
+            parts.setdefault(name, []).append(outcome)
+        self._store.attach(list(parts.keys() - self._done), QueueCreation(allowed=True, ttl_s=self._options.ttl_s))
+        self._done |= parts.keys()
+        self._store.appender().push_each(parts, full_policy(self._options))
 
     def _row(self, row: dict[str, Any]) -> _Row:
         queue = self._columns.queue or row["queue"]
         if not queue:
             raise MessageRefused(reason="column 'queue' is NULL or empty in some rows; expected the name of a queue")
         life, ttl_ms, newest = self._life(queue)
-        id, client = self._job(row)
+        id, client, done = self._job(row)
         message = newest if row.get("id") is None else row["id"]
         error = row.get("error")
         if row.get("outcome") not in (None, OK, FAILED):
@@ -119,7 +131,8 @@ class JobTaskWriter:
             error = FAILED
         elif row.get("outcome") == OK:
             error = None
-        work = Work(Delivery(message, b"", 1, 0, self._token), JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, "")
+        delivery = Delivery(message, b"", 1, 0, "")  # of no lease: a row of one run refuses none of another
+        work = Work(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)
         given = row.get("fields") or ()
         fields = {
             flows.check_field(name): (flows.to_stored(name, value.encode() if isinstance(value, str) else value), ttl_ms)
@@ -128,14 +141,14 @@ class JobTaskWriter:
         }
         return _Row(queue, work, error, fields)
 
-    def _job(self, row: dict[str, Any]) -> tuple[str, str]:
-        """The job, and who sent it."""
+    def _job(self, row: dict[str, Any]) -> tuple[str, str, str]:
+        """The job, who sent it, and the queue to which its outcomes are pushed as well."""
         value = row.get("value")
-        id, client, _ = flows.opened(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
+        id, client, done = flows.opened(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
         named = row.get("job")
         if named is None and not id:
             raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")
-        return (id if named is None else flows.check_job(named)), client
+        return (id if named is None else flows.check_job(named)), client, done
 
     def _life(self, queue: str) -> tuple[str, int, int]:
         """The queue's life, its ttl in ms, and the newest id given in it."""

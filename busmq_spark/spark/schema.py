@@ -14,7 +14,7 @@ from busmq_spark.core.sources import shown, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
 from busmq_spark.spark.job_fields import COLUMN as FIELDS
-from busmq_spark.spark.job_fields import JobFields
+from busmq_spark.spark.job_fields import MAPS, JobFields
 from busmq_spark.spark.message_times import COLUMN, KIND, MessageTimes
 from busmq_spark.store.protocol import MessageRows
 
@@ -50,9 +50,10 @@ def check_source_schema(schema: StructType, known: str = SOURCE_SCHEMA) -> None:
         if types is None or (f"{column.name} " not in known and column.name != COLUMN):
             has = f"{known}, {COLUMN} timestamp"
             raise ConfigError(reason=f"column {column.name!r} does not exist; the source has: {has} (value may be string)")
-        if not isinstance(column.dataType, types):
-            wanted = " or ".join(t().simpleString() for t in types)
-            raise ConfigError(reason=f"column {column.name!r} is {column.dataType.simpleString()}; expected {wanted}")
+        kind = column.dataType.simpleString()
+        if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in MAPS):
+            wanted = MAPS[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+            raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")
 
 
 class ArrowRows:

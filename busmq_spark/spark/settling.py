@@ -7,11 +7,9 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from busmq_spark.options import WriteOptions
-from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import compat
 from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
 from busmq_spark.spark.process import freeze
@@ -24,13 +22,11 @@ class _Settling:
     """What all writers share."""
 
     def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
-        self._options, self._columns, self._plan = options, columns, new_token()
+        self._options, self._columns = options, columns
 
     def _write(self, batches: Iterator[Any]) -> WriterCommitMessage:
         freeze()
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        JobTaskWriter(self._options, self._columns, self._options.sink or query or self._plan).write(batches)
+        JobTaskWriter(self._options, self._columns).write(batches)
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:

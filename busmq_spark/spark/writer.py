@@ -64,7 +64,7 @@ class TaskWriter:
     def _push(self, batches: Iterator[Any]) -> TaskOutcome:
         store = sink_store(self._options, task=True)
         appender = store.appender()
-        full = _policy(self._options)
+        full = full_policy(self._options)
         attached: set[str] = set()
         try:
             for parts in self._columns.gathered(batches, self._topics(store, appender)):
@@ -179,7 +179,7 @@ class SinkCommitter:
         self._store.discard([s for s in staged if s.key not in kept])
 
     def _append(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
-        full = _policy(self._options)
+        full = full_policy(self._options)
         while True:
             try:
                 rest = self._store.commit(queue, sink, batch, staged)
@@ -300,7 +300,8 @@ def creation(options: WriteOptions) -> QueueCreation:
     return QueueCreation(options.create, options.ttl_s, options.maxsize)
 
 
-def _policy(options: WriteOptions) -> FullPolicy:
+def full_policy(options: WriteOptions) -> FullPolicy:
+    """What a sink does while a queue is full."""
     return FullPolicy(options.full_timeout_ms if options.on_full == "block" else 0)
 
 

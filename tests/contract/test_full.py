@@ -176,5 +176,8 @@ def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys:
     work = job.Work(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
     assert run(job.begin([work], 60)) == [("ok", b"")]
     assert run(job.load(keys, ["a"], ["a"], "t")) == [b"j1"]
+    with pytest.raises(ServerFull):
+        run(job.finish([(work, None)], "q", 60, [{"a": (b"j2", 60_000), "b": (b"j3", 60_000)}]))
+    assert run(job.fields_of([keys], ["a", "b"])) == [[None, None]]
     [(answer, _)] = run(job.finish([(work, None)], "q", 60))
-    assert answer == "ok"
+    assert answer == "ok", "without the fields, and none was written with them"

@@ -157,6 +157,24 @@ def test_a_job_that_is_sent_again_has_another_outcome_and_the_older_one_counts_n
     assert worked.outcome == (True, "", 1, 1)
 
 
+def test_fields_are_stored_with_an_outcome_and_only_with_it(worked: Worked, run: Run, redis: Redis) -> None:
+    def finish(message: int, tries: int, **fields: str) -> Answer:
+        stored = {name: (flows.to_stored(name, value), 60_000) for name, value in fields.items()}
+        [(answer, _)] = run(flows.finish([(worked.work("a", message, tries), None)], "q", TTL_S, [stored]))
+        return answer
+
+    worked.begin("b", 7, 2, 200)
+    assert finish(7, 1, x="late", y="late") == "late"
+    assert loaded(run, worked.keys, "x", "y") == [None, None]
+    assert finish(7, 3, x="first", y="first") == "ok"
+    assert loaded(run, worked.keys, "x", "y", forget=("x",)) == ["first", "first"]
+    assert 0 < redis("PTTL", worked.keys.field("y")) <= 60_000
+    assert finish(7, 4, x="again", y="again") == "done"
+    assert loaded(run, worked.keys, "x", "y") == [None, "first"]
+    assert finish(8, 1, y="next") == "ok"
+    assert loaded(run, worked.keys, "x", "y") == [None, "next"]
+
+
 def test_groups_do_not_meet_and_neither_do_jobs(run: Run, worked: Worked, fresh: Fresh) -> None:
     other = JobKeys(fresh("job"), worked.keys.cluster)
     works = [worked.work("a"), worked.work("b")._replace(group="h"), worked.work("c")._replace(keys=other)]

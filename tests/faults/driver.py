@@ -1,6 +1,6 @@
 """A Spark driver to be killed: ``python -m tests.faults.driver <master> [live]``. Orders come as JSON lines on stdin, answers leave on stdout.
 
-    {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ..., "into": format, "of": format}
+    {"do": "start", "checkpoint": ..., "source": {options}, "sink": {options}, "change": name, "mark": ..., "into": format, "of": format, ...}
     {"do": "live", "checkpoint": ..., "source": {options}, "sink": {options}, "duration": ...}
     {"do": "stop"}        {"do": "status"}        {"do": "set", "name": ..., "value": ...}        {"do": "figures"}        {"do": "threads"}
 
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from busmq_spark import json_columns
+from busmq_spark import events, json_columns, to_events
 from busmq_spark.core import idle
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.realtime import realtime
@@ -70,12 +70,28 @@ def parted(rows: Any, mark: bytes) -> Any:
     return good.selectExpr("'out' AS queue", "id", "to_json(struct(n)) AS value").unionByName(dead)
 
 
+def settled(rows: Any, mark: bytes) -> Any:
+    """Outcomes of jobs: every third has failed. Its error, and a field of each, say the number of the job and the run that computed them."""
+    by = f"concat(cast(fields['n'] AS string), '|{mark.decode()}')"
+    failed = "cast(cast(fields['n'] AS string) AS int) % 3 = 0"
+    return rows.selectExpr("queue", "id", "value", f"if({failed}, {by}, NULL) AS error", f"map('by', {by}) AS fields")
+
+
+def seen(rows: Any, mark: bytes) -> Any:
+    """Events of type ``order`` as events of type ``seen``."""
+    from pyspark.sql.functions import lit
+
+    return to_events(events(rows).where("type = 'order'").withColumn("type", lit("seen")))
+
+
 CHANGES: dict[str, Callable[[Any, bytes], Any]] = {
     "plain": plain,
     "routed": routed,
     "keyed": keyed,
     "never_the_same": never_the_same,
     "parted": parted,
+    "settled": settled,
+    "seen": seen,
 }
 
 
@@ -92,7 +108,7 @@ class Quick(BusmqDataSource):
 
 
 class Driver:
-    """One session, one query at a time."""
+    """One session, and one query at a time, unless another is started beside it."""
 
     def __init__(self, master: str, *, live: bool) -> None:
         ensure_java()
@@ -114,28 +130,40 @@ class Driver:
         if live:
             builder = realtime(builder.config("spark.sql.streaming.realTimeMode.minBatchDuration", "500ms"))
         self._spark = builder.getOrCreate()
-        self._query: Any = None
+        self._queries: list[Any] = []
         if live:
             return
         self._spark.dataSource.register(Quick)
         self._spark.readStream.format("busmq").options(**{"redis.url": "redis://127.0.0.1:1", "subscribe": "q"}).load()  # looks the source up
 
     def start(
-        self, checkpoint: str, source: dict[str, str], sink: dict[str, str], change: str, *, mark: str, into: str = "busmq", of: str = Quick.name()
+        self,
+        checkpoint: str,
+        source: dict[str, str],
+        sink: dict[str, str],
+        change: str,
+        *,
+        mark: str,
+        into: str = "busmq",
+        of: str = Quick.name(),
+        beside: bool = False,
     ) -> None:
+        """``beside``: the query that runs goes on, and is looked after as well."""
         rows = CHANGES[change](self._spark.readStream.format(of).options(**source).load(), mark.encode())
-        self._query = rows.writeStream.format(into).options(**sink).option("checkpointLocation", checkpoint).start()
+        query = rows.writeStream.format(into).options(**sink).option("checkpointLocation", checkpoint).start()
+        self._queries = [*self._queries, query] if beside else [query]
 
     def live(self, checkpoint: str, source: dict[str, str], sink: dict[str, str], duration: str) -> None:
         """The same in real-time mode; at least once unless ``sink`` says otherwise."""
         rows = self._spark.readStream.format("busmq-realtime").options(**source).load()
         writer = rows.writeStream.format("busmq-realtime").options(**{"delivery": "at-least-once", **sink})
-        self._query = realtime(writer.option("checkpointLocation", checkpoint), duration).start()
+        self._queries = [realtime(writer.option("checkpointLocation", checkpoint), duration).start()]
 
     def stop(self) -> None:
-        if self._query is not None:
-            self._query.stop()
-            self._query = None
+        if self._queries:
+            for query in self._queries:
+                query.stop()
+            self._queries = []
             while self._tasks():  # stop waits for none, and a reader of real-time mode hands on what comes until it has ended
                 time.sleep(0.05)
 
@@ -168,11 +196,9 @@ class Driver:
         return Counter(names).most_common()
 
     def status(self) -> dict[str, Any]:
-        """Whether the query runs, and what ended it."""
-        if self._query is None:
-            return {"active": False, "error": ""}
-        failed = self._query.exception()
-        return {"active": self._query.isActive, "error": str(failed) if failed else ""}
+        """Whether every query runs, and what ended one."""
+        failed = [str(error) for query in self._queries if (error := query.exception())]
+        return {"active": bool(self._queries) and all(query.isActive for query in self._queries), "error": "".join(failed[:1])}
 
 
 def main() -> None:

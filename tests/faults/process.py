@@ -133,6 +133,12 @@ class DriverProcess:
                     return process
         raise AssertionError(f"no process of the driver has a connection from port {port}")
 
+    def executor_of(self, worker: psutil.Process) -> psutil.Process:
+        """The executor's JVM: the grandparent of its Python worker."""
+        found = next(each for each in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline()))
+        assert "org.apache.spark.deploy.SparkSubmit" not in " ".join(found.cmdline())
+        return found
+
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as queues
+from busmq_spark.core.dead_letter import opened
 from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.scripts import load
@@ -213,3 +214,29 @@ class Pipeline:
         ours = tuple(self.bus.keys(queue).base for queue in queues)  # other tests may use the same servers
         kept = [key for key in self.bus.kept_for_ever() if self.bus.alone or key.startswith((*ours, "bus:sink:"))]
         assert not kept, f"keys without a ttl: {kept}"
+
+
+class Parted(Pipeline):
+    """Every third message is no JSON."""
+
+    def __init__(self, bus: Bus, folder: Path) -> None:
+        super().__init__(bus, folder, sink=None, change="parted")
+
+    def feed(self, rows: int) -> None:
+        before = self.fed["in"]
+        self.bus.push("in", [b"bad %d" % n if n % 3 == 0 else b'{"n":%d}' % n for n in range(before, before + rows)])
+        self.fed["in"] += rows
+
+    def check(self, driver: DriverProcess) -> None:
+        """Each once, in order, and each original whole."""
+        numbers = range(self.fed["in"])
+        good = [b'{"n":%d}' % n for n in numbers if n % 3]
+
+        def arrived() -> bool:
+            assert driver.active, driver.error
+            return len(self.bus.values("out")) >= len(good) and len(self.bus.values("in.dead")) >= len(numbers) - len(good)
+
+        wait_until(arrived, what="everything has arrived")
+        assert self.bus.values("out") == good
+        letters = [opened(value) for value in self.bus.values("in.dead")]
+        assert [(each.queue, each.id, each.value) for each in letters] == [("in", n + 1, b"bad %d" % n) for n in numbers if n % 3 == 0]

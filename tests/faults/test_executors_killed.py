@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.faults.process import DriverProcess
@@ -25,13 +24,6 @@ def stages(command: Command) -> bool:
     return command.name == "RPUSHX" and ":stage:" in command.keys[0]
 
 
-def executor_of(worker: psutil.Process) -> psutil.Process:
-    """The executor's JVM: the grandparent of its Python worker."""
-    found = next(each for each in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline()))
-    assert "org.apache.spark.deploy.SparkSubmit" not in " ".join(found.cmdline())
-    return found
-
-
 def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are_not_seen(bus: Bus, proxy: Proxy, tmp_path: Path) -> None:
     run = Pipeline(bus, tmp_path, maxMessagesPerTrigger=str(BATCH), maxMessagesPerPartition="1500")
     with DriverProcess(tmp_path, master="local-cluster[2,1,1024]") as driver:
@@ -45,7 +37,7 @@ def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are
             batch = run.checkpoint.planned_with_rows
             assert run.checkpoint.committed == batch - 1
             worker = driver.worker_at(held.port)
-            (executor_of(worker) if executor else worker).kill()
+            (driver.executor_of(worker) if executor else worker).kill()
             held.drop()
             gate.open()
             run.check_whole(driver)

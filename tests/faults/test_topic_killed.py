@@ -1,4 +1,4 @@
-"""Topics on executors, and ``kill -9`` of the driver while a batch goes into their partitions; both engines by turns, with one checkpoint."""
+"""``kill -9`` of the driver while a batch goes into the partitions of a topic; both engines by turns, with one checkpoint."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.keys import TopicKeys
-from busmq_spark.core.topic import open_topic, partition_of, partition_queues
+from busmq_spark.core.topic import partition_of, partition_queues
 from tests.faults.process import DriverProcess, Garage
 from tests.faults.proxy import Command, Held, Proxy
 from tests.faults.scene import Bus, Pipeline
@@ -60,20 +59,3 @@ def test_a_driver_killed_at_any_point_of_a_batch_repeats_and_loses_nothing_in_an
         run.start(driver, proxy.url)
         run.feed(100)
         check_whole(run, bus, driver)
-
-
-def test_a_query_goes_from_topic_to_topic_on_executors(bus: Bus, tmp_path: Path) -> None:
-    run = Pipeline(bus, tmp_path, source="in/0,in/1,in/2", change="keyed", maxMessagesPerPartition="500")
-    bus.link.run(open_topic(TopicKeys("in", bus.cluster), 3, "x"))
-    run.source_options, run.sink_options = {"topic": "in"}, {"topic": "metrics", "partitions": "3"}
-    formats = ["busmq-quick"] if module.missing() else ["busmq-quick", "busmq-realtime"]
-    with DriverProcess(tmp_path, master="local-cluster[2,1,1024]") as driver:
-        for turn, name in enumerate(formats, 1):
-            run.start(driver, of=name, into=name.replace("-quick", ""))
-            run.feed(2000)
-            wait_until(lambda: sum(map(bus.count, [*QUEUES, *run.sources])) == sum(map(bus.count, QUEUES)) == 6000 * turn or driver.error)  # noqa: B023
-            assert driver.active, driver.error
-            driver.stop()
-    for partition, queue in enumerate(QUEUES):
-        wanted = [b"%07d" % n for n in range(2000 * len(formats)) if partition_of(str(n % 17), 3) == partition]
-        assert sorted(bus.values(queue)) == sorted(3 * wanted)

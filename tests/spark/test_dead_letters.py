@@ -61,6 +61,38 @@ def test_json_that_does_not_fit_is_a_dead_letter_and_the_rest_are_columns(spark:
     assert everything == len(VALUES)  # without it nothing has changed
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"n":1} x',
+        b'{"n":1}{"n":2}',
+        b'{"n":1},{"n":2}',
+        b'{"n":1}}',
+        b'{"n":1}],[{"n":2}',
+        b'{"n":1},"n":2',
+        b'[{"n":1}]',
+        b'[{"n":1},{"n":2}]',
+        b'{"n":1,"s":"\xff"}',
+        b'{"n":1,"s":"x',
+        b'{"n":1.5}',
+        b"1",
+    ],
+)
+def test_what_follows_an_object_or_stands_beside_it_is_not_dropped_in_silence(spark: SparkSession, value: bytes) -> None:
+    message = spark.createDataFrame([("orders", 1, bytearray(value))], "queue string, id long, value binary")
+    good, bad = json_columns(message, "n int, s string", on_error="dead-letter")
+    assert good.collect() == []
+    assert [opened(row.value.encode()).value for row in bad.collect()] == [value]
+
+
+def test_an_object_may_have_space_around_it_more_members_and_names_with_dots(spark: SparkSession) -> None:
+    values = [b' {"n":1} \n', b'{"n":2,"other":[{"n":3}],"n":2}', '{"n":3,"a.b":"é"}'.encode()]
+    rows = [("orders", id, bytearray(value)) for id, value in enumerate(values, 1)]
+    good, bad = json_columns(spark.createDataFrame(rows, "queue string, id long, value binary"), "n int, `a.b` string", on_error="dead-letter")
+    assert [tuple(row) for row in good.orderBy("id").collect()] == [("orders", 1, 1, None), ("orders", 2, 2, None), ("orders", 3, 3, "é")]
+    assert bad.collect() == []
+
+
 def test_the_reason_may_be_a_column_and_so_may_the_condition(spark: SparkSession) -> None:
     made = dead_letters(messages(spark), col("id") == 5, expr("concat('id ', id)"))
     assert [opened(row.value.encode()).error for row in made.collect()] == ["id 5"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +14,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from busmq_spark.bus.bus import Bus as Program
+from busmq_spark.core import job as flows
+from busmq_spark.core.group import Delivery
+from busmq_spark.core.job import Work
+from busmq_spark.core.keys import JobKeys, QueueKeys
+from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.job_fields import check_fields
 from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
 from tests.conftest import Fresh
+from tests.faults.job_scene import settles
+from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus
 from tests.support import PATIENCE_S
 
@@ -90,7 +98,7 @@ def test_a_query_is_a_worker(spark: SparkSession, bus: Bus, jobs: Any, tmp_path:
 def write(spark: SparkSession, bus: Bus, jobs: Any) -> Callable[..., None]:
     def run(rows: list[tuple[Any, ...]], schema: str, **options: str) -> None:
         frame = spark.createDataFrame(rows, schema).coalesce(1)
-        given = {"redis.url": bus.url, "settle": "g", "queue": jobs.queue.name, "sinkId": "s", **options}
+        given = {"redis.url": bus.url, "settle": "g", "queue": jobs.queue.name, **options}
         frame.write.format("busmq").mode("append").options(**given).save()
 
     return run
@@ -112,12 +120,58 @@ def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jo
     assert job.load("out", "none") == {"out": b"third", "none": None}
 
 
+def settle(url: str, queue: str, *rows: dict[str, Any]) -> None:
+    """What a task does with these rows."""
+    options = WriteOptions(url=url, queue=queue, settle="g")
+    JobTaskWriter(options, JobColumns(tuple(rows[0]), queue)).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
+
+
 def test_rows_of_spark_4_0_are_written_too(bus: Bus, jobs: Any) -> None:
     some = [sent(jobs), sent(jobs)]
     rows = [{"job": some[0].id, "id": 1, "fields": {"a": b"1"}}, {"job": some[1].id, "id": 2, "fields": {"b": bytearray(b"2")}}]
-    options = WriteOptions(url=bus.url, queue=jobs.queue.name, settle="g")
-    JobTaskWriter(options, JobColumns(("job", "id", "fields"), options.queue), "s").write(iter([pa.RecordBatch.from_pylist(rows)]))
+    settle(bus.url, jobs.queue.name, *rows)
     assert [(job.load("a", "b"), job.outcomes()["g"].ok) for job in some] == [({"a": b"1", "b": None}, True), ({"a": None, "b": b"2"}, True)]
+
+
+def test_a_run_that_stopped_half_way_keeps_no_job_from_the_next_and_its_packets_come_too_late(redis_server: RedisServer, bus: Bus, jobs: Any) -> None:
+    """The next one has another checkpoint, or another sinkId. Who waited has read the fields when what the first one has sent arrives."""
+    job = sent(jobs)
+    with Proxy(redis_server.port) as proxy:
+        gate = proxy.hold(settles)
+        slow = Thread(target=settle, args=(proxy.url, jobs.queue.name, {"job": job.id, "id": 1, "fields": {"by": b"slow"}}))
+        slow.start()
+        late = gate.wait()
+        settle(bus.url, jobs.queue.name, {"job": job.id, "id": 1, "fields": {"by": b"quick"}})
+        before = job.outcomes()
+        assert before["g"].ok
+        assert job.load("by", forget=("by",)) == {"by": b"quick"}
+        gate.open()
+        late.release()
+        slow.join()
+    assert job.outcomes() == before
+    assert job.load("by") == {"by": None}
+
+
+def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs: Any, caplog: pytest.LogCaptureFixture) -> None:
+    job = sent(jobs)
+    born = bus("HGET", QueueKeys(jobs.queue.name).metadata, "born").decode()
+    work = Work(Delivery(1, b"", 1, 5, "token", 5), JobKeys(job.id), "", "g", born, "")
+    assert bus.link.run(flows.begin([work], 60)) == [("ok", b"")]
+    settle(bus.url, jobs.queue.name, {"job": job.id, "id": 1, "fields": {"by": b"row"}})
+    assert (job.outcomes(), job.load("by")) == ({}, {"by": None})
+    assert f"queue {jobs.queue.name!r}, group 'g': 1 jobs are not settled: a worker has them" in caplog.messages
+
+
+def test_outcomes_are_pushed_to_the_queue_that_their_jobs_name(bus: Bus, fresh: Fresh) -> None:
+    """Also the outcome of a run that ended before it had pushed it."""
+    with Program.sync(bus.url) as program, program.jobs(fresh(), durable=True) as jobs:
+        name = jobs.queue.name
+        found = [sent(jobs), sent(jobs)]
+        rows = [{"value": value, "id": id} for id, value in enumerate(bus.stored(name), 1)]
+        settle(bus.url, name, {"job": found[0].id, "id": 1})  # does not know of that queue
+        assert bus.stored(f"{name}.done") == []
+        settle(bus.url, name, *rows)
+        assert [(each.job, each.group, each.ok) for each in map(flows.outcome, bus.stored(f"{name}.done"))] == [(job.id, "g", True) for job in found]
 
 
 def test_without_ids_the_newest_message_counts(write: Callable[..., None], jobs: Any) -> None:
@@ -167,6 +221,9 @@ def test_columns_that_make_no_sense_are_refused(spark: SparkSession, columns: st
 def test_options_that_make_no_sense_are_refused(spark: SparkSession, bus: Bus, write: Callable[..., None]) -> None:
     with pytest.raises(ConfigError, match="option 'jobFields': the name of the field is 'done'"):
         check_fields(["a", "done"])
+    own = {"redis.url": bus.url, "subscribe": "q", "jobFields": "a"}
+    with pytest.raises(PySparkException, match="column 'fields' is map<int,int>; expected map<string,binary>"):
+        spark.read.format("busmq").schema("fields map<int,int>").options(**own).load().collect()
     frame = spark.createDataFrame([("a",)], "job string")
     for options, mode, found in [
         ({"topic": "t"}, "append", "jobs are messages of one queue, not of a topic"),
