@@ -18,13 +18,14 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.group import POLL_S, Group, check_most
 from busmq_spark.core import dead_letter
 from busmq_spark.core import group as flows
 from busmq_spark.core.flow import Flow
-from busmq_spark.core.group import Action, Delivery, Leased, Settlement
+from busmq_spark.core.group import Action, Delivery, Leased
 from busmq_spark.core.keys import is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
@@ -137,8 +138,8 @@ class SharedGroup(Group):
         spent = [each for each in leased.deliveries if each.tries > self.tries]
         if spent:
             await self._bury(spent)
-        nap_s = 0 if spent else min(POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else POLL_S
-        return [each for each in leased.deliveries if each.tries <= self.tries], nap_s
+            return [each for each in leased.deliveries if each.tries <= self.tries], 0
+        return list(leased.deliveries), min(POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else POLL_S
 
     async def ack(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
         """These are done. The result, here and below: those that were refused, since their lease had ended and another holder has, or had, them."""
@@ -224,7 +225,9 @@ class SharedGroup(Group):
     # -- settling ---------------------------------------------------------------------------------------------------------------------------
 
     async def _settle(self, deliveries: Sequence[Delivery], action: Action, ms: int = 0) -> list[Delivery]:
-        some, refused = list({(each.id, each.token): each for each in deliveries}.values()), []
+        some, refused = deliveries, []
+        if not all(a.id < b.id for a, b in pairwise(some)):
+            some = list({(each.id, each.token): each for each in some}.values())
         for first in range(0, len(some), CHUNK_MESSAGES):
             refused += await self._settle_chunk(some[first : first + CHUNK_MESSAGES], action, ms)
         if refused:
@@ -234,7 +237,7 @@ class SharedGroup(Group):
         return refused
 
     async def _settle_chunk(self, some: Sequence[Delivery], action: Action, ms: int) -> list[Delivery]:
-        settlements, before = [Settlement(each.id, each.token, action, ms) for each in some], False
+        settlements, before = flows.settlements_of(some, action, ms), False
 
         async def send(again: bool) -> list[int] | None:
             nonlocal before
@@ -245,6 +248,8 @@ class SharedGroup(Group):
         for each in some if action != "extend" else ():
             if (held := self._held.get(each.id)) is not None and held.token == each.token:
                 del self._held[each.id]
+        if results.count(1) == len(results):
+            return []
         # Where the call may have been executed before, what is settled already was settled by us.
         return [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
 

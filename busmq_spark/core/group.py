@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
-from busmq_spark.core.queue import ACK_MOST, clock_ms
+from busmq_spark.core.queue import ACK_MOST
 from busmq_spark.core.state import states
 from busmq_spark.core.subscription import Subscription, listed
 
@@ -25,6 +25,7 @@ TTL_S = 90 * 24 * 3600
 LEASE_MS, TRIES = 30_000, 3
 """Defaults."""
 _SETTLED = {ord("d"): 1, ord("l"): 0, ord("s"): -1}
+_DONE = b"d"
 Action: TypeAlias = Literal["ack", "retry", "extend", "release"]
 
 
@@ -67,12 +68,30 @@ class Leased:
 
 
 class Settlement(NamedTuple):
-    """What shall become of a delivery: ``ack``, ``retry`` in ``ms``, ``extend`` its lease to ``ms`` from now, or ``release`` it, as if not leased."""
+    """What shall become of deliveries: ``ack``, ``retry`` in ``ms``, ``extend`` to ``ms`` from now, or ``release``, as if they were not leased."""
 
     id: int
     token: str
     action: Action
     ms: int = 0
+    messages: int = 1
+    """How many, with consecutive ids; ``id`` is that of the first."""
+
+
+def settlements_of(deliveries: Sequence[Delivery], action: Action, ms: int = 0) -> list[Settlement]:
+    """The same for all deliveries: one settlement for those that come one after the other, also by their ids, and were leased together."""
+    found: list[Settlement] = []
+    first = expected = 0
+    token: str | None = None
+    for id, _, _, _, its_token, _ in deliveries:
+        if id != expected or its_token != token:
+            if token is not None:
+                found.append(Settlement(first, token, action, ms, expected - first))
+            first, token = id, its_token
+        expected = id + 1
+    if token is not None:
+        found.append(Settlement(first, token, action, ms, expected - first))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +140,35 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     status, *found = yield script("group_lease", names, args, idempotent=False)
     if not found:
         return Leased(status.decode())
-    now, wait, gone, new, *items = found
-    fours, now_ms = zip(items[0::4], items[1::4], items[2::4], items[3::4], strict=True), int(now)
-    deliveries = [Delivery(int(id), value, tries, int(first), token, now_ms) for id, value, tries, first in fours]
-    deliveries += [Delivery(int(id), value, 1, now_ms, token, now_ms) for id, value in zip(new[0::2], new[1::2], strict=True)]
-    return Leased(status.decode(), deliveries, now_ms, wait, gone)
+    now, wait, gone, *runs = found
+    deliveries: list[Delivery] = []
+    for id, tries, first, *values in runs:
+        columns = (range(int(id), int(id) + len(values)), values, repeat(tries), repeat(int(first)), repeat(token), repeat(int(now)))
+        deliveries += map(Delivery._make, zip(*columns, strict=False))
+    return Leased(status.decode(), deliveries, int(now), wait, gone)
 
 
 def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settlement]) -> Flow[list[int] | None]:
-    """Settle deliveries. For each: 1 done, 0 its lease is another's now, -1 it was settled before. None where the group is of another life, or gone.
+    """Settle deliveries. Of each message: 1 done, 0 its lease is another's now, -1 it was settled before. None: the group is of another life or gone.
 
-    Safe to repeat, for a caller that takes -1 for done then. At most 1,000 a call.
+    Safe to repeat, for a caller that takes -1 for done then. At most 1,000 messages a call.
     """
     args: list[str | int] = [name, born, ACK_MOST, TTL_S]
     for how, some in groupby(settlements, key=itemgetter(1, 2, 3)):
-        ids = [each.id for each in some]
-        args += [*how, len(ids), *ids]
+        runs = [(each.id, each.messages) for each in some]
+        args += [*how, len(runs), *chain.from_iterable(runs)]
     names = (keys.metadata, keys.messages, keys.acks, *keys.group(name), keys.msgid, keys.clock, keys.bytes)
     status, *results = yield script("group_settle", names, args, idempotent=False)
-    return [_SETTLED[letter] for letter in results[0]] if status == b"ok" else None
+    if status != b"ok":
+        return None
+    [letters] = results
+    return [1] * len(letters) if letters.count(_DONE) == len(letters) else [_SETTLED[letter] for letter in letters]
 
 
 def pause(keys: QueueKeys, name: str, *, paused: bool) -> Flow[bool]:
     """Let the holders of a shared group lease nothing, or again. Whether there is such a group."""
     group, *_ = keys.group(name)
-    if not (yield command("HEXISTS", group, "next")):
+    if not (yield command("HEXISTS", group, "born")):
         return False
     yield command("HSET", group, "paused", 1) if paused else command("HDEL", group, "paused")
     return True
@@ -160,15 +183,14 @@ def settings(keys: QueueKeys, name: str) -> Flow[dict[str, str]]:
 def groups(keys: QueueKeys) -> Flow[list[Group]]:
     """The groups of a queue, by name."""
     found: list[Group] = []
-    now = yield from clock_ms(keys)
     [state] = yield from states([(keys, -1)])
     for each in (yield from listed(keys)):
         if not (yield command("HEXISTS", keys.acks, f":shared:{each.name}")):
             found.append(Group(each, shared=False, unread=max(0, state.last_id - max(each.last, state.floor))))
             continue
         stored = yield from settings(keys, each.name)
-        _, due, _ = keys.group(each.name)
-        held, in_flight = yield [command("ZCARD", due), command("ZCOUNT", due, f"({now}", "+inf")]
-        unread = max(0, state.last_id - max(each.last, state.floor, int(stored.get("next", 0))))
+        in_flight, held = yield script("group_count", keys.group(each.name), ())
+        newest = int(stored.get("next", stored.get("newest", "0")))
+        unread = max(0, state.last_id - max(each.last, state.floor, newest))
         found.append(Group(each, True, in_flight, held - in_flight, unread, "paused" in stored))
     return found

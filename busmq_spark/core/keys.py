@@ -14,7 +14,7 @@ from busmq_spark.core.caching import cached_attribute
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
 JOB_PREFIX = "bus:job:"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|bytes|due|tries)$|:(?:lease|hand|stages?|group):")
+LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):")
 """Finds names that would make, behind a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
@@ -123,14 +123,15 @@ class QueueKeys:
         """Ours. String with a ttl: which query reads this queue, or this subscription of it."""
         return f"{self.base}:lease:{subscription}"
 
-    def group(self, name: str) -> tuple[str, str, str]:
+    def group(self, name: str) -> tuple[str, str, str, str]:
         """Ours, of a shared group (group_lease.lua).
 
-        A hash: its settings and the newest id it has leased. A sorted set, id → ms: when its lease ends or, below 0, when it may be leased again.
-        A hash, id → how often it was leased, by which token, and when first.
+        A hash: its settings and the newest id it has leased. A sorted set, the first id of a lease → ms: when it ends or, below 0, when its messages
+        may be leased again. A hash, the same id → how often they were leased, by which token, when first, and how many they are.
+        A sorted set, id → id, of the leases of more than one message.
         """
         base = f"{self.base}:group:{name}"
-        return (base, f"{base}:due", f"{base}:tries")
+        return (base, f"{base}:due", f"{base}:tries", f"{base}:runs")
 
     def in_flight(self, consumer: str) -> str:
         """Ours. Pair list: what one unreliable consumer took last; ``consumer`` must be unique for ever."""

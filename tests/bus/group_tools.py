@@ -30,7 +30,7 @@ def ids(messages: Sequence[Message | Delivery]) -> list[int]:
 
 async def end_leases(queue: Queue, group: str) -> None:
     """As if the leases of all messages in flight had ended."""
-    _, due, _ = queue.keys.group(group)
+    _, due, *_ = queue.keys.group(group)
     for id in await redis(queue, "ZRANGE", due, 0, -1):
         await redis(queue, "ZADD", due, "XX", 1, id)
 

@@ -54,7 +54,7 @@ async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: s
         async with jobs.worker("g", lease_s=1, deadline_s=None)(held()), other.jobs(jobs.queue.name).worker("g", lease_s=1)(held()):
             await jobs.send(jobs.new())
             await until(lambda: held.begun)
-            _, due, _ = jobs.queue.keys.group("g")
+            _, due, *_ = jobs.queue.keys.group("g")
             first = int((await redis(jobs.queue, "ZRANGE", due, 0, 0, "WITHSCORES"))[1])
 
             async def kept() -> bool:

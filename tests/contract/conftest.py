@@ -10,12 +10,13 @@ import pytest
 
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import AttachResult, attach
+from busmq_spark.core.queue import AttachResult, attach, push_many
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.address import RedisAddress, address
 from busmq_spark.redis_io.links import Link, async_links, sync_links
 from busmq_spark.redis_io.place import new_token
 from tests.conftest import Fresh, FreshKeys
+from tests.contract.group_tools import Make, Shared
 
 T = TypeVar("T")
 Redis = Callable[..., Any]
@@ -30,6 +31,7 @@ EVERYWHERE = (
     "test_full",
     "test_subscription",
     "test_group",
+    "test_group_leases",
     "test_cap",
     "test_job",
     "test_sender",
@@ -105,5 +107,18 @@ def born(link: Link, fresh_keys: FreshKeys) -> Born:
     def make(hint: str = "q", *, ttl_s: int = 60, maxsize: int = 0) -> tuple[QueueKeys, AttachResult]:
         keys = fresh_keys(hint)
         return keys, link.run(attach(keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
+
+    return make
+
+
+@pytest.fixture
+def shared(run: Run, redis: Redis, born: Born) -> Make:
+    """A group, and so many messages ``v1``, ``v2`` … in its queue."""
+
+    def make(messages: int = 6, **settings: int) -> Shared:
+        keys, there = born()
+        made = Shared(run, redis, keys, there.born, **settings)
+        run(push_many(keys, [b"v%d" % n for n in range(1, messages + 1)]))
+        return made
 
     return make

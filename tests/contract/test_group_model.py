@@ -13,7 +13,7 @@ from busmq_spark.core import group as flows
 from busmq_spark.core import queue, state
 from busmq_spark.core.flow import command
 from busmq_spark.core.group import Delivery, Settlement
-from busmq_spark.core.subscription import register
+from busmq_spark.core.subscription import register, seek
 from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys
 
@@ -34,6 +34,11 @@ class Known:
 
     def in_flight(self, now: int) -> bool:
         return self.leased_until is not None and self.leased_until > now
+
+
+def pairs_of(reply: list[bytes]) -> dict[str, str]:
+    texts = [each.decode() for each in reply]
+    return dict(zip(texts[0::2], texts[1::2], strict=True))
 
 
 class SharedGroup(RuleBasedStateMachine):
@@ -59,6 +64,9 @@ class SharedGroup(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 7))
     def lease(self, most: int) -> None:
+        self._lease(most)
+
+    def _lease(self, most: int) -> None:
         found = self.link.run(flows.lease(self.keys, "g", token := f"t{next(_tokens)}", most))
         again = {id for id, known in self.open.items() if not known.in_flight(self.now) and (known.due_at is None or known.due_at <= self.now)}
         room = min(most, self.limit - self._in_flight()) if self.limit else most
@@ -80,7 +88,11 @@ class SharedGroup(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, action: flows.Action, units: int, twice: bool) -> None:
         """Some that were handed out, whenever that was: most answers are late."""
         some = data.draw(st.lists(st.sampled_from(self.deliveries[-12:]), min_size=1, max_size=6, unique_by=lambda each: each.id))
-        settlements = [Settlement(each.id, each.token, action, units * UNIT_MS) for each in some]
+        if data.draw(st.booleans()):
+            some.sort(key=lambda each: (each.token, each.id))
+            settlements = flows.settlements_of(some, action, units * UNIT_MS)
+        else:
+            settlements = [Settlement(each.id, each.token, action, units * UNIT_MS) for each in some]
         results = self.link.run(flows.settle(self.keys, "g", self.born, settlements))
         assert results == [self._settled(each, action, units) for each in some]
         if twice:
@@ -105,10 +117,34 @@ class SharedGroup(RuleBasedStateMachine):
             known.leased_until, known.due_at, known.tries = None, self.now, known.tries - 1
         return 1
 
+    @precondition(lambda self: not self._in_flight())
+    @rule(id=st.integers(0, 40))
+    def seek(self, id: int) -> None:
+        """Also back, so that ids are leased again of which others have late answers."""
+        if id <= self.given:
+            self.next = self.link.run(seek(self.keys, "g", id))
+            assert self.next == max(id, min(self.low, self.other))
+            self.open.clear()
+
+    @rule(most=st.integers(1, 7))
+    def left_by_a_version_before(self, most: int) -> None:
+        """When each message had a lease of its own, and what is `newest` now was `next`."""
+        group, due, tries, runs = self.keys.group("g")
+        scores = pairs_of(self.link.execute(command("ZRANGE", due, 0, -1, "WITHSCORES")))
+        for name, record in pairs_of(self.link.execute(command("HGETALL", tries))).items():
+            try_, token, first, *count = record.split(":")
+            for id in range(int(name), int(name) + int(*count or "1")):
+                self.link.execute(command("ZADD", due, scores[name], id))
+                self.link.execute(command("HSET", tries, id, f"{try_}:{token}:{first}"))
+        self.link.execute(command("HSET", group, "next", self.next))
+        self.link.execute(command("HDEL", group, "newest", "wide"))
+        self.link.execute(command("DEL", runs))
+        self._lease(most)
+
     @rule(units=st.integers(1, 5))
     def pass_by(self, units: int) -> None:
         """Moves what is stored back instead of the clock forward."""
-        _, due, _ = self.keys.group("g")
+        _, due, *_ = self.keys.group("g")
         items = self.link.execute(command("ZRANGE", due, 0, -1, "WITHSCORES"))
         for id, score in zip(items[0::2], map(float, items[1::2]), strict=True):
             self.link.execute(command("ZADD", due, str(int(score) + (-units if score > 0 else units) * UNIT_MS), id))
@@ -129,7 +165,7 @@ class SharedGroup(RuleBasedStateMachine):
         if not hasattr(self, "keys"):
             return
         self._settle_none()
-        low = next((id for id in range(self.next) if id + 1 in self.open), self.next)
+        low = self.low = next((id for id in range(self.next) if id + 1 in self.open), self.next)
         assert int(self.link.execute(command("HGET", self.keys.acks, "g"))) == low
         stored = [int(id) for id in self.link.execute(command("LRANGE", self.keys.messages, 0, -1))[0::2]]
         assert stored == list(range(min(low, self.other) + 1, self.given + 1))

@@ -225,7 +225,7 @@ def test_leasing_and_settling(own: Watched, filled: Callable[[int], QueueKeys], 
         own.link.run(group.settle(keys, "g", "b", part))
     bounded(own, group.lease(keys, "g", "t", CHUNK_MESSAGES))
     one, two = held[0], own.link.run(group.lease(keys, "g", "u", CHUNK_MESSAGES)).deliveries
-    for some in ([one], two, []):
+    for some in ([one], two, two[::-1], two[::2], held[1:50_000:50], []):
         bounded(own, group.settle(keys, "g", "b", [group.Settlement(each.id, each.token, action, 0) for each in some]))
     bounded(own, group.lease(keys, "g", "v", CHUNK_MESSAGES), group.lease(keys, "g", "v", CHUNK_MESSAGES, again=True))
 

@@ -1,108 +1,123 @@
 -- Lease messages of a shared group: those that are due again first (their lease has ended, or their redelivery has come), then new ones.
--- KEYS metadata messages acks group due tries
+-- KEYS metadata messages acks group due tries runs
 -- ARGV token most room ttl_s again lease_ms
 --      token: names the messages of this call, unique for ever. again 1: a call with this token may have been executed, whose reply was lost: what it
 --      has leased is returned, and nothing more. lease_ms: of a group that has no other
--- Result {status, now, wait, gone, new, id, value, try, first, id ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
+-- Result {status, now, wait, gone, {id, try, first, value, value ...} ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
 --      another life of the queue, or there is none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be. gone: how many messages
---      were taken from the queue by others before this group had settled them. new: {id, value, id ...} of messages that are leased for the first
---      time; then those that are leased again. try: how often, with this time; first: when first, ms since 1970.
--- due: id -> ms, above 0 the end of its lease, below 0 (negated) when it may be leased again. tries: id -> try:token:first.
+--      were taken from the queue by others before this group had settled them. Then messages with consecutive ids: the id of the first of them, how often
+--      they were leased, with this time, when first, in ms since 1970, and their values.
+-- due, tries, runs: include/leases.lua.
 -- @include even_if_full
 -- @include find
 -- @include run
--- @include stored
+-- @include leases
 local token, most, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local metadata, messages, acks, group, due, tries = unpack(KEYS)
+local metadata, messages, acks, group, due, tries, runs = unpack(KEYS)
 local known = redis.call('HMGET', metadata, 'ttl', 'born')
 if not known[1] then return {'missing'} end
-local set = redis.call('HMGET', group, 'born', 'next', 'lease_ms', 'limit', 'paused')
-if set[1] ~= known[2] or not set[2] then return {'no_group'} end
+local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next', 'lease_ms', 'limit', 'paused')
+if set[1] ~= known[2] or not (set[2] or set[4]) then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
-for i = 3, 6 do redis.call('EXPIRE', KEYS[i], lasting) end
+for i = 3, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
+local newest, wide = counted(group, runs, set[2], set[3], set[4])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local ms = string.format('%.0f', now)
+local ms = digits(now)
 local head = tonumber(redis.call('LINDEX', messages, 0) or nil)
-local out, leased, held, vanished, gone = {'ok', ms, -1, 0, {}}, {}, {}, {}, 0
-local ends = string.format('%.0f', now + tonumber(set[3] or ARGV[6]))
+local out, gone, book = {'ok', ms, -1, 0}, 0, leases(due, tries, runs)
+local ends = now + tonumber(set[5] or ARGV[6])
 
-local function lease_anew(id, value, try, first)
-  local n = #out
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, value, try, first
-  room = room - #value
-  leased[#leased + 1] = id
-  held[#held + 1], held[#held + 2] = id, try .. ':' .. token .. ':' .. first
+-- Leases the first n messages of pairs. Where ids have a hole, a lease ends.
+local function lease(pairs, n, try, first)
+  local at = 1
+  while at <= n do
+    local id, upto = tonumber(pairs[2 * at - 1]), n
+    if tonumber(pairs[2 * n - 1]) - id > n - at then
+      upto = at
+      while tonumber(pairs[2 * upto + 1]) == id + upto + 1 - at do upto = upto + 1 end
+    end
+    local some = {pairs[2 * at - 1], try, first}
+    for i = at, upto do some[i - at + 4] = pairs[2 * i] end
+    out[#out + 1] = some
+    book.put({id = id, last = id + upto - at, try = try, token = token, first = first, score = ends})
+    at = upto + 1
+  end
 end
 
-local function lease_again(ids, same)
-  table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
-  local records = #ids > 0 and redis.call('HMGET', tries, unpack(ids)) or {}
-  for i, id in ipairs(ids) do
-    if room <= 0 then break end
-    local try, _, first = string.match(records[i] or '', '^(%d+):([^:]*):(%d+)$')
-    local value = head and stored(messages, tonumber(id), head)
-    if value then
-      lease_anew(id, value, tonumber(try or 0) + (same and 0 or 1), first or ms)
-    else
-      vanished[#vanished + 1], gone = id, gone + 1
-    end
+-- Leases messages of a lease once more, up to one of them: those that are still stored.
+local function lease_anew(old, upto, same)
+  local pairs, count = {}, upto - old.id + 1
+  if head then
+    pairs = run(messages, math.max(0, old.id - head), count, room)
+    if tonumber(pairs[1] or nil) ~= old.id then pairs = run(messages, find(messages, old.id - 1) + 1, count, room) end
   end
+  local n = 0
+  while pairs[2 * n + 1] and tonumber(pairs[2 * n + 1]) <= upto do
+    n = n + 1
+    room = room - #pairs[2 * n]
+  end
+  if room <= 0 then upto = tonumber(pairs[2 * n - 1]) end
+  gone = gone + upto - old.id + 1 - n
+  local piece = book.cut(old, old.id, upto)
+  book.drop(piece)
+  lease(pairs, n, piece.try + (same and 0 or 1), piece.first == '0' and ms or piece.first)
+end
+
+-- Up to n messages of these leases. The result: how many are left of n.
+local function lease_again(all, n, same)
+  local some = {}
+  for _, old in ipairs(all) do
+    if n <= 0 then break end
+    local upto = math.min(old.last, old.id + n - 1)
+    some[#some + 1] = {old, upto}
+    n = n - (upto - old.id + 1)
+  end
+  table.sort(some, function(a, b) return a[1].id < b[1].id end)
+  for _, each in ipairs(some) do
+    if room <= 0 then break end
+    lease_anew(each[1], each[2], same)
+  end
+  return n
 end
 
 if ARGV[5] == '1' then
-  local ids, all = {}, redis.call('ZRANGEBYSCORE', due, 0, '+inf') -- not those that wait to be tried again, of which there may be very many
-  for first = 1, #all, 1000 do
-    local upto = math.min(first + 999, #all)
-    for i, record in ipairs(redis.call('HMGET', tries, unpack(all, first, upto))) do
-      if record and string.match(record, ':([^:]*):') == token then ids[#ids + 1] = all[first + i - 1] end
-    end
+  local ours = {}
+  for _, old in ipairs(book.named(redis.call('ZRANGEBYSCORE', due, 0, '+inf'))) do -- not those that wait to be tried again, of which there may be very many
+    if old.token == token then ours[#ours + 1] = old end
   end
-  lease_again(ids, true)
-elseif set[5] then
+  lease_again(ours, math.huge, true)
+elseif set[7] then
   out[1] = 'paused'
 else
-  local limit = tonumber(set[4]) or 0
-  if limit > 0 then most = math.min(most, limit - redis.call('ZCOUNT', due, '(' .. ms, '+inf')) end
+  local limit = tonumber(set[6]) or 0
+  if limit > 0 then most = math.min(most, limit - book.in_flight(ms, wide, limit)) end
   if most > 0 then
-    local ids = redis.call('ZRANGEBYSCORE', due, 0, ms, 'LIMIT', 0, most)
-    if #ids < most then
-      for _, id in ipairs(redis.call('ZREVRANGEBYSCORE', due, -1, '-' .. ms, 'LIMIT', 0, most - #ids)) do ids[#ids + 1] = id end
+    local names = redis.call('ZRANGEBYSCORE', due, 0, ms, 'LIMIT', 0, most)
+    if #names < most then
+      for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', due, -1, '-' .. ms, 'LIMIT', 0, most - #names)) do names[#names + 1] = name end
     end
-    lease_again(ids)
-    local left, last = most - #ids, tonumber(set[2])
+    local left = lease_again(book.named(names), most, false)
     if left > 0 and room > 0 and head then
-      local pairs, record = run(messages, find(messages, last) + 1, left, room), '1:' .. token .. ':' .. ms
-      for i = 1, #pairs, 2 do
-        leased[#leased + 1] = pairs[i]
-        held[#held + 1], held[#held + 2] = pairs[i], record
-      end
+      local pairs = run(messages, find(messages, newest) + 1, left, room)
       if pairs[1] then
-        gone = gone + tonumber(pairs[1]) - last - 1
-        redis.call('HSET', group, 'next', pairs[#pairs - 1])
+        gone = gone + tonumber(pairs[1]) - newest - 1
+        newest = tonumber(pairs[#pairs - 1])
+        lease(pairs, #pairs / 2, 1, ms)
       end
-      out[5] = pairs
     end
   end
 end
-if #leased > 0 then
-  -- The newest first: in the compact form of a small sorted set each is put before the one that was added last, where a look is short.
-  local leases = {}
-  for i = #leased, 1, -1 do leases[#leases + 1], leases[#leases + 2] = ends, leased[i] end
-  redis.call('ZADD', due, unpack(leases))
-  redis.call('HSET', tries, unpack(held))
-  redis.call('EXPIRE', due, lasting)
-  redis.call('EXPIRE', tries, lasting)
+local vanished, wider = book.save()
+if #out > 4 or vanished > 0 then
+  redis.call('HSET', group, 'newest', digits(newest), 'wide', digits(wide + wider))
+  for i = 5, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
 end
 local lease_end = redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local later = redis.call('ZREVRANGEBYSCORE', due, '(-' .. ms, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-local next = math.min(tonumber(lease_end or nil) or math.huge, later and -tonumber(later) or math.huge)
-if next < math.huge then out[3] = next - now end
+local next_due = math.min(tonumber(lease_end or nil) or math.huge, later and -tonumber(later) or math.huge)
+if next_due < math.huge then out[3] = next_due - now end
 out[4] = gone
--- While a slot moves, a script that uses a key again that it has emptied fails half way: so what may empty a key comes last.
-if #vanished > 0 then
-  redis.call('ZREM', due, unpack(vanished))
-  redis.call('HDEL', tries, unpack(vanished))
-end
+book.close()
 return out

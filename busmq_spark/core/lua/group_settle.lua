@@ -1,73 +1,91 @@
 -- Settle messages of a shared group, and drop from the queue what every subscription and group has acked.
--- KEYS metadata messages acks group due tries msgid clock bytes
--- ARGV name born most ttl_s, then parts: token action ms count id ..., so many ids
+-- KEYS metadata messages acks group due tries runs msgid clock bytes
+-- ARGV name born most ttl_s, then parts: token action ms runs (id count) ..., so many runs of consecutive ids
 --      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again now; this try does not count)
 -- Result {status, for each message: 1 done, 0 its lease is another's now, -1 it was settled before}. status: ok | no_group (the group is of another
 --      life of the queue, or there is none).
--- At most `most` messages are dropped a call; the rest with the next.
+-- At most `most` messages are dropped a call; the rest with the next. due, tries, runs: include/leases.lua.
 -- @include even_if_full
 -- @include find
+-- @include leases
 -- @include let_go
 -- @include lowest
 -- @include seen
 local name, most = ARGV[1], tonumber(ARGV[3])
-local metadata, messages, acks, group, due, tries, msgid, times, bytes = unpack(KEYS)
-local known, set = redis.call('HMGET', metadata, 'ttl', 'born', 'retain', 'done', 'lets'), redis.call('HMGET', group, 'born', 'next')
+local metadata, messages, acks, group, due, tries, runs, msgid, times, bytes = unpack(KEYS)
+local known = redis.call('HMGET', metadata, 'ttl', 'born', 'retain', 'done', 'lets')
+local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next')
 if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
-for i = 3, 6 do redis.call('EXPIRE', KEYS[i], lasting) end
+for i = 3, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
+local newest, wide = counted(group, runs, set[2], set[3], set[4])
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
-local results, settled, removed, scores, records = {}, {}, {}, {}, {}
+local results, acked, book = {}, {}, leases(due, tries, runs)
 
-local function back(id, score, record)
-  scores[#scores + 1], scores[#scores + 2] = string.format('%.0f', score), id
-  if record then records[#records + 1], records[#records + 2] = id, record end
-end
-
-local function settle(id, record, token, action, ms)
-  if not record or settled[id] then return 's' end
-  if not string.find(record, token, 1, true) then return 'l' end
+-- Settles messages of a lease of the caller.
+local function settle(lease, first, last, action, ms)
+  local given_back = (action == 'extend' or action == 'release') and book.score(lease) < 0
+  if given_back then return action == 'release' and 'd' or 'l' end
+  local piece = book.cut(lease, first, last)
   if action == 'ack' then
-    settled[id], removed[#removed + 1] = true, id
+    book.drop(piece)
+    acked[first] = last
   elseif action == 'retry' then
-    back(id, -(now + ms))
-  elseif tonumber(redis.call('ZSCORE', due, id) or -1) < 0 then
-    return action == 'release' and 'd' or 'l' -- it was given back before
+    piece.score = -(now + ms)
   elseif action == 'extend' then
-    back(id, now + ms)
+    piece.score = now + ms
   else
-    local try, rest = string.match(record, '^(%d+)(:.*)$')
-    back(id, -now, try - 1 .. rest)
+    piece.try, piece.score = piece.try - 1, -now
   end
   return 'd'
 end
 
-local at = 5
-while ARGV[at] do
-  local token, action, ms = ':' .. ARGV[at] .. ':', ARGV[at + 1], tonumber(ARGV[at + 2])
-  local first, last = at + 4, at + 3 + ARGV[at + 3]
-  local found = redis.call('HMGET', tries, unpack(ARGV, first, last))
-  for i = 1, #found do results[#results + 1] = settle(ARGV[at + 3 + i], found[i], token, action, ms) end
-  at = last + 1
-end
-
--- The low-water mark: everything up to it is settled.
-local low, next = tonumber(redis.call('HGET', acks, name) or 0), tonumber(set[2])
-if redis.call('ZCARD', due) == #removed then
-  low = math.max(low, next)
-else
-  local oldest = tonumber(redis.call('LINDEX', messages, 0) or nil)
-  if oldest then low = math.max(low, math.min(next, oldest - 1)) end
-  for _ = 1, 1000 do -- as many as one call settles at most
-    local id = string.format('%.0f', low + 1)
-    if low >= next or not settled[id] and redis.call('ZSCORE', due, id) then break end
-    low = low + 1
+local function settle_run(first, last, token, action, ms)
+  local id = first
+  while id <= last do
+    local lease, upto, result = book.of(id, wide), id, 's'
+    if id == first and last > first and (not lease or lease.last < last) then book.between(first + 1, last) end
+    if lease then
+      upto = math.min(last, lease.last)
+      result = lease.token == token and settle(lease, id, upto, action, ms) or 'l'
+    else
+      while upto < last and not book.begins(upto + 1, last) do upto = upto + 1 end
+    end
+    results[#results + 1] = string.rep(result, upto - id + 1)
+    id = upto + 1
   end
 end
-if #scores > 0 then redis.call('ZADD', due, unpack(scores)) end
-if #records > 0 then redis.call('HSET', tries, unpack(records)) end
+
+local at = 5
+while ARGV[at] do
+  local token, action, ms, behind, names = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), at + 4 + 2 * ARGV[at + 3], {}
+  for i = at + 4, behind - 1, 2 do names[#names + 1] = ARGV[i] end
+  book.read(names)
+  for i = at + 4, behind - 1, 2 do
+    local first = tonumber(ARGV[i])
+    settle_run(first, first + ARGV[i + 1] - 1, token, action, ms)
+  end
+  at = behind
+end
+local gone, wider = book.save()
+if wider ~= 0 then redis.call('HSET', group, 'wide', digits(wide + wider)) end
+
+-- The low-water mark: everything up to it is settled, or was taken from the queue by others. What is behind it is settled or begins a lease, unless others
+-- have taken the first messages of that lease.
+local low = tonumber(redis.call('HGET', acks, name) or 0)
+if redis.call('ZCARD', due) == gone then
+  low = math.max(low, newest)
+else
+  local oldest = tonumber(redis.call('LINDEX', messages, 0) or nil)
+  if oldest then low = math.max(low, math.min(newest, oldest - 1)) end
+  local open = low < newest and not acked[low + 1] and book.of(low + 1, wide)
+  for _ = 1, 1000 do -- as many as one call settles at most
+    if open or low >= newest or not acked[low + 1] and book.begins(low + 1, newest) then break end
+    low = acked[low + 1] or low + 1
+  end
+end
 redis.call('HSET', acks, name, string.format('%.0f', low), ':born', ARGV[2], ':shared:' .. name, 1)
 local second = seen(acks, name)
 redis.call('EXPIRE', acks, lasting)
@@ -80,9 +98,5 @@ else
   local dropped = math.min(find(messages, lowest(acks, low)) + 1, most)
   if dropped > 0 then redis.call('LTRIM', messages, 2 * dropped, -1) end
 end
--- While a slot moves, a script that uses a key again that it has emptied fails half way: so what may empty a key comes last.
-if #removed > 0 then
-  redis.call('ZREM', due, unpack(removed))
-  redis.call('HDEL', tries, unpack(removed))
-end
+book.close()
 return {'ok', table.concat(results)}

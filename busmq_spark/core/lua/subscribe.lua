@@ -1,5 +1,5 @@
 -- Register a subscription, so that nothing it has still to read is dropped. With the keys of a group it is that of a shared group.
--- KEYS metadata msgid messages acks [group due tries]
+-- KEYS metadata msgid messages acks [group due tries runs]
 -- ARGV subscription start (earliest | latest | an id already acked | = and such an id) long_ttl_s [field value ...]: settings of the shared group that replace its own
 -- Result the last acked id of the subscription, as text; it keeps the one it has. With =, from its reader, it goes back to the id where the queue keeps
 -- what is acknowledged, so that this is not dropped before it is read again. `shared` or `ordered` where the name is that of a group of this
@@ -38,8 +38,9 @@ seen(KEYS[4], sub)
 if KEYS[5] then
   redis.call('HSET', KEYS[4], kind, 1)
   if redis.call('HGET', KEYS[5], 'born') ~= born then
-    redis.call('DEL', KEYS[6], KEYS[7])
-    redis.call('HSET', KEYS[5], 'born', born, 'next', known)
+    redis.call('DEL', KEYS[6], KEYS[7], KEYS[8])
+    redis.call('HSET', KEYS[5], 'born', born, 'newest', known, 'wide', 0)
+    redis.call('HDEL', KEYS[5], 'next') -- of a version before
   end
   if ARGV[4] then redis.call('HSET', KEYS[5], unpack(ARGV, 4)) end
   redis.call('EXPIRE', KEYS[5], 7776000) -- 90 days, as with every lease

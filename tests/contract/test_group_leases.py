@@ -1,0 +1,99 @@
+"""What is leased together, and what becomes of it when its messages are settled apart: on every layout, through both drivers."""
+
+from __future__ import annotations
+
+from busmq_spark.core import group as flows
+from busmq_spark.core import queue
+from tests.contract.conftest import Redis, Run
+from tests.contract.group_tools import LEASE_MS, Make, ids
+
+
+def test_what_is_leased_together_is_one_lease_until_a_part_of_it_is_settled(shared: Make) -> None:
+    group = shared(10)
+    held = group.lease(8)
+    assert group.leases() == {1: 8}
+    assert group.settle("ack", held[3:5]) == [1, 1]
+    assert group.leases() == {1: 3, 6: 3}
+    assert group.settle("retry", held[6:7], 60_000) == [1]
+    assert group.settle("release", [held[0], held[7]]) == [1, 1]
+    assert group.leases() == {1: 1, 2: 2, 6: 1, 7: 1, 8: 1}
+    assert (group.state.in_flight, group.state.waiting) == (3, 3)
+    assert [(each.id, each.tries) for each in group.lease(3)] == [(1, 1), (8, 1), (9, 1)]
+    group.pass_by(LEASE_MS + 1)
+    assert [(each.id, each.tries) for each in group.lease(4)] == [(1, 2), (2, 2), (3, 2), (6, 2)]
+    assert group.settle("ack", held) == [0, 0, 0, -1, -1, 0, 1, 0]
+
+
+def test_a_late_answer_is_refused_where_another_has_the_message_and_counts_where_nobody_has(shared: Make) -> None:
+    group = shared(8)
+    late = group.lease(6)
+    group.pass_by(LEASE_MS + 1)
+    again = group.lease(3)
+    assert (ids(again), group.leases()) == ([1, 2, 3], {1: 3, 4: 3})
+    assert group.settle("ack", late) == [0, 0, 0, 1, 1, 1]
+    assert group.settle("ack", late) == [0, 0, 0, -1, -1, -1]
+    assert group.settle("ack", again) == [1, 1, 1]
+    assert group.position == 6
+
+
+def test_answers_in_any_order_settle_what_they_name(shared: Make) -> None:
+    group = shared(9)
+    held = group.lease()
+    assert group.settle("ack", [held[5], held[1], held[7], held[3]]) == [1, 1, 1, 1]
+    assert group.leases() == {1: 1, 3: 1, 5: 1, 7: 1, 9: 1}
+    assert group.settle("extend", [held[8], held[7], held[6]], 1000) == [1, -1, 1]
+    assert group.settle("ack", held[::-1]) == [1, -1, 1, -1, 1, -1, 1, -1, 1]
+    assert (group.position, group.stored, group.state.idle) == (9, [], True)
+
+
+def test_ids_with_holes_are_leased_and_settled(shared: Make) -> None:
+    group = shared(9)
+    group.remove(3)
+    assert ids(group.lease(5)) == [1, 2, 4, 5, 6]
+    assert group.leases() == {1: 2, 4: 3}
+    group.pass_by(LEASE_MS + 1)
+    group.remove(1, 5)
+    found = group.leased(9)
+    assert ([(each.id, each.value, each.tries) for each in found.deliveries][:3], found.gone) == ([(2, b"v2", 2), (4, b"v4", 2), (6, b"v6", 2)], 2)
+    assert ids(found.deliveries)[3:] == [7, 8, 9]
+    assert group.settle("ack", found.deliveries) == [1] * 6
+    assert (group.position, group.stored, group.state.idle) == (9, [], True)
+
+
+def test_what_others_take_of_a_lease_moves_the_mark_and_drops_nothing_else(shared: Make, run: Run) -> None:
+    group = shared(6)
+    held = group.lease()
+    run(queue.pop(group.keys, most=4))
+    assert group.settle("ack", []) == []
+    assert (group.position, group.stored) == (4, [5, 6])
+    assert group.settle("ack", [held[0], held[5]]) == [1, 1]
+    assert (group.position, group.stored) == (4, [5, 6])
+    assert group.settle("ack", held[4:5]) == [1]
+    assert (group.position, group.stored) == (6, [])
+    group.pass_by(LEASE_MS + 1)
+    assert (group.leased().gone, group.state.idle) == (3, True)
+
+
+def test_leases_of_a_version_before_are_settled_or_end(shared: Make, redis: Redis, run: Run) -> None:
+    group = shared(8)
+    base, due, tries, runs = group.keys.group("g")
+    held = group.lease(4)
+    record, ends = f"1:{held[0].token}:{held[0].first_ms}", int(redis("ZSCORE", due, 1))
+    redis("DEL", due, tries)
+    redis("ZADD", runs, 6, 6)  # of another life of the queue, in which such a program has made the group anew
+    redis("HDEL", base, "newest", "wide")
+    redis("HSET", base, "next", 4)
+    for id in ids(held):
+        redis("ZADD", due, ends, id)
+        redis("HSET", tries, id, record)
+    found = group.state
+    assert (found.in_flight, found.waiting, found.unread) == (4, 0, 4)
+    run(flows.pause(group.keys, "g", paused=True))
+    run(flows.pause(group.keys, "g", paused=False))
+    assert group.settle("ack", held[:2]) == [1, 1]
+    assert redis("HMGET", base, "next", "newest") == [None, b"4"], "so that a program of that version finds no group"
+    new = group.lease(3)
+    assert (ids(new), group.settle("ack", new[2:])) == ([5, 6, 7], [1])
+    group.pass_by(LEASE_MS + 1)
+    assert [(each.id, each.tries) for each in group.lease()] == [(3, 2), (4, 2), (5, 2), (6, 2), (8, 1)]
+    assert group.settle("ack", held) == [-1, -1, 0, 0]
