@@ -135,7 +135,7 @@ class SharedGroup(Group):
         if leased.gone and not self._warned:
             self._warned = True
             log.warning("%d messages left queue %r before group %r had settled them: another takes them", leased.gone, *self._names)
-        spent = [each for each in leased.deliveries if each.tries > self.tries]
+        spent = [each._replace(tries=each.tries - 1) for each in leased.deliveries if each.tries > self.tries]  # this lease is no try
         if spent:
             await self._bury(spent)
             return [each for each in leased.deliveries if each.tries <= self.tries], 0
@@ -278,9 +278,9 @@ class SharedGroup(Group):
         """These have their dead letters, and are about to be settled."""
 
     async def _bury(self, spent: Sequence[Delivery]) -> None:
-        """Dead letters of messages whose last lease has ended: the one that found them is no try."""
+        """Dead letters of messages whose last lease has ended."""
         try:
-            await self._reject([each._replace(tries=each.tries - 1) for each in spent], USED_UP)
+            await self._reject(spent, USED_UP)
         except BusError as error:  # whatever it is: the other messages of the call are leased, and their tries would be used up unseen
             log.warning("queue %r, group %r: no dead letter of id %d now: %s", *self._names, spent[0].id, error)
             with suppress(BusError):  # then their leases end by themselves

@@ -242,6 +242,13 @@ class Worker:
         except BusError as error:
             log.warning("queue %r, group %r: some messages are not settled; their leases end by themselves: %s", *self._group.names, error)
 
+    async def without_outcome(self, spent: Sequence[Delivery]) -> list[Delivery]:
+        """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none but a failure now. The others are acked."""
+        works, other, done = await self._begin(spent)
+        if done:
+            await self._set_aside([], done)
+        return [*(work.delivery for work in works), *other]
+
     def work_of(self, delivery: Delivery) -> Work | None:
         """What a message asks for; None when it names no job."""
         try:

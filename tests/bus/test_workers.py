@@ -86,24 +86,26 @@ async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(redis_url: s
         assert (await waiting)["g"].tries == 2
 
 
-async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vain(redis_url: str, fresh: Fresh) -> None:
+@pytest.mark.parametrize("tries", [3, 1])
+async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vain(redis_url: str, fresh: Fresh, tries: int) -> None:
     calls: Counter[str] = Counter()
 
     async def count(job: Job) -> None:
         calls[job.id] += 1
 
     async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
-        first = jobs.worker("g", start="earliest")(count)
+        first = jobs.worker("g", start="earliest", tries=tries)(count)
         async with first:
             settle, first._group.settled = first._group.settled, lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
             done = await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
             assert settle
             await first.pause()
             await end_leases(jobs.queue, "g")
-        assert await stored(jobs.queue) == [1]
-        async with jobs.worker("g")(count):
-            await held_ends(jobs, "g")
+            assert await stored(jobs.queue) == [1]
+            async with jobs.worker("g", tries=tries)(count):  # while the first is there: it would give its lease back, and the try with it
+                await held_ends(jobs, "g")
         assert (list(calls.values()), await jobs.get(done["g"].job).wait("g")) == ([1], done)
+        assert await letters(jobs) == []
 
 
 @pytest.mark.parametrize("limit", [1, 4, 16])
