@@ -38,7 +38,7 @@ demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR),$(if $(shel
 	@$(PY) -m busmq_spark demo $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run every test, lint included (ARGS="tests/core -x" runs some)
+test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the tests, lint included (ARGS="tests/core -x" runs some)
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-redis ARGS=)
 	@tests/browser/install.sh
 	@tests/jvm/install.sh

@@ -235,7 +235,7 @@ class ReadOptions(StoreOptions):
         "maxMessagesPerPartition", whole(1), None, doc="split queues by id ranges of at most so many messages", alias="maxRecordsPerPartition"
     )
     include_timestamp: bool = option(
-        "includeTimestamp", flag, False, doc="true: a column timestamp, the second in which a message was there at the latest; NULL if not known"
+        "includeTimestamp", flag, False, doc="true: a column timestamp, the second by which a message was stored; NULL if not known"
     )
     job_fields: tuple[str, ...] = option(
         "jobFields", names, (), doc="a column fields, a map with these fields of the jobs that messages name, as they are when a task reads them"

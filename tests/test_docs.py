@@ -28,6 +28,7 @@ TEXTS = {path: path.read_text("utf-8") for path in (README, *sorted((ROOT / "doc
 BLOCKS = [(path.stem, *block) for path, text in TEXTS.items() for block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)]
 PROGRAMS = [pytest.param(body, id=f"{page}-{i}") for i, (page, kind, body) in enumerate(BLOCKS) if kind == "python"]
 COMMANDS = [line[2:].partition("    #")[0] for _, kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
+SHELL = [shlex.split(body) for _, kind, body in BLOCKS if kind == "sh"]
 
 
 @pytest.mark.timeout(900)
@@ -78,11 +79,22 @@ def test_the_secrets_of_the_pages_say_what_is_said_about_them(tmp_path: Path) ->
 
 
 def test_the_command_that_serves_has_the_options_of_the_pages() -> None:
-    [words] = [shlex.split(body) for _, kind, body in BLOCKS if kind == "sh"]
-    assert words[:2] == ["busmq", "serve"]
+    [words] = [words for words in SHELL if words[1] == "serve"]
     wide = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-m", "busmq_spark", "serve", "--help"], env=wide, capture_output=True, text=True, check=True)
     assert [word for word in words if word.startswith("--") and word not in done.stdout] == []
+
+
+def test_the_command_that_signs_a_token_does_so_with_the_secrets_of_the_page(tmp_path: Path) -> None:
+    [words] = [words for words in SHELL if words[1] == "token"]
+    [text] = [body for _, kind, body in BLOCKS if kind == "toml"]
+    path = tmp_path / "secrets.toml"
+    path.touch(mode=0o600)
+    path.write_text(text)
+    done = subprocess.run([sys.executable, "-m", "busmq_spark", *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=True)
+    token = Keyring.load(path).identify_either(done.stdout.strip())
+    assert token is not None
+    assert [token.may(verb, "queue", "orders-new") for verb in ("read", "write")] == [True, False]
 
 
 def test_other_commands_name_targets_and_extras_that_exist() -> None:
