@@ -32,8 +32,8 @@ def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
         return
     out.say(
         f"open in    {f'process {found.owner.pid} on {found.owner.host}' if found.owner else 'no process'}",
-        f"incoming   {number(found.incoming)}",
-        f"outgoing   {number(found.outgoing)}",
+        f"incoming   {number(found.incoming)}  events and subscriptions of which it is not known yet where they go",
+        f"outgoing   {number(found.outgoing)}  messages that wait for a queue",
         f"oldest     {duration(found.oldest_s) if found.oldest_s is not None else 'nothing waits'}",
         f"on disk    {size(found.bytes)}",
     )
@@ -178,6 +178,8 @@ def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) ->
             out.record(**{name: each, others: grouped[each], "seen_s": seen_s})
     elif grouped:
         out.show(table([(name, "left"), (others, "left")], [[shown(each), _listed(grouped[each])] for each in sorted(grouped)]))
+    else:
+        out.note("no queue is subscribed")
     if not out.as_json and seen_s is None:
         out.note("no event was routed yet, so only subscriptions made with this outbox are known")
     elif not out.as_json:

@@ -39,4 +39,7 @@ class OutboxWaits(BusError):
 
     code = "BUSMQ_OUTBOX_WAITS"
     retriable = True
-    template = "the outbox {path} still has {waiting} messages to forward{why}. They go out when their destination is there: busmq outbox outgoing"
+    template = (
+        "the outbox {path} still has {waiting} messages to forward{why}. They go out when their destination is there; which ones wait, and why, "
+        "says busmq outbox outgoing, and of events busmq outbox incoming"
+    )

@@ -1,24 +1,27 @@
-"""What an outbox is, without a loop: the store, its writer and its forwarders. Calls hand over work and return a future; two faces wait for it."""
+"""What an outbox is, with and without a loop: the store, its writer and its forwarders.
+
+``push``, ``send``, ``publish`` and ``subscribe`` check what they are given and return what is to be stored; ``store`` and ``awaited`` do that.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from busmq_spark.core.message import encode
 from busmq_spark.core.patterns import check_pattern
 from busmq_spark.core.publish import check_queue
-from busmq_spark.errors import ConfigError, OutboxWaits, StateError
+from busmq_spark.errors import BusError, ConfigError, OutboxWaits, StateError
 from busmq_spark.outbox import report, rows, schema
 from busmq_spark.outbox.forwarder import Forwarder
 from busmq_spark.outbox.lock import StoreLock
 from busmq_spark.outbox.opener import lane_of, opener
 from busmq_spark.outbox.reserve import Reserve
 from busmq_spark.outbox.rows import Destination, EntryKind
-from busmq_spark.outbox.writer import Writer, closed
+from busmq_spark.outbox.writer import Work, Writer, closed
 from busmq_spark.redis_io.place import new_token
 
 MOST_KNOWN = 100_000
@@ -32,6 +35,14 @@ class Kept(NamedTuple):
     """Rises with each message of this outbox; of several the last one's."""
     ids: tuple[str, ...] = ()
     """Of the events, in their order; a message of ``push`` has none before it is in its queue."""
+
+
+class ToStore(NamedTuple):
+    """What a call is to store."""
+
+    work: Work[Kept]
+    after: Callable[[], None]
+    """Called once the disk has it."""
 
 
 class Engine:
@@ -73,8 +84,8 @@ class Engine:
             forwarder.start()
 
     def close(self) -> None:
-        """Write what was asked for, and end; what is not forwarded yet stays in the store. Nothing when it is not open."""
-        if self._writer is None:
+        """Write what was asked for, and end; what is not forwarded yet stays in the store. Nothing when this process does not have it open."""
+        if self._writer is None or not self._lock.held:
             return
         writer, self._writer = self._writer, None
         for forwarder in self._forwarders:
@@ -82,39 +93,57 @@ class Engine:
         writer.close()
         self._lock.release()
 
-    def push(self, queue: str, values: Sequence[object]) -> Future[Kept]:
-        """Messages for one queue. Raises ConfigError, MessageRefused, StateError."""
+    def push(self, queue: str, values: Sequence[object]) -> ToStore:
+        """Messages for one queue. Raises ConfigError, MessageRefused."""
         return self._append(EntryKind.PUSH, check_queue(queue), [encode(value) for value in values], ())
 
-    def send(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> Future[Kept]:
+    def send(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> ToStore:
         """Commands for one queue."""
         return self._append(EntryKind.SEND, check_queue(queue), values, ids)
 
-    def publish(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> Future[Kept]:
+    def publish(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> ToStore:
         """Events with the same keys."""
-        return self._submit(lambda c: Kept(rows.publish(c, self._opening, keys, values), ids))
+        return ToStore(lambda c: Kept(rows.publish(c, self._opening, keys, values), ids), self._wake)
 
-    def subscribe(self, patterns: Sequence[str], queue: str, *, end: bool) -> Future[Kept]:
+    def subscribe(self, patterns: Sequence[str], queue: str, *, end: bool) -> ToStore:
         """Subscriptions to begin, or to end. Raises ConfigError."""
         if isinstance(patterns, str) or not patterns:
             raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
-        return self._submit(lambda c: Kept(rows.subscribe(c, self._opening, found, into, end=end)))
+        return ToStore(lambda c: Kept(rows.subscribe(c, self._opening, found, into, end=end)), self._wake)
+
+    def store(self, what: ToStore) -> Kept:
+        """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable, StateError."""
+        try:
+            return self._need().write(what.work, after=what.after)
+        except BusError:
+            raise
+        except BaseException:
+            self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
+            raise
+
+    def awaited(self, what: ToStore) -> asyncio.Future[Kept]:
+        """The same for the running loop."""
+        return self._need().awaited(what.work, after=what.after)
 
     def status(self) -> report.Status:
         """What waits, and why."""
         return report.status(self.path)
 
-    def is_empty(self) -> Future[bool]:
+    def is_empty(self) -> bool:
         """Whether everything was forwarded."""
-        return self._need().submit(rows.is_empty, durable=False)
+        return self._need().submit(rows.is_empty, durable=False).result()
+
+    def is_empty_awaited(self) -> asyncio.Future[bool]:
+        """The same for the running loop."""
+        return self._need().awaited(rows.is_empty, durable=False)
 
     def waits(self) -> OutboxWaits:
         """The error for what is not drained in time."""
         found = self.status()
         return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
 
-    def _append(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> Future[Kept]:
+    def _append(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> ToStore:
         if not values:
             raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
 
@@ -125,23 +154,23 @@ class Engine:
             found[:] = [its]
             return Kept(rows.append(connection, self._opening, kind, its, values), ids)
 
-        def after(_: Kept) -> None:
+        def after() -> None:
             if len(self._destinations) >= MOST_KNOWN:
                 self._destinations = {}
             self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
             self._wake(found[0])
 
-        return self._need().submit(work, after=after)
-
-    def _submit(self, work: Callable[[sqlite3.Connection], Kept]) -> Future[Kept]:
-        return self._need().submit(work, after=lambda _: self._wake(None))
+        return ToStore(work, after)
 
     def _need(self) -> Writer:
         if self._writer is None:
             raise closed()
+        if not self._lock.held:
+            state = "open in the process that this one was forked from"
+            raise StateError(event="use", what="the outbox", state=state, remedy="Open one of another file in each process, after the fork")
         return self._writer
 
-    def _wake(self, to: Destination | None) -> None:
+    def _wake(self, to: Destination | None = None) -> None:
         for forwarder in self._forwarders:
             forwarder.wake(to)
 

@@ -13,7 +13,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -26,7 +25,7 @@ from busmq_spark.outbox import rows
 from busmq_spark.outbox.rows import Destination, EntryKind, Unrouted
 from busmq_spark.outbox.schema import open_to_read, translate
 from busmq_spark.outbox.target import Target
-from busmq_spark.outbox.writer import Writer
+from busmq_spark.outbox.writer import Pending, Writer
 
 PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
@@ -59,7 +58,7 @@ class _Progress:
     to: Destination
     sent: int = 0
     """The last number that the queue has confirmed to this process."""
-    noted: Future[None] | None = None
+    noted: Pending[None] | None = None
     """The confirmation on its way to the store, or the last one."""
     noted_upto: int = 0
     back_off: _BackOff = field(default_factory=_BackOff)
@@ -80,7 +79,8 @@ class Forwarder:
         self._active: dict[int, _Progress] = {}
         self._sites: dict[str, _BackOff] = {}
         self._routing, self._route_error = _BackOff(), ""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # callers take it as it is (writer.py, Rule 2)
+        self._changed = threading.Condition(self._lock)
         self._woken: set[Destination | None] = set()
         self._known: dict[int, _Progress] = {}
         self._rescan, self._stopped = True, False
@@ -94,19 +94,20 @@ class Forwarder:
         """Something waits for this queue; None: an event is to be routed."""
         if (to is None and self.rescan_all is None) or (to is not None and not self._mine(to.queue)):
             return
-        with self._changed:
+        with self._lock:
             self._woken.add(to)
-            self._changed.notify()
+            if not (self._routing.until if to is None else to.id in self._active):
+                self._changed.notify()  # otherwise it looks there when the pause is over, if it is waiting at all
 
     def rescan(self) -> None:
         """Something may wait for any queue."""
-        with self._changed:
+        with self._lock:
             self._rescan = True
             self._changed.notify()
 
     def stop(self) -> None:
         """End. Sends under way may still arrive; their repetition is dropped there."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify()
         if self._target is not None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from busmq_spark.errors import OutboxBusy
-from busmq_spark.outbox.schema import translated
+from busmq_spark.outbox.schema import translated, unreadable
 
 LOOKING_S = 0.3
 """A status check holds the lock for a moment: opening waits so long for it."""
@@ -49,6 +49,11 @@ class StoreLock:
         with translated(self._store):
             _write(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
 
+    @property
+    def held(self) -> bool:
+        """Whether this process has it: one that was forked from the owner has not."""
+        return self._file >= 0
+
     def release(self) -> None:
         """Let others have the store. The file stays: removing it could remove the next owner's."""
         if self._file >= 0:
@@ -63,11 +68,13 @@ class StoreLock:
 
 
 def owner(store: Path) -> Owner | None:
-    """The owner of the open store; None when it is not open. Changes nothing."""
+    """The owner of the open store; None when it is not open. Changes nothing. Raises OutboxUnusable where this user may not look."""
     try:
         file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    except PermissionError:
+        raise unreadable(lock_path(store)) from None
     try:
         if _taken(file):
             return None

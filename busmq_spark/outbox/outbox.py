@@ -4,16 +4,15 @@
         await outbox.push("orders", {"n": 1})              # on the disk; it arrives, whatever is down
 
 Rule 1. What a call has returned for is forwarded: at once, when the other side is back, or when the outbox is opened again. What a call has raised
-        for was not stored; what was cancelled, or under way when the process died, may or may not be.
+        for was not stored; what was cancelled, interrupted by a signal, or under way when the process died, may or may not be.
 Rule 2. To each queue in the order of the calls, once (towards npm servers: at least once).
-Rule 3. One process has an outbox open. ``Outbox.sync(...)`` is the same without a loop, for any number of threads.
+Rule 3. One process has an outbox open; a process forked from it has not. ``Outbox.sync(...)`` is the same without a loop, for any number of threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
 from time import monotonic, sleep
@@ -24,11 +23,11 @@ from busmq_spark.bus.publishing import EventKeywords, event_of, keys_of
 from busmq_spark.core.event import Event
 from busmq_spark.core.publish import check_queue
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox.engine import Engine, Kept
+from busmq_spark.outbox.engine import Engine, Kept, ToStore
 from busmq_spark.outbox.report import Status
 
 T = TypeVar("T")
-LOOK_S = 0.05
+LOOK_S = 0.02
 """``drained`` looks so often."""
 
 
@@ -63,19 +62,19 @@ class Outbox:
 
         Raises OutboxFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing was stored.
         """
-        return await asyncio.wrap_future(self._engine.push(queue, values))
+        return await self._engine.awaited(self._engine.push(queue, values))
 
     async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> Kept:
         """One event for every queue that is subscribed to one of ``keys`` when it is forwarded, as of ``bus.publish``. Raises as ``push``."""
-        return await asyncio.wrap_future(_publish(self._engine, keys, [data], about))
+        return await self._engine.awaited(_publish(self._engine, keys, [data], about))
 
     async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> Kept:
         """The same with several events, which are stored together or not at all."""
-        return await asyncio.wrap_future(_publish(self._engine, keys, data, {}))
+        return await self._engine.awaited(_publish(self._engine, keys, data, {}))
 
     async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Kept:
         """A command for one queue, as of ``bus.send``. Raises as ``push``."""
-        return await asyncio.wrap_future(_send(self._engine, queue, data, about))
+        return await self._engine.awaited(_send(self._engine, queue, data, about))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
         """Let the events whose key one of ``patterns`` takes go to the queue ``into``, as of ``bus.subscribe``: all that this outbox
@@ -83,11 +82,11 @@ class Outbox:
 
         Raises as ``push``.
         """
-        return await asyncio.wrap_future(self._engine.subscribe(patterns, into, end=False))
+        return await self._engine.awaited(self._engine.subscribe(patterns, into, end=False))
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
         """Let them not go there any more. Raises as ``push``."""
-        return await asyncio.wrap_future(self._engine.subscribe(patterns, into, end=True))
+        return await self._engine.awaited(self._engine.subscribe(patterns, into, end=True))
 
     async def status(self) -> Status:
         """What waits, for how long, and why: as ``busmq outbox status``."""
@@ -96,7 +95,7 @@ class Outbox:
     async def drained(self, timeout_s: float | None = None) -> None:
         """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was not in time."""
         until = _until(timeout_s)
-        while not await asyncio.wrap_future(self._engine.is_empty()):
+        while not await self._engine.is_empty_awaited():
             if monotonic() >= until:
                 raise self._engine.waits()
             await asyncio.sleep(LOOK_S)
@@ -122,27 +121,27 @@ class SyncOutbox:
 
     def push(self, queue: str, *values: object) -> Kept:
         """As of Outbox."""
-        return self._engine.push(queue, values).result()
+        return self._engine.store(self._engine.push(queue, values))
 
     def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> Kept:
         """As of Outbox."""
-        return _publish(self._engine, keys, [data], about).result()
+        return self._engine.store(_publish(self._engine, keys, [data], about))
 
     def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> Kept:
         """As of Outbox."""
-        return _publish(self._engine, keys, data, {}).result()
+        return self._engine.store(_publish(self._engine, keys, data, {}))
 
     def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Kept:
         """As of Outbox."""
-        return _send(self._engine, queue, data, about).result()
+        return self._engine.store(_send(self._engine, queue, data, about))
 
     def subscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
         """As of Outbox."""
-        return self._engine.subscribe(patterns, into, end=False).result()
+        return self._engine.store(self._engine.subscribe(patterns, into, end=False))
 
     def unsubscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
         """As of Outbox."""
-        return self._engine.subscribe(patterns, into, end=True).result()
+        return self._engine.store(self._engine.subscribe(patterns, into, end=True))
 
     def status(self) -> Status:
         """As of Outbox."""
@@ -151,13 +150,13 @@ class SyncOutbox:
     def drained(self, timeout_s: float | None = None) -> None:
         """As of Outbox."""
         until = _until(timeout_s)
-        while not self._engine.is_empty().result():
+        while not self._engine.is_empty():
             if monotonic() >= until:
                 raise self._engine.waits()
             sleep(LOOK_S)
 
 
-def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> Future[Kept]:
+def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> ToStore:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -165,7 +164,7 @@ def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about:
     return engine.publish(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send(engine: Engine, queue: str, data: object, about: EventKeywords) -> Future[Kept]:
+def _send(engine: Engine, queue: str, data: object, about: EventKeywords) -> ToStore:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send(queue, [event.encode()], (event.id,))
 

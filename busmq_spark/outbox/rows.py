@@ -95,12 +95,12 @@ def subscribe(connection: sqlite3.Connection, opening: int, patterns: Sequence[s
 
 
 def _add(connection: sqlite3.Connection, kind: EntryKind, target: str | None, opening: int, refs: int | None, values: Sequence[bytes]) -> int:
-    now = time.time()
-    connection.executemany(
-        "INSERT INTO entry(kind, target, opening, at, refs, value) VALUES (?, ?, ?, ?, ?, ?)",
-        [(int(kind), target, opening, now, refs, value) for value in values],
-    )
-    return int(connection.execute("SELECT last_insert_rowid()").fetchone()[0])
+    asked = "INSERT INTO entry(kind, target, opening, at, refs, value) VALUES (?, ?, ?, ?, ?, ?)"
+    about = (int(kind), target, opening, time.time(), refs)
+    *others, last = values
+    if others:
+        connection.executemany(asked, [(*about, value) for value in others])
+    return connection.execute(asked, (*about, last)).lastrowid or 0
 
 
 def unrouted(connection: sqlite3.Connection, most: int = MOST_ROUTED) -> list[Unrouted]:

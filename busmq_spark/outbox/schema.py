@@ -13,7 +13,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from busmq_spark.errors import BusError, OutboxFull, OutboxUnusable
@@ -38,8 +38,8 @@ _FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMEDIES = {
     sqlite3.SQLITE_CANTOPEN: (
         "it cannot be opened",
-        "a file that this user may write, in a folder that exists",
-        "Make the folder, or correct the path",
+        "a file that this user may read and write, in a folder that exists",
+        "Make the folder, or correct the path or its rights",
     ),
     sqlite3.SQLITE_READONLY: ("it may not be written to", "a file and a folder that this user may write to", "Correct their owner or mode"),
     sqlite3.SQLITE_CORRUPT: (
@@ -75,8 +75,8 @@ def create_or_open(path: Path) -> sqlite3.Connection:
 
 def open_to_read(path: Path) -> sqlite3.Connection:
     """The store as it is, also while another process writes to it; nothing can be written. Raises OutboxUnusable."""
-    if not path.exists():
-        raise OutboxUnusable(path=str(path), found="there is no such file", expected="an outbox", remedy="Correct the path")
+    if not os.access(path, os.R_OK):  # asked, not tried: to close a file that SQLite has open here is to lose its locks
+        raise unreadable(path)
     with translated(path):
         try:
             return _to_read(path, "ro")
@@ -98,6 +98,19 @@ def _to_read(path: Path, mode: str) -> sqlite3.Connection:
     return connection
 
 
+def unreadable(path: Path) -> OutboxUnusable:
+    """The error for a file that is not there, or that this user may not read."""
+    found, expected, remedy = "there is no such file", "an outbox", "Correct the path"
+    try:
+        missing = not path.exists()
+    except PermissionError:  # for a folder on the way
+        missing = False
+    if not missing:
+        found, expected = "this user may not read it", "a file that this user may read"
+        remedy = "Do this as the user whose outbox it is, or correct the rights of the file and its folder"
+    return OutboxUnusable(path=str(path), found=found, expected=expected, remedy=remedy)
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """What SQLite and the file system raise, as errors of ours."""
@@ -115,6 +128,9 @@ def translate(error: sqlite3.Error, path: Path) -> BusError:
     if code == sqlite3.SQLITE_FULL or code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE):
         return OutboxFull(path=str(path), reason=f"{error}")
     found, expected, remedy = _REMEDIES.get(code & 0xFF, (f"SQLite says: {error}", "to read and write it", "See the state of the disk"))
+    with suppress(OSError):
+        if path.is_dir():
+            found, expected, remedy = f"{found}, as it is a folder", "a file", "Correct the path"
     return OutboxUnusable(path=str(path), found=found, expected=expected, remedy=remedy)
 
 
@@ -158,7 +174,10 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             _create(connection, path)  # the process that made the file died before it was done
             return
         raise OutboxUnusable(
-            path=str(path), found="it is an SQLite file of something else", expected="an outbox, or no file", remedy="Correct the path"
+            path=str(path),
+            found="there is nothing in it yet" if empty else "it is an SQLite file of something else",
+            expected="an outbox, or no file",
+            remedy="Correct the path",
         )
     if version != VERSION:
         raise OutboxUnusable(

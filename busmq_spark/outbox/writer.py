@@ -1,18 +1,24 @@
-"""The one thread that writes to a store: what callers ask for while it waits for the disk is written together, in their order, with one fsync."""
+"""Who writes to a store: one thread at a time. What is asked for while another writes goes together, in its order, with one fsync.
+
+Rule 1. A caller that waits in a thread of its own writes in it when nobody else does: to hand a call to another thread and back takes as long as a
+        fast disk. A loop never writes, since a slow disk would hold up all that is in it: for it, and for those that come meanwhile, a thread does.
+Rule 2. In the thread of a caller a signal handler may raise at any moment. What it leaves, the next one that writes rolls back; locks are taken by
+        ``with`` on the lock itself, which no handler comes between (in a Condition, and so in a Future, it does).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from busmq_spark.errors import BusError, OutboxFull, StateError
+from busmq_spark.errors import OutboxFull, StateError
 from busmq_spark.outbox import rows
 from busmq_spark.outbox.reserve import RESERVE_BYTES, Reserve
 from busmq_spark.outbox.schema import translate
@@ -24,11 +30,53 @@ MOST_TOGETHER = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class _Outcome:
+    result: Any = None
+    error: Exception | None = None
+
+
+class Pending(Generic[T]):
+    """What was asked for, and its result once it is done."""
+
+    def __init__(self) -> None:
+        self._outcome = _Outcome()
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
+
+    def done(self) -> bool:
+        """Whether there is a result or an error."""
+        return not self._under_way.locked()
+
+    def result(self) -> T:
+        """Wait for it. Raises what went wrong."""
+        with self._under_way:
+            pass
+        if self._outcome.error is not None:
+            raise self._outcome.error
+        found: T = self._outcome.result
+        return found
+
+    def settle(self, outcome: _Outcome) -> None:
+        """It is done."""
+        self._outcome = outcome
+        self._under_way.release()
+
+
+@dataclass(frozen=True, slots=True)
 class _Job:
     work: Work[Any]
-    future: Future[Any]
     durable: bool
-    after: Callable[[Any], None] | None
+    after: Callable[[], None] | None
+    reply: Pending[Any] | asyncio.Future[Any]
+
+    @property
+    def cancelled(self) -> bool:
+        return not isinstance(self.reply, Pending) and self.reply.cancelled()
+
+
+class _Here(threading.local):
+    writing = False
+    """Whether this thread is a caller that writes."""
 
 
 class Writer:
@@ -36,69 +84,153 @@ class Writer:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, reserve: Reserve) -> None:
         self._connection, self._path, self._reserve = connection, path, reserve
-        self._jobs: deque[_Job] = deque()
-        self._changed = threading.Condition()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._asking = threading.RLock()  # nothing is asked for behind the end
+        self._writing = threading.Lock()
+        self._here = _Here()
+        self._waits = False
         self._closed = False
         self._synced = True
         self._thread = threading.Thread(target=self._run, name="busmq-outbox-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Work[T], *, durable: bool = True, after: Callable[[T], None] | None = None) -> Future[T]:
-        """Do it in a transaction; its result once that is on the disk or, where it need not be ``durable``, with the operating system.
+    def write(self, work: Work[T], *, after: Callable[[], None] | None = None) -> T:
+        """Do it in a transaction; its result once that is on the disk. ``after`` is called then; it is quick and raises nothing.
 
-        ``after`` is called with the result then, awaited or not; it is quick and raises nothing.
-
-        The future raises OutboxFull, OutboxUnusable or what the work raises; then nothing of it was stored. Raises StateError when closed.
+        Raises OutboxFull, OutboxUnusable, what the work raises, or StateError when closed; then nothing of it was stored. What a signal handler
+        raises comes through, stored or not.
         """
-        future: Future[T] = Future()
-        with self._changed:
-            if self._closed:
-                raise closed()
-            self._jobs.append(_Job(work, future, durable, after))
-            if len(self._jobs) == 1:
-                self._changed.notify()
-        return future
+        if self._here.writing:
+            state = "writing at this moment for the call that was interrupted"
+            raise StateError(event="use", what="the outbox", state=state, remedy="Call it from another thread than a signal handler or __del__ does")
+        if self._waits or not self._jobs.empty() or self._writing.locked():
+            return self.submit(work, after=after).result()
+        self._here.writing = True
+        try:
+            with self._writing:
+                if self._closed:
+                    raise closed()
+                [result] = self._together([work], durable=True)
+                if after is not None:
+                    after()
+        finally:
+            self._here.writing = False
+        found: T = result
+        return found
+
+    def submit(self, work: Work[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> Pending[T]:
+        """The same without a wait; its result is what :meth:`write` returns or raises. Raises StateError when closed.
+
+        What need not be ``durable`` is done when the operating system has it.
+        """
+        reply: Pending[T] = Pending()
+        self._ask(_Job(work, durable, after, reply))
+        return reply
+
+    def awaited(self, work: Work[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> asyncio.Future[T]:
+        """The same for the running loop. What is cancelled is not written if it was not begun."""
+        reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._ask(_Job(work, durable, after, reply))
+        return reply
 
     def close(self) -> None:
         """Write what was asked for, and end."""
-        with self._changed:
+        with self._asking:
             self._closed = True
-            self._changed.notify()
+            self._jobs.put(None)
         self._thread.join()
-        self._connection.close()
+        with self._writing:
+            self._connection.close()
+
+    def _ask(self, job: _Job) -> None:
+        with self._asking:
+            if self._closed:
+                raise closed()
+            self._jobs.put(job)
+
+    # -- in the thread --------------------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._jobs and not self._closed:
-                    self._changed.wait()
-                some = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOST_TOGETHER))]
-            if not some:
-                return
-            some = [job for job in some if job.future.set_running_or_notify_cancel()]
-            if (error := self._together(some)) is not None and len(some) > 1:
-                for job in some:  # one of them may be to blame, or all fit one by one
-                    self._settle([job], self._alone(job))
-            elif error is not None and some:
-                self._settle(some, self._alone(some[0]) if isinstance(error, OutboxFull) else error)
-            else:
-                self._settle(some, error)
+        while (first := self._jobs.get()) is not None:
+            self._waits = True  # no caller goes first from now on
+            with self._writing:
+                self._waits = False
+                self._write([job for job in self._with_others(first) if not job.cancelled])
 
-    def _alone(self, job: _Job) -> BaseException | None:
-        """As of :meth:`_together`. On a full disk deletions may use the reserve."""
-        error = self._together([job])
-        if isinstance(error, OutboxFull) and not job.durable:
+    def _with_others(self, first: _Job) -> list[_Job]:
+        """What was asked for meanwhile."""
+        some = [first]
+        while len(some) < MOST_TOGETHER and not self._jobs.empty():
+            if (job := self._jobs.get()) is None:
+                self._jobs.put(None)
+                break
+            some.append(job)
+        return some
+
+    def _write(self, jobs: list[_Job]) -> None:
+        if not jobs:
+            return
+        try:
+            results = self._together([job.work for job in jobs], durable=any(job.durable for job in jobs))
+        except Exception as error:  # noqa: BLE001  whatever a work raises is for who asked for it
+            if len(jobs) == 1 and not isinstance(error, OutboxFull):
+                self._settle(jobs, [_Outcome(error=error)])
+            else:  # one of them may be to blame, or all fit one by one
+                for job in jobs:
+                    self._settle([job], [self._alone(job)])
+        else:
+            self._settle(jobs, [_Outcome(result) for result in results])
+
+    def _alone(self, job: _Job) -> _Outcome:
+        """On a full disk deletions may use the reserve."""
+        outcome = self._attempt(job)
+        if isinstance(outcome.error, OutboxFull) and not job.durable:
             self._reserve.give_up()
             self._shrink()
-            error = self._together([job])
-        return error
+            outcome = self._attempt(job)
+        return outcome
 
-    def _shrink(self) -> None:
-        """Give free pages back to the disk, and empty the log of what the file has."""
-        with suppress(sqlite3.Error):
-            self._connection.execute(f"PRAGMA incremental_vacuum({rows.SPARE_PAGES})").fetchall()
-        with suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    def _attempt(self, job: _Job) -> _Outcome:
+        try:
+            [result] = self._together([job.work], job.durable)
+        except Exception as error:  # noqa: BLE001  as above
+            return _Outcome(error=error)
+        return _Outcome(result)
+
+    def _settle(self, jobs: list[_Job], outcomes: list[_Outcome]) -> None:
+        """Callers first: what comes after is for others."""
+        awaited: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if isinstance(job.reply, Pending):
+                job.reply.settle(outcome)
+            else:
+                awaited.setdefault(job.reply.get_loop(), []).append((job.reply, outcome))
+        for loop, some in awaited.items():
+            with suppress(RuntimeError):  # it is closed: nobody waits
+                loop.call_soon_threadsafe(_settle, some)  # once for all, as each call wakes the loop
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if outcome.error is None and job.after is not None:
+                job.after()
+
+    # -- with the lock --------------------------------------------------------------------------------------------------------------------
+
+    def _together(self, works: list[Work[Any]], durable: bool) -> list[Any]:
+        """All of them in one transaction, or nothing. Raises OutboxFull, OutboxUnusable, or what a work raises."""
+        connection = self._connection
+        if durable and not self._has_room():
+            raise OutboxFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
+        try:
+            self._undo()
+            self._sync(durable)
+            connection.execute("BEGIN IMMEDIATE")
+            results = [work(connection) for work in works]
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._undo()
+            if isinstance(error, sqlite3.Error):
+                raise translate(error, self._path) from error
+            raise
+        return results
 
     def _has_room(self) -> bool:
         """Whether something new may be stored."""
@@ -107,48 +239,34 @@ class Writer:
         self._shrink()
         return self._reserve.take()
 
-    def _together(self, jobs: list[_Job]) -> BaseException | None:
-        """All of them in one transaction, or nothing; what went wrong then. Results wait in the jobs' futures."""
-        connection = self._connection
-        durable = any(job.durable for job in jobs)
-        try:
-            if durable and not self._has_room():
-                return OutboxFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
-            self._sync(durable)
-            connection.execute("BEGIN IMMEDIATE")
-            self._results = [job.work(connection) for job in jobs]
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._undo()
-            return translate(error, self._path)
-        except Exception as error:  # noqa: BLE001  whatever a work raises is for who asked for it
-            self._undo()
-            return error
-        return None
-
-    def _settle(self, jobs: list[_Job], error: BaseException | None) -> None:
-        for job, result in zip(jobs, self._results if error is None else jobs, strict=True):
-            if error is None:
-                if job.after is not None:
-                    job.after(result)
-                job.future.set_result(result)
-            else:
-                job.future.set_exception(error if len(jobs) == 1 else _copied(error))
+    def _shrink(self) -> None:
+        """Give free pages back to the disk, and empty the log of what the file has."""
+        with suppress(sqlite3.Error):
+            self._connection.execute(f"PRAGMA incremental_vacuum({rows.SPARE_PAGES})").fetchall()
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _undo(self) -> None:
-        with suppress(sqlite3.Error):  # it was rolled back by what failed
-            if self._connection.in_transaction:
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):  # it was rolled back by what failed
                 self._connection.execute("ROLLBACK")
 
     def _sync(self, durable: bool) -> None:
         if durable != self._synced:
+            self._synced = False  # until it is certain
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._synced = durable
 
 
-def _copied(error: BaseException) -> BaseException:
-    """Each caller raises one of its own: a traceback grows where it is raised."""
-    return type(error)(**error.details) if isinstance(error, BusError) else error
+def _settle(some: list[tuple[asyncio.Future[Any], _Outcome]]) -> None:
+    """In their loop."""
+    for reply, outcome in some:
+        if reply.done():
+            continue  # it was cancelled meanwhile
+        if outcome.error is None:
+            reply.set_result(outcome.result)
+        else:
+            reply.set_exception(outcome.error)
 
 
 def closed() -> StateError:

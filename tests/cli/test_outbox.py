@@ -73,18 +73,35 @@ def test_drain_forwards_everything_and_what_it_saw_is_shown(busmq: Busmq, path: 
         assert (done.code, said in done.err) == (0, True)
 
 
+def test_an_outbox_without_subscriptions_says_so(busmq: Busmq, path: Path) -> None:
+    with SyncOutbox(path, nowhere()):
+        pass
+    for command in ("keys", "subscribers"):
+        done = busmq("outbox", command, str(path))
+        assert (done.code, done.out, "no queue is subscribed" in done.err) == (0, b"", True)
+
+
 @pytest.mark.parametrize("command", ["status", "unlock", "keys", "subscribers", "incoming", "outgoing", "drain"])
 def test_what_is_no_outbox_is_said_in_a_line(busmq: Busmq, tmp_path: Path, command: str) -> None:
     text = tmp_path / "text"
     text.write_text("no database" * 1000)
-    for path, said in ((tmp_path / "missing" / "outbox.db", "there is no such file"), (text, "it is no SQLite file"), (tmp_path, "cannot be")):
+    empty = tmp_path / "empty"
+    empty.touch()
+    cases = (
+        (tmp_path / "missing" / "outbox.db", "there is no such file"),
+        (text / "outbox.db", "there is no such file"),
+        (text, "it is no SQLite file"),
+        (tmp_path, "it is a folder"),
+        (empty, "there is nothing in it yet"),
+    )
+    for path, said in cases:
         done = busmq("outbox", command, str(path), "--json")
         assert (done.code, done.error["code"]) == (1, "BUSMQ_OUTBOX_UNUSABLE"), path
         assert said in done.error["message"]
         assert done.out == b""
     assert busmq("outbox", command).code == 2
     assert text.read_text() == "no database" * 1000
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["text"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "text"]
 
 
 def test_wrong_arguments_are_exit_code_2(busmq: Busmq, path: Path) -> None:

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from busmq_spark.errors import OutboxBusy, OutboxFull, OutboxUnusable, StateErro
 from busmq_spark.outbox import lock, report, rows, schema
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.reserve import Reserve
-from busmq_spark.outbox.writer import Writer
+from busmq_spark.outbox.writer import Pending, Writer
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.outbox.running import Program, numbers
@@ -101,7 +101,7 @@ def opens(path: Path, nowhere: str) -> str:
 
 def test_a_path_in_a_missing_folder_and_one_that_is_a_folder(tmp_path: Path, nowhere: str) -> None:
     assert "in a folder that exists" in opens(tmp_path / "missing" / "outbox.db", nowhere)
-    assert "cannot be opened" in opens(tmp_path, nowhere)
+    assert "cannot be opened, as it is a folder" in opens(tmp_path, nowhere)
     assert not (tmp_path / "missing").exists()
 
 
@@ -152,24 +152,47 @@ def test_a_folder_or_file_that_may_not_be_written_to(tmp_path: Path, nowhere: st
             pass
         path.chmod(0o444)
     (folder if what == "folder" else path).chmod(0o555 if what == "folder" else 0o444)
+    said = as_another(tmp_path, f"SyncOutbox(Path({str(path)!r}), {nowhere!r}).__enter__()")
+    folder.chmod(0o755)
+    assert "may not be written to" in said
+
+
+def as_another(tmp_path: Path, call: str) -> str:
+    """The OutboxUnusable of a call by a user whom rights bind."""
     for each in (tmp_path, *tmp_path.parents):
         if each.stat().st_uid == os.getuid() and each != Path("/"):
             each.chmod(each.stat().st_mode | 0o111)
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
+        "from busmq_spark.outbox import report\n"
         "from busmq_spark.outbox.outbox import SyncOutbox\n"
         "from busmq_spark.errors import OutboxUnusable\n"
         "if os.getuid() == 0:\n"
         "    os.setgid(65534); os.setuid(65534)\n"
         "try:\n"
-        f"    SyncOutbox(Path({str(path)!r}), {nowhere!r}).__enter__()\n"
+        f"    {call}\n"
         "except OutboxUnusable as error:\n"
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "lock"])
+def test_who_may_not_read_a_store_is_told_so(tmp_path: Path, nowhere: str, what: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "outbox.db"
+    with SyncOutbox(path, nowhere):
+        pass
     folder.chmod(0o755)
-    assert "may not be written to" in done.stdout, done.stdout + done.stderr
+    path.chmod(0o644)
+    {"folder": folder, "file": path, "lock": lock.lock_path(path)}[what].chmod(0)
+    said = as_another(tmp_path, f"report.status(Path({str(path)!r}))")
+    folder.chmod(0o755)
+    assert "this user may not read it" in said
 
 
 def test_messages_are_for_the_eyes_of_their_user_only(path: Path, nowhere: str) -> None:
@@ -278,7 +301,7 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
         writer.submit(lambda _: begun.set() or wait_until(lambda: len(futures) == until))
         begun.wait()
 
-    futures: list[Future[object]] = []
+    futures: list[Pending[object]] = []
     held(20)
     for n in range(20):
         if n == 7:
