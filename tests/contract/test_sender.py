@@ -70,6 +70,16 @@ def test_a_queue_at_its_maxsize_takes_what_fits_and_repeats_need_no_room(born: B
     assert [body for _, body in stored(link.execute, keys)] == values(NUMBERS[room:])[: room + 1]
 
 
+def test_a_queue_beyond_its_maxsize_takes_nothing(born: Born, run: Run, link: Link, redis: Redis) -> None:
+    """The maxsize was lowered."""
+    keys, _ = born(maxsize=5)
+    link.run(push_from(keys, "b", range(1, 6), values(range(1, 6), "b")))
+    redis("HSET", keys.metadata, "maxsize", 2)
+    for sender in ("a", "b"):
+        assert run(push_from(keys, sender, NUMBERS, values(NUMBERS))) == ((0, 2) if sender == "a" else (3, 2))
+    assert stored(link.execute, keys) == numbered(values(range(1, 6), "b"))
+
+
 def test_more_than_a_chunk_stops_where_the_queue_is_full(born: Born, run: Run, link: Link) -> None:
     keys, _ = born(maxsize=CHUNK_MESSAGES + 500)
     many = range(1, 3 * CHUNK_MESSAGES)

@@ -11,23 +11,21 @@
 local stored, room = opened()
 if not stored then return {0, -1} end
 if stored.err then return stored end
-local argv, values, done, upto = ARGV, {}, 0, nil
+local argv, values, count, done, upto = ARGV, {}, 0, 0, nil
 local before = redis.call('HGET', KEYS[5], argv[2])
 local mark = tonumber(string.match(before or '0:0', '^%d+'))
 local at, full = 4, false
 while at < #argv and not full do
-  local sequence, count = tonumber(argv[at]), tonumber(argv[at + 1])
-  local known = math.min(count, math.max(0, mark - sequence + 1))
-  done, at = done + known, at + 2
-  for place = at + known, at + count - 1 do
-    full = #values >= room
-    if full then break end
-    values[#values + 1], upto, done = argv[place], sequence + (place - at), done + 1
-  end
-  at = at + count
+  local sequence, offered = tonumber(argv[at]), tonumber(argv[at + 1])
+  local known = math.min(offered, math.max(0, mark - sequence + 1))
+  local fitting = math.max(0, math.min(offered - known, room - count))
+  full, at = known + fitting < offered, at + 2
+  for i = 0, fitting - 1 do values[count + 1 + i] = argv[at + known + i] end
+  if fitting > 0 then upto = sequence + known + fitting - 1 end
+  count, done, at = count + fitting, done + known + fitting, at + offered
 end
-if #values == 0 then return {0, done} end
-local new = append(stored, 6, values, 1, #values)
+if count == 0 then return {0, done} end
+local new = append(stored, 6, values, 1, count)
 if new.err then return new end
 local now = redis.pcall('TIME')
 local s = tonumber(now[1] or 0)
