@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.core.buffer import DropOldestBuffer
-from busmq_spark.core.job import Outcome, outcome
+from busmq_spark.core.job import Outcome, outcome, published
 from busmq_spark.errors import ConfigError, MessageRefused, MessagesMissed
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ class Completions:
     def _published(self, payload: bytes | None) -> None:
         if payload is None:
             return
-        if self._waiting.put(payload) and not self._warned:
-            self._warned = True
-            log.warning("%s", MessagesMissed(pubsub=self._channel, dropped=self._waiting.dropped))
+        for each in published(payload):
+            if self._waiting.put(each) and not self._warned:
+                self._warned = True
+                log.warning("%s", MessagesMissed(pubsub=self._channel, dropped=self._waiting.dropped))
         self._wake.set()
 
 

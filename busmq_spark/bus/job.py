@@ -30,15 +30,19 @@ class Job(Mapping[str, Any]):
     __eq__ = object.__eq__
 
     def __init__(self, jobs: Jobs, id: str, tries: int = 0) -> None:
-        self.jobs, self.id = jobs, flows.check_job(id)
+        self.jobs, self.id = jobs, id
         self.tries = tries
         """For a handler: how often the group has begun it, with this time."""
-        self.in_redis = JobKeys(id, jobs.queue.keys.cluster)
         self._values: dict[str, Any] = {}
         self._unsaved: dict[str, float | None] = {}
 
     def __repr__(self) -> str:
         return f"Job({self.id!r})"
+
+    @property
+    def in_redis(self) -> JobKeys:
+        """Its keys."""
+        return JobKeys(self.id, self.jobs.queue.keys.cluster)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -66,20 +70,14 @@ class Job(Mapping[str, Any]):
 
     async def save(self) -> bool:
         """Store what was set since the last save; whether there was anything: if not, nothing is sent."""
-        unsaved, self._unsaved = self._unsaved, {}
-        if not unsaved:
-            return False
-        try:
-            queue = await self.jobs.ready()
-            fields = {
-                name: (flows.to_stored(name, self._values[name]), round(1000 * (queue.ttl_s if ttl_s is None else ttl_s)))
-                for name, ttl_s in unsaved.items()
-            }
-            await queue.run(flows.save(self.in_redis, fields))
-        except BaseException:
-            self._unsaved = {**unsaved, **self._unsaved}
-            raise
-        return True
+        return await save_all([self])
+
+    def to_save(self, ttl_s: int) -> dict[str, tuple[bytes, int]]:
+        """What was set since the last save, as it is stored, with its ttl in milliseconds: that of the queue, unless it has its own."""
+        return {
+            name: (flows.to_stored(name, self._values[name]), round(1000 * (ttl_s if own_s is None else own_s)))
+            for name, own_s in self._unsaved.items()
+        }
 
     async def load(self, *names: str, forget: Iterable[str] = ()) -> dict[str, Any]:
         """Read fields, and delete those to be forgotten, in one step: of several calls that forget a field, one gets it. Missing is None.
@@ -117,3 +115,24 @@ class Job(Mapping[str, Any]):
         Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobTimeout; ConfigError for a group that the queue does not have.
         """
         return await self.jobs.wait(self, groups, timeout_s=timeout_s, fail_fast=fail_fast)
+
+
+async def save_all(jobs: Iterable[Job]) -> bool:
+    """As ``Job.save`` of each, in few round trips for those of one queue."""
+    changed: dict[Jobs, list[Job]] = {}
+    for job in jobs:
+        if job._unsaved:
+            changed.setdefault(job.jobs, []).append(job)
+    for owner, some in changed.items():
+        taken = [(job, job._unsaved) for job in some]
+        try:
+            queue = await owner.ready()
+            fields = [(job.in_redis, job.to_save(queue.ttl_s)) for job in some]
+            for job in some:
+                job._unsaved = {}
+            await queue.run(flows.save_many(fields))
+        except BaseException:
+            for job, unsaved in taken:
+                job._unsaved = {**unsaved, **job._unsaved}
+            raise
+    return bool(changed)

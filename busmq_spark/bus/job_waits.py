@@ -1,20 +1,22 @@
 """Waiting for outcomes of jobs: many waits, one subscription, and one task that reads what pub/sub may have lost.
 
 Rule 1. Subscribed first, then read, then waited for, then read again: no wake-up is lost.
-Rule 2. One script writes and publishes an outcome: a published one need not be read.
+Rule 2. One script writes and publishes outcomes: a published one need not be read.
+Rule 3. A wait may be for many jobs: they share its future and its timer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
-from busmq_spark.errors import BusError, JobFailed, LinkLost, MessageRefused, StateError
+from busmq_spark.errors import BusError, JobFailed, JobTimeout, LinkLost, MessageRefused, StateError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.job import Job
@@ -28,68 +30,92 @@ log = logging.getLogger("busmq_spark")
 
 
 class JobWait:
-    """A wait for some groups of one job."""
+    """A wait for some groups of jobs, each of them once. For no group it ends when the jobs are sent."""
 
-    def __init__(self, job: Job, queue: str, groups: Iterable[str], *, fail_fast: bool) -> None:
-        self.job, self.groups, self._queue, self._fail_fast = job, set(groups), queue, fail_fast
-        self.message, self.life = 0, ""
-        """What counts: an outcome for this message of this life, or a later one; of any life while that is empty."""
-        self.found: dict[str, Outcome] = {}
+    def __init__(self, jobs: Sequence[Job], queue: str, groups: Collection[str], *, fail_fast: bool) -> None:
+        self.jobs, self._queue, self._fail_fast = jobs, queue, fail_fast
+        self.groups = sorted(groups)
+        self.open = {job.id for job in jobs}
+        """The jobs that some group has no outcome of yet, or that are not sent."""
+        self.failed = ""
+        """The job that is given up, where that is the end of all."""
+        self.found: dict[str, dict[str, Outcome]] = {}
+        """Job → group → outcome, of those that count."""
         self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.old = False
         """Whether it has lasted since the last look."""
+        self._counts: dict[str, tuple[str, int]] = {}  # job → what counts: an outcome for this message of this life, or a later one
+        self._early: list[Outcome] = []  # which may be of an earlier sending
 
-    def pushed(self, push: asyncio.Future[int], life: str) -> None:
-        """The job's message is pushed, or is not."""
-        if push.cancelled():
-            self.result.cancel()
-        elif (error := push.exception()) is None:
-            self.sent(push.result(), life)
-        elif not self.result.done():
-            self.result.set_exception(error)
+    def any_counts(self) -> None:
+        """Outcomes of whatever sending count."""
+        self._counts = dict.fromkeys(self.open, ("", 0))
 
-    def sent(self, message: int, life: str) -> None:
-        """The job was sent with this message: outcomes of earlier ones do not count."""
-        self.message, self.life = message, life
-        self.found = {group: each for group, each in self.found.items() if self._counts(each)}
-        self._judge()
+    def sent(self, first: int, count: int, life: str) -> None:
+        """The next ``count`` jobs were sent with messages from ``first`` on: outcomes of earlier ones do not count."""
+        at = len(self._counts)
+        ids = [job.id for job in self.jobs[at : at + count]]
+        self._counts.update(zip(ids, zip(repeat(life), range(first, first + count), strict=False), strict=False))
+        if not self.groups:
+            self.open.difference_update(ids)
+            self._end_if_over()
+        early, self._early = self._early, []
+        for each in early:
+            self.add(each)
 
     def add(self, outcome: Outcome) -> None:
-        """An outcome of the job, which may not be one that counts."""
-        if outcome.group in self.groups and outcome.queue == self._queue and self._counts(outcome):
-            self.found[outcome.group] = outcome
-            self._judge()
+        """An outcome of one of the jobs, which may not be one that counts."""
+        id, group = outcome.job, outcome.group
+        if group not in self.groups or outcome.queue != self._queue:
+            return
+        counts = self._counts.get(id)
+        if counts is None:
+            self._early.append(outcome)
+            return
+        life, message = counts
+        if life and (outcome.message < message or outcome.life != life):
+            return
+        found = self.found.setdefault(id, {})
+        found[group] = outcome
+        if len(found) == len(self.groups):
+            self.open.discard(id)
+        if self._fail_fast and not outcome.ok:
+            self.failed = id
+        self._end_if_over()
 
     def expire(self) -> None:
         """Wait no longer."""
         if not self.result.done():
             self.result.set_result(None)
 
-    def _counts(self, outcome: Outcome) -> bool:
-        return not self.life or (outcome.life == self.life and outcome.message >= self.message)
-
-    def _judge(self) -> None:
-        """Only what was sent can be judged: before, an outcome may be one of an earlier sending."""
-        if not self.result.done() and self.message and self.over:
-            self.result.set_result(None)
-
-    @property
-    def errors(self) -> dict[str, str]:
-        return {group: each.error for group, each in sorted(self.found.items()) if not each.ok}
+    def _end_if_over(self) -> None:
+        if self.over:
+            self.expire()
 
     @property
     def over(self) -> bool:
-        return self.groups <= self.found.keys() or (self._fail_fast and bool(self.errors))
+        return not self.open or bool(self.failed)
+
+    def missing(self, id: str) -> list[str]:
+        """The groups that have no outcome of this job."""
+        return sorted(set(self.groups) - self.found.get(id, {}).keys())
 
     @property
-    def missing(self) -> list[str]:
-        return sorted(self.groups - self.found.keys())
+    def missing_of_any(self) -> list[str]:
+        """The groups that have no outcome of some job."""
+        return sorted({group for id in self.open for group in self.missing(id)})
 
-    def outcomes(self) -> dict[str, Outcome]:
-        """Raises JobFailed."""
-        if self._fail_fast and self.errors:
-            raise JobFailed(job=self.job.id, queue=self._queue, errors=self.errors)
-        return {group: self.found[group] for group in sorted(self.groups)}
+    def outcomes(self) -> list[dict[str, Outcome]]:
+        """Of each job. Raises JobFailed."""
+        if self.failed:
+            errors = {group: each.error for group, each in sorted(self.found[self.failed].items()) if not each.ok}
+            raise JobFailed(job=self.failed, queue=self._queue, errors=errors)
+        return [{group: self.found[job.id][group] for group in self.groups} for job in self.jobs]
+
+    def timeout(self, timeout_s: float) -> JobTimeout:
+        """The error that says who has not finished."""
+        late = [job.id for job in self.jobs if job.id in self.open]
+        return JobTimeout(job=late[0], queue=self._queue, missing=self.missing(late[0]), timeout_s=timeout_s, jobs=late)
 
 
 class JobWaits:
@@ -97,7 +123,8 @@ class JobWaits:
 
     def __init__(self, queue: Queue, channel: str) -> None:
         self._queue, self._channel = queue, channel
-        self._waits: dict[str, list[JobWait]] = {}
+        self._waits: dict[JobWait, None] = {}
+        self._of: dict[str, list[JobWait]] = {}
         self._look = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
@@ -116,22 +143,25 @@ class JobWaits:
             self._reader.cancel()
             self._reader = None
             self._pubsub.remove(self._channel, self.published)
-        for waits in self._waits.values():
-            for each in waits:
-                if not each.result.done():
-                    what, remedy = f"for a job of queue {self._queue.name!r}", "Wait inside the scope of the object for jobs"
-                    each.result.set_exception(StateError(event="wait", what=what, state="detached", remedy=remedy))
+        for each in self._waits:
+            if not each.result.done():
+                what, remedy = f"for a job of queue {self._queue.name!r}", "Wait inside the scope of the object for jobs"
+                each.result.set_exception(StateError(event="wait", what=what, state="detached", remedy=remedy))
 
     def add(self, wait: JobWait) -> None:
         """From now on outcomes reach the wait."""
-        self._waits.setdefault(wait.job.id, []).append(wait)
+        self._waits[wait] = None
+        for job in wait.jobs:
+            self._of.setdefault(job.id, []).append(wait)
 
     def remove(self, wait: JobWait) -> None:
         """They do not any more."""
-        waits = self._waits[wait.job.id]
-        waits.remove(wait)
-        if not waits:
-            del self._waits[wait.job.id]
+        del self._waits[wait]
+        for job in wait.jobs:
+            waits = self._of[job.id]
+            waits.remove(wait)
+            if not waits:
+                del self._of[job.id]
 
     @asynccontextmanager
     async def everything(self, channel: str) -> AsyncIterator[None]:
@@ -145,25 +175,26 @@ class JobWaits:
     def published(self, payload: bytes | None) -> None:
         """None: subscribed again, and what was published meanwhile is lost."""
         if payload is None:
-            for waits in self._waits.values():
-                for each in waits:
-                    each.old = True
+            for each in self._waits:
+                each.old = True
             self._look.set()
             return
-        try:
-            outcome = flows.outcome(payload)
-        except MessageRefused as error:
-            log.warning("queue %r: %s", self._queue.name, error)
-            return
-        for each in tuple(self._waits.get(outcome.job, ())):
-            each.add(outcome)
+        for stored in flows.published(payload):
+            try:
+                outcome = flows.outcome(stored)
+            except MessageRefused as error:
+                log.warning("queue %r: %s", self._queue.name, error)
+            else:
+                for wait in self._of.get(outcome.job, ()):
+                    wait.add(outcome)
 
     async def read(self, waits: Iterable[JobWait]) -> None:
-        """Read the outcomes of the jobs of these. Raises LinkLost."""
-        some = list(waits)
+        """Read the outcomes that these wait for. Raises LinkLost."""
+        some = [(wait, job) for wait in waits for job in wait.jobs if job.id in wait.open]
         for first in range(0, len(some), READ_MOST):
             part = some[first : first + READ_MOST]
-            for wait, outcomes in zip(part, await self._queue.run(flows.outcomes([each.job.in_redis for each in part])), strict=True):
+            found = await self._queue.run(flows.outcomes([job.in_redis for _, job in part]))
+            for (wait, _), outcomes in zip(part, found, strict=True):
                 for each in outcomes:
                     wait.add(each)
 
@@ -173,7 +204,7 @@ class JobWaits:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._look.wait()
-            every = [each for waits in self._waits.values() for each in waits]
+            every = list(self._waits)
             try:
                 await self.read([each for each in every if each.old and not each.result.done()])
             except LinkLost as error:

@@ -8,19 +8,21 @@
 
 Rule 1. A job's fields and outcomes are on the server of its queue; the message in the queue only names it.
 Rule 2. ``async with`` attaches the queue; the first call that needs it does so, too, until the bus is left.
+Rule 3. What is sent in one turn of the loop goes in one write, and its messages in one call; ``send_many`` spares the tasks as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from busmq_spark.bus.completions import Completions, check_pattern, stored
-from busmq_spark.bus.job import LEAST_S, Job
+from busmq_spark.bus.job import LEAST_S, Job, save_all
+from busmq_spark.bus.job_push import JobsPush, ManyJobsPush
 from busmq_spark.bus.job_waits import JobWait, JobWaits
 from busmq_spark.bus.shared_group import MOST_S, check_seconds
 from busmq_spark.bus.worker import Handler, Worker
@@ -29,7 +31,7 @@ from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import client_channel, jobs_channel
 from busmq_spark.core.subscription import check_name
-from busmq_spark.errors import BusError, ConfigError, JobTimeout, LinkLost
+from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
 from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class Jobs:
 
     def get(self, id: str) -> Job:
         """The job with this id, be it there or not. Raises ConfigError for what can be no id."""
-        return Job(self, id)
+        return Job(self, flows.check_job(id))
 
     async def send(self, job: Job, *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
         """Push the job, with what of it is not saved yet. With ``wait``, names of groups: wait for their outcomes; group → outcome.
@@ -98,37 +100,51 @@ class Jobs:
         Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobTimeout, and the job goes on; before it is pushed ConfigError of
         a group that the queue does not have; LinkLost when the connection broke under way, and it is not known whether the job was pushed.
         """
-        groups = self._names(wait)
-        check_seconds("timeout_s", timeout_s, LEAST_S)
-        queue = await self.ready()
-        await self._need_groups(groups)
-        await job.save()
-        message = flows.reference(job.id, self.client, self.done)
-        if not groups:
-            await queue.push(message)
-            return {}
-        wanted = JobWait(job, queue.name, groups, fail_fast=fail_fast)
-        self._waits.add(wanted)
+        wanted = await self._to_send([job], wait, timeout_s, fail_fast=fail_fast)
+        await save_all([job])
+        [outcomes] = await self._sent(wanted, JobsPush, timeout_s)
+        return outcomes
+
+    async def send_many(
+        self, jobs: Iterable[Job], *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True
+    ) -> list[dict[str, Outcome]]:
+        """As :meth:`send` of each, in their order, in few round trips; the result is what each of them would return, in that order.
+
+        Fields of all are saved before the first is pushed, and ``timeout_s`` is for all of them. JobFailed is that of the first one that is given up;
+        the others go on. Raises JobsNotSent, which says how many are sent, when Redis is full or lost under way.
+        """
+        some = self._distinct(jobs)
+        if not some:
+            return []
+        wanted = await self._to_send(some, wait, timeout_s, fail_fast=fail_fast)
         try:
-            await self._waits.open()
-            queue.push(message).add_done_callback(lambda pushed: wanted.pushed(pushed, queue.life))
-            return await self._finished(wanted, timeout_s)
-        finally:
-            self._waits.remove(wanted)
+            await save_all(some)
+        except BusError as error:
+            raise JobsNotSent(queue=self.queue.name, sent=0, unknown=0, left=len(some), reason=str(error)) from error
+        return await self._sent(wanted, ManyJobsPush, timeout_s)
 
     async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
         """See Job.wait."""
-        names = self._names(groups)
+        [outcomes] = await self.wait_many([job], groups, timeout_s=timeout_s, fail_fast=fail_fast)
+        return outcomes
+
+    async def wait_many(
+        self, jobs: Iterable[Job], groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True
+    ) -> list[dict[str, Outcome]]:
+        """As Job.wait of each, in few round trips; ``timeout_s`` is for all of them. For each, in their order: group → outcome."""
+        some, names = self._distinct(jobs), self._names(groups)
         check_seconds("timeout_s", timeout_s, LEAST_S)
         if not names:
             raise ConfigError(reason="no group is named to wait for; expected the names of those that work on the job")
+        if not some:
+            return []
         queue = await self.ready()
-        wanted = JobWait(job, queue.name, names, fail_fast=fail_fast)
-        wanted.sent(1, "")
+        wanted = JobWait(some, queue.name, names, fail_fast=fail_fast)
+        wanted.any_counts()
         await self._look(wanted)
-        if wanted.result.done():
+        if wanted.over:
             return wanted.outcomes()
-        await self._need_groups(wanted.missing)
+        await self._need_groups(wanted.missing_of_any)
         self._waits.add(wanted)
         try:
             await self._waits.open()
@@ -153,11 +169,36 @@ class Jobs:
         channel = jobs_channel(re.sub(r"([\[\]?\\])", r"\\\1", of) if pattern else of)
         return Completions(self.bus, self.bus.queue(of), channel, pattern=pattern)
 
+    async def _to_send(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobWait:
+        """The wait for jobs that are about to be sent. Raises ConfigError."""
+        groups = self._names(wait)
+        check_seconds("timeout_s", timeout_s, LEAST_S)
+        if not self.queue.attached:
+            await self.ready()
+        if not self._groups.issuperset(groups):
+            await self._need_groups(groups)
+        return JobWait(jobs, self.queue.name, groups, fail_fast=fail_fast)
+
+    async def _sent(self, wanted: JobWait, push: type[JobsPush], timeout_s: float) -> list[dict[str, Outcome]]:
+        """Push the messages of the jobs, and wait."""
+        messages = flows.references((job.id for job in wanted.jobs), self.client, self.done)
+        if not wanted.groups:
+            self.queue.put(push(messages, wanted, self.queue))
+            await wanted.result
+            return wanted.outcomes()
+        self._waits.add(wanted)
+        try:
+            await self._waits.open()
+            self.queue.put(push(messages, wanted, self.queue))
+            return await self._finished(wanted, timeout_s)
+        finally:
+            self._waits.remove(wanted)
+
     async def _look(self, wanted: JobWait) -> None:
         with suppress(LinkLost):  # it is looked after all the time
             await self._waits.read([wanted])
 
-    async def _finished(self, wanted: JobWait, timeout_s: float) -> dict[str, Outcome]:
+    async def _finished(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
         timer = asyncio.get_running_loop().call_later(timeout_s, wanted.expire)
         try:
             await wanted.result
@@ -168,8 +209,15 @@ class Jobs:
                 async with asyncio.timeout(LAST_LOOK_S):
                     await self._waits.read([wanted])
             if not wanted.over:
-                raise JobTimeout(job=wanted.job.id, queue=self.queue.name, missing=wanted.missing, timeout_s=timeout_s)
+                raise wanted.timeout(timeout_s)
         return wanted.outcomes()
+
+    @staticmethod
+    def _distinct(jobs: Iterable[Job]) -> list[Job]:
+        some = list(jobs)
+        if len({job.id for job in some}) < len(some):
+            raise ConfigError(reason="a job is there twice; expected each job once in a call. Send it again with another call")
+        return some
 
     def _names(self, groups: Iterable[str]) -> list[str]:
         names = list(dict.fromkeys((groups,) if isinstance(groups, str) else groups))

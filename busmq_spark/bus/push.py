@@ -65,16 +65,19 @@ class PushPipeline:
 
     def add(self, values: Sequence[bytes], *, single: bool) -> asyncio.Future[Any]:
         """The id, or for ``single`` false the list of ids, once everything is stored."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        if not values:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if values:
+            self.put(PendingPush(values, future, single=single))
+        else:
             future.set_result([])
-            return future
-        self._pending.append(PendingPush(values, future, single=single))
+        return future
+
+    def put(self, push: PendingPush[bytes]) -> None:
+        """The same for a push with values that somebody has made: it is told of each chunk."""
+        self._pending.append(push)
         if not self._under_way:
             self._under_way = True
-            loop.call_soon(self._next)
-        return future
+            asyncio.get_running_loop().call_soon(self._next)
 
     async def flushed(self) -> None:
         """Wait until everything added so far is stored or has failed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.ordered_group import OrderedGroup
-from busmq_spark.bus.push import PushPipeline
+from busmq_spark.bus.push import PendingPush, PushPipeline
 from busmq_spark.bus.queue_times import QueueTimes
 from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
 from busmq_spark.core import group as groups
@@ -125,6 +125,11 @@ class Queue(QueueTimes):
         """
         self._need_attached("push to")
         return self._push_pipeline.add([encode(value) for value in values], single=False)
+
+    def put(self, push: PendingPush[bytes]) -> None:
+        """Append the values of a push, of which there is at least one; it is told of each chunk that is stored."""
+        self._need_attached("push to")
+        self._push_pipeline.put(push)
 
     def begin_push(self, values: Any) -> asyncio.Future[list[Any]] | None:
         """Send one chunk the quickest way; None when the link is down."""

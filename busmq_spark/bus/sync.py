@@ -219,6 +219,8 @@ def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
 
 
 def _bare(value: Any) -> Any:
+    if isinstance(value, list | tuple) and any(isinstance(each, SyncProxy) for each in value):
+        return [_bare(each) for each in value]
     return value._thing if isinstance(value, SyncProxy) else value
 
 

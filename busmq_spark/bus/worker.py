@@ -11,6 +11,7 @@
 Rule 1. The outcome is written first, and published with it; then the message is acked. A worker that finds an outcome for a message only acks it.
 Rule 2. An outcome is accepted until a later lease of the message has begun; then it is refused, and logged.
 Rule 3. While a handler runs, its lease is kept, until its deadline.
+Rule 4. A handler is one task; all else is done for what was leased, or is finished, at once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
 Handler = Callable[[Job], Awaitable[object]]
-SETTLE_MOST = 200
+SETTLE_MOST = 500
 REFUSED_S = 1.0
 """Pause after Redis has refused to lease."""
 log = logging.getLogger("busmq_spark")
@@ -48,7 +49,7 @@ log = logging.getLogger("busmq_spark")
 
 @dataclass(slots=True)
 class _AtWork:
-    task: asyncio.Task[None]
+    work: Work
     ends: float
     """Its deadline, by the clock of the loop."""
     late: bool = False
@@ -64,11 +65,11 @@ class Worker:
         self.slots = FairSlots(options.limit)
         self._group = JobGroup(jobs.queue, self)
         self._tasks: list[asyncio.Task[None]] = []
-        self._at_work: dict[Delivery, _AtWork] = {}  # in the order of their deadlines
+        self._at_work: dict[asyncio.Task[None], _AtWork] = {}  # whose handlers have not ended, in the order of their deadlines
         self._deadline: asyncio.TimerHandle | None = None
         self._finished: list[Work] = []
         self._settling: asyncio.Task[None] | None = None
-        self._alive: set[asyncio.Task[None]] = set()
+        self._failing: set[asyncio.Task[None]] = set()
         self._durable: dict[str, Queue] = {}
         self._stepping, self._leaving = asyncio.Lock(), asyncio.Lock()
         self._resumed, self._over = asyncio.Event(), asyncio.Event()
@@ -108,16 +109,18 @@ class Worker:
 
         Called by a handler of this worker, it returns at once.
         """
-        if asyncio.current_task() in self._alive:
+        if asyncio.current_task() in self._at_work:
             self._spawn(self.stop(), "stopping")
             return
         async with self._leaving:  # who comes second waits for the first, and does what that was kept from
             if not self._tasks:
                 return
-            for task in (*self._tasks, *(each.task for each in self._at_work.values())):
+            for task in (*self._tasks, *self._at_work):
                 task.cancel()
             await asyncio.wait(self._tasks)
             await self._quiet()
+            self.slots.give(len(self._at_work))  # of tasks that had not begun when they were cancelled
+            self._at_work.clear()
             await self._group.stop()
             for each in self._durable.values():
                 await each.detach()
@@ -154,8 +157,8 @@ class Worker:
         await self.stop()
 
     async def _quiet(self) -> None:
-        me = {asyncio.current_task()}  # of a handler that drains its worker
-        while tasks := (self._alive | ({self._settling} if self._settling else set())) - me:
+        me = asyncio.current_task()  # of a handler that drains its worker
+        while tasks := [each for each in (*self._at_work, *self._failing, self._settling) if each not in (None, me) and not each.done()]:
             await asyncio.wait(tasks)
 
     @property
@@ -204,34 +207,6 @@ class Worker:
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
         return begun, [each for each, work in asked if work is None], done
 
-    def _start(self, works: Sequence[Work]) -> int:
-        """How many. One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
-        loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
-        ends = loop.time() + (deadline_s or 0)
-        for work in works:
-            task = loop.create_task(self._work(work))
-            self._at_work[work.delivery] = _AtWork(task, ends)
-            self._alive.add(task)
-            task.add_done_callback(self._ended)
-        if works and deadline_s is not None and self._deadline is None:
-            self._deadline = loop.call_at(ends, self._end_late_ones)
-        return len(works)
-
-    def _end_late_ones(self) -> None:
-        loop, self._deadline = asyncio.get_running_loop(), None
-        for each in self._at_work.values():
-            if each.ends > loop.time():
-                self._deadline = loop.call_at(each.ends, self._end_late_ones)
-                return
-            if not each.late:
-                each.late = True
-                each.task.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._alive.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._spawn(_raise(error), "a job")  # ends the scope of the bus, as every error of its tasks
-
     async def _set_aside(self, other: Sequence[Delivery], done: Sequence[tuple[Work, bytes]]) -> None:
         """Messages that name no job, and those whose jobs have their outcomes: their workers died before they could ack."""
         try:
@@ -240,7 +215,28 @@ class Worker:
             for each in other:
                 await self._group.reject(each, f"it begins with {each.value[:40]!r}, and names no job")
         except BusError as error:
-            log.warning("queue %r, group %r: some messages are not settled; their leases end by themselves: %s", *self._group.names, error)
+            self._not_settled(len(other) + len(done), error)
+
+    def _start(self, works: Sequence[Work]) -> int:
+        """How many. One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
+        loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
+        ends = loop.time() + (deadline_s or 0)
+        for work in works:
+            at_work = _AtWork(work, ends)
+            self._at_work[loop.create_task(self._work(at_work))] = at_work
+        if works and deadline_s is not None and self._deadline is None:
+            self._deadline = loop.call_at(ends, self._end_late_ones)
+        return len(works)
+
+    def _end_late_ones(self) -> None:
+        loop, self._deadline = asyncio.get_running_loop(), None
+        for task, each in self._at_work.items():
+            if each.ends > loop.time():
+                self._deadline = loop.call_at(each.ends, self._end_late_ones)
+                return
+            if not each.late:
+                each.late = True
+                task.cancel()
 
     async def without_outcome(self, spent: Sequence[Delivery]) -> list[Delivery]:
         """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none but a failure now. The others are acked."""
@@ -259,42 +255,51 @@ class Worker:
 
     # -- working ----------------------------------------------------------------------------------------------------------------------------
 
-    async def _work(self, work: Work) -> None:
-        delivery = work.delivery
-        try:
-            failed = await self._handled(work)
-        finally:
-            self._at_work.pop(delivery, None)
-            self.slots.give(1)
-        try:
-            if failed is None:
-                self._finished.append(work)
-                if self._settling is None:
-                    self._settling = self._spawn(self._settle(), "settling")
-            elif isinstance(failed, Reject) or delivery.tries >= self._group.tries:
-                await self._group.reject(delivery, _text(failed))
-            else:
-                log.debug("queue %r, group %r: job %s is tried again: %s", self.jobs.queue.name, self.options.group, work.keys.id, _text(failed))
-                await self._group.retry(delivery, error=_text(failed))
-                self._group.wake()
-        except BusError as error:
-            log.warning("job %s of group %r could not be settled; its lease ends by itself: %s", work.keys.id, self.options.group, error)
-
-    async def _handled(self, work: Work) -> Exception | None:
-        """Call the handler; why it failed, if it has."""
-        at_work, failed = self._at_work[work.delivery], None
+    async def _work(self, at_work: _AtWork) -> None:
+        """Call the handler; what comes of it is settled by another task, with what else has finished by then."""
+        work, failed = at_work.work, None
         try:
             await self.handler(Job(self.jobs, work.keys.id, work.delivery.tries))
         except asyncio.CancelledError:
             if not at_work.late:
                 raise
-            at_work.task.uncancel()
         except Exception as error:  # noqa: BLE001  whatever a handler raises is its answer
             failed = error
-        return self._late(f"job {work.keys.id}", self.options.deadline_s) if at_work.late else failed
+        except BaseException as error:  # noqa: BLE001  ends the scope of the bus, as every error of its tasks
+            self._spawn(_raise(error), "a job")
+            return
+        finally:
+            self._at_work.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # there is one
+            self.slots.give(1)
+        if at_work.late:
+            failed = self._late(f"job {work.keys.id}", self.options.deadline_s)
+        try:
+            if failed is not None:
+                failing = self._spawn(self._fail(work, failed), "settling")
+                self._failing.add(failing)
+                failing.add_done_callback(self._failing.discard)
+                return
+            self._finished.append(work)
+            if self._settling is None:
+                self._settling = self._spawn(self._settle(), "settling")
+        except BusError as error:  # the bus is about to end
+            self._not_settled(1, error)
 
     def _late(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
         return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
+
+    async def _fail(self, work: Work, failed: Exception) -> None:
+        """A handler has raised: another try, or a dead letter."""
+        delivery, error = work.delivery, _text(failed)
+        try:
+            if isinstance(failed, Reject) or delivery.tries >= self._group.tries:
+                await self._group.reject(delivery, error)
+            else:
+                log.debug("queue %r, group %r: job %s is tried again: %s", *self._group.names, work.keys.id, error)
+                await self._group.retry(delivery, error=error)
+                self._group.wake()
+        except BusError as refusal:
+            self._not_settled(1, refusal)
 
     async def _settle(self) -> None:
         """Write outcomes, and then ack: what is finished meanwhile goes with the next call."""
@@ -304,9 +309,12 @@ class Worker:
                 try:
                     await self._group.settled(await self.write([(work, None) for work in some]))
                 except BusError as error:
-                    log.warning("%d jobs of group %r could not be settled; their leases end by themselves: %s", len(some), self.options.group, error)
+                    self._not_settled(len(some), error)
         finally:
             self._settling = None
+
+    def _not_settled(self, count: int, error: BusError) -> None:
+        log.warning("queue %r, group %r: %d messages are not settled; their leases end by themselves: %s", *self._group.names, count, error)
 
     async def write(self, outcomes: Sequence[tuple[Work, str | None]]) -> list[Delivery]:
         """Write outcomes, durably and once: the deliveries that can be settled then."""
@@ -331,15 +339,14 @@ class Worker:
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._group.lease_s / 3)
-            if at_work := list(self._at_work):
+            if at_work := [each.work.delivery for each in self._at_work.values()]:
                 try:
-                    refused = await self._group.extend(at_work, lease_s=self._group.lease_s)
+                    refused = set(await self._group.extend(at_work, lease_s=self._group.lease_s))
                 except BusError as error:
                     log.warning("queue %r, group %r: leases are not kept now: %s", *self._group.names, error)
                     continue
-                for each in refused:
-                    if each in self._at_work:
-                        self._at_work[each].task.cancel()  # the lease is another's, or has ended
+                for task in [task for task, each in self._at_work.items() if each.work.delivery in refused]:
+                    task.cancel()  # the lease is another's, or has ended
 
     def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
         return self.jobs.bus.spawn(work, f"{what} of group {self.options.group} of {self.jobs.queue.name}")

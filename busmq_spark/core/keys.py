@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from busmq_spark.core.caching import cached_attribute
 
@@ -188,19 +189,18 @@ def topic_pattern(*, cluster: bool = False) -> str:
     return f"{{{TOPIC_PREFIX}*}}" if cluster else f"{TOPIC_PREFIX}*"
 
 
-@dataclass(frozen=True)
-class JobKeys:
+class JobKeys(NamedTuple):
     """Every key of one job, all ours; those of a cluster share a slot. They are on the server of the job's queue."""
 
     id: str
     cluster: bool = False
 
-    @cached_attribute
+    @property
     def base(self) -> str:
         """``bus:job:<id>``, in braces for a cluster."""
         return f"{{{JOB_PREFIX}{self.id}}}" if self.cluster else f"{JOB_PREFIX}{self.id}"
 
-    @cached_attribute
+    @property
     def done(self) -> str:
         """Hash: group → its outcome; ``:of:<group>`` → who may write it (job_outcome.lua)."""
         return f"{self.base}:done"

@@ -28,6 +28,7 @@
     ├── PublishIncomplete retriable an event is not, or not known to be, in each of its queues
     ├── TooFewDestinations         fewer queues are subscribed to an event than its publisher requires
     ├── JobFailed                  a group gave up a job that is waited for
+    ├── JobsNotSent      retriable of many jobs that were to be sent some are not, or not known to be
     ├── JobTimeout       retriable a job that is waited for has no outcome in time
     ├── WorkTimeout      retriable a handler of jobs, or a worker that pauses, was not done in time
     ├── Reject                     raised by a handler: its job is given up at once
@@ -390,7 +391,8 @@ from busmq_spark.errors.loss import (  # noqa: E402, I001  it needs BusError, an
     QueueRecreated as QueueRecreated,
     RedisRolledBack as RedisRolledBack,
 )
-from busmq_spark.errors.jobs import JobFailed as JobFailed, JobTimeout as JobTimeout, Reject as Reject, WorkTimeout as WorkTimeout  # noqa: E402
+from busmq_spark.errors.jobs import JobFailed as JobFailed, JobsNotSent as JobsNotSent, JobTimeout as JobTimeout  # noqa: E402
+from busmq_spark.errors.jobs import Reject as Reject, WorkTimeout as WorkTimeout  # noqa: E402
 from busmq_spark.errors.engine import EngineUnavailable as EngineUnavailable, JarVersion as JarVersion  # noqa: E402
 from busmq_spark.errors.outbox import OutboxBusy as OutboxBusy, OutboxFull as OutboxFull  # noqa: E402
 from busmq_spark.errors.outbox import OutboxUnusable as OutboxUnusable, OutboxWaits as OutboxWaits  # noqa: E402

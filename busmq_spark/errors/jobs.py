@@ -20,12 +20,29 @@ class JobFailed(BusError):
         return dict(self.details["errors"])
 
 
+class JobsNotSent(BusError):
+    """A call that sends many jobs has not sent all of them. ``details``, in their order: how many are ``sent``, of how many it is ``unknown``, as the
+    connection broke, and how many are ``left``, which are not sent. Those that are sent go on.
+    """
+
+    code = "BUSMQ_JOBS_NOT_SENT"
+    retriable = True
+    template = (
+        "the first {sent} jobs are sent to queue {queue!r}, of the next {unknown} it is unknown, and the last {left} are not sent: {reason}. "
+        "Send the last ones again; those that are unknown may be done twice if they are sent again"
+    )
+
+
 class JobTimeout(BusError):
-    """The groups that a job is waited for have not all finished in time. They go on, and waiting can, too."""
+    """The groups that jobs are waited for have not all finished in time. They go on, and waiting can, too. ``details["jobs"]``: ids of those jobs."""
 
     code = "BUSMQ_JOB_TIMEOUT"
     retriable = True
-    template = "job {job} of queue {queue!r}: no outcome of {missing} within {timeout_s} s. Is a worker there? jobs.get(id).wait(…) waits on"
+    template = "job {job} of queue {queue!r}{others}: no outcome of {missing} within {timeout_s} s. Is a worker there? jobs.get(id).wait(…) waits on"
+
+    def __init__(self, **details: Any) -> None:
+        others = len(details.get("jobs", ())) - 1
+        super().__init__(**{"others": f", and {others} others" if others > 0 else "", **details})
 
 
 class WorkTimeout(BusError):

@@ -3,7 +3,7 @@ the one its name hashes to is used, else the first."""
 
 from __future__ import annotations
 
-import random
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -85,4 +85,4 @@ def _names(link: SyncLink, pattern: str, name_of: Callable[[str], str | None], p
 
 def new_token(bits: int = 64) -> str:
     """A random name, for incarnations, leases and attempts; unlike any other with certainty enough, not a secret."""
-    return f"{random.SystemRandom().getrandbits(bits):0{bits // 4}x}"
+    return os.urandom(bits // 8).hex()

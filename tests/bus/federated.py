@@ -114,6 +114,7 @@ EXCEPT = {
     "test_jobs::test_what_a_handler_raises_is_the_error_of_its_group": GROUPS,
     "test_jobs::test_waiting_later_in_another_process_and_at_once_when_it_is_done": GROUPS,
     "test_jobs::test_outcomes_are_pushed_to_a_queue_where_that_is_asked_for": GROUPS,
+    "test_jobs_together::test_many_are_sent_worked_on_and_waited_for_in_their_order": GROUPS,
 }
 EXCEPT_NPM = {
     "test_consume::test_cancelling_the_task_that_consumes_loses_nothing": RESTARTS,

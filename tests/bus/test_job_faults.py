@@ -59,7 +59,7 @@ def of_job(name: str) -> Callable[[Command], bool]:
 
 
 def writes_an_outcome(command: Command) -> bool:
-    return of_job("job_outcome")(command) and command.args[7] != b""
+    return of_job("job_outcome")(command) and any(command.args[6::5])
 
 
 async def waiting_for(jobs: Jobs, **fields: Any) -> tuple[Any, asyncio.Future[Any]]:

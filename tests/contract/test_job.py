@@ -184,6 +184,40 @@ def test_groups_do_not_meet_and_neither_do_jobs(run: Run, worked: Worked, fresh:
     assert run(flows.outcomes([])) == []
 
 
+def test_many_works_of_one_call_are_answered_each_for_itself(run: Run, worked: Worked, fresh: Fresh) -> None:
+    keys = [JobKeys(fresh("job"), worked.keys.cluster) for _ in range(250)]
+    works = [worked.work("a", message)._replace(keys=each) for message, each in enumerate(keys, 1)]
+    assert run(flows.begin(works, TTL_S)) == [("ok", b"")] * 250
+    assert run(flows.begin([work._replace(delivery=work.delivery._replace(tries=2, token="b")) for work in works[::5]], TTL_S)) == [("ok", b"")] * 50
+    errors = [None if number % 2 else "\u20ac" * 3000 for number in range(250)]
+    answers = run(flows.finish(list(zip(works, errors, strict=True)), "q", TTL_S))
+    assert answers == [("ok" if number % 5 else "late", b"") for number in range(250)]
+    found = run(flows.outcomes(keys))
+    assert [[(each.job, each.message, each.ok, each.error) for each in some] for some in found] == [
+        [(each.id, number + 1, errors[number] is None, (errors[number] or "")[: flows.ERROR_CHARACTERS])] if number % 5 else []
+        for number, each in enumerate(keys)
+    ]
+    answers = run(flows.finish([(work, None) for work in works], "q", TTL_S))
+    assert [answer for answer, _ in answers] == ["done" if number % 5 else "late" for number in range(250)]
+
+
+def test_outcomes_come_along_where_they_are_to_be_pushed_to_a_queue_as_well(run: Run, worked: Worked, fresh: Fresh) -> None:
+    other = worked.work("b")._replace(keys=JobKeys(fresh("job"), worked.keys.cluster))
+    [(first, text), (second, _)] = run(flows.finish([(worked.work("a")._replace(done="q.done"), None), (other, None)], "q", TTL_S))
+    assert (first, second) == ("ok", "ok")
+    [[stored]] = run(flows.outcomes([worked.keys]))
+    assert flows.outcome(text) == stored
+    [(again, text)] = run(flows.begin([worked.work("c", 7, 2, 300)._replace(done="q.done")], TTL_S))
+    assert (again, flows.outcome(text)) == ("done", stored)
+
+
+def test_who_has_not_begun_may_finish_until_another_has_begun(worked: Worked) -> None:
+    assert worked.begin("b", 7, 2, 200) == "ok"
+    assert worked.finish("a", 7, 1, 100) == "late"
+    assert worked.finish("b", 7, 2, 200) == "ok"
+    assert worked.finish("a", 7, 1, 100) == "done"
+
+
 def test_everything_has_a_ttl(worked: Worked, run: Run, redis: Redis) -> None:
     saved(run, worked.keys, a=1, b=2)
     loaded(run, worked.keys, "a", forget=("a",))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core import job
+from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
 
 JSON = st.recursive(
@@ -74,3 +75,20 @@ def test_a_message_that_names_no_job_is_refused(value: bytes) -> None:
 def test_what_is_no_outcome_is_refused(stored: bytes) -> None:
     with pytest.raises(MessageRefused, match="is no outcome of a job"):
         job.outcome(stored)
+
+
+def test_a_publication_has_an_outcome_a_line() -> None:
+    texts = [
+        f'{{"ms":5,"job":"{name}","queue":"q","group":"g","life":"l","ok":false,"error":"two\\nlines","tries":1,"message":{number}}}'.encode()
+        for number, name in enumerate("ab", 1)
+    ]
+    found = [job.outcome(each) for each in job.published(b"\n".join(texts))]
+    assert [(each.job, each.message, each.error, each.ok) for each in found] == [("a", 1, "two\nlines", False), ("b", 2, "two\nlines", False)]
+
+
+def test_fields_of_many_jobs_go_in_parts() -> None:
+    keys = [JobKeys(str(number)) for number in range(1500)]
+    parts = list(job.save_many([(each, {"a": (b"j1", 5), "b": (b"b", 5)}) for each in keys]))
+    assert [len(part) for part in parts] == [1000, 1000, 1000]
+    large = list(job.save_many([(each, {"a": (bytes(3 * 1024 * 1024), 5)}) for each in keys[:7]]))
+    assert [len(part) for part in large] == [3, 3, 1]

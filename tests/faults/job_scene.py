@@ -24,7 +24,7 @@ MOST = 10
 
 def settles(command: Command) -> bool:
     """Whether it writes an outcome."""
-    return command.name == "job_outcome" and command.args[7] != b""
+    return command.name == "job_outcome" and command.args[6] != b""
 
 
 class JobPipeline(Pipeline):

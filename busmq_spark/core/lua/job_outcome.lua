@@ -1,33 +1,67 @@
--- Begin the work of a group on a job, or write its outcome: once per message; a late worker is refused.
--- KEYS done [field...]
--- ARGV group life message try ms token ttl_s outcome, for each field: value ttl_ms, then [channel...]
---      life, message: born of the queue, and id in it, of the message that names the job. try, ms: how often that was leased, with this time, and when.
---      token: of the lease. outcome: '' to begin; else a JSON object without its opening brace. channel: where an outcome is published, too.
---      field: of the job, stored with the outcome: not where there is one, so that what comes late brings none back. A full Redis refuses both.
--- Result {ok, outcome} | {done, outcome} (the group has an outcome for this message, or for a later one) | {late, ''} (a later lease of the message has
---      begun the work: this one counts for nothing).
--- The field `:of:<group>` says who may write: `life:message:try:ms:token:` and, once the outcome is there, `done`.
+-- Begin the work of groups on jobs, or write their outcomes: once per message; a late worker is refused.
+-- KEYS for each job: done [field ...]; in a cluster of one job only
+-- ARGV ttl_s channel texts, then for each job: group holder client outcome fields, and for each field of it: value ttl_ms
+--      channel: where outcomes are published; client: the channel where this one is, too, '' for none. texts 1: outcomes are wanted.
+--      holder: `life:message:try:ms:token:`. life, message: born of the queue, and id in it, of the message that names the job. try, ms: how often that was
+--      leased, with this time, and when. token: of the lease. outcome: '' to begin; else a JSON object without its opening brace. fields: how many.
+--      field: of the job, stored with the outcome: not where there is one, so that what comes late brings none back. A full Redis refuses both, in a call
+--      of one job: it refuses the first write of a script only.
+-- Result {letters, outcome ...}: for each job o (it is begun, or written) | d (the group has an outcome for this message, or for a later one) | l (a
+--      later lease of the message has begun the work: this one counts for nothing); and with texts the outcome that there is for o and d, else ''.
+-- What is written is published at the end: to each channel one message, with its outcomes one a line.
+-- The field `:of:<group>` says who may write: the holder and, once the outcome is there, `done`.
 -- @include even_if_full
-local done, group, life, outcome = KEYS[1], ARGV[1], ARGV[2], ARGV[8]
-local message, try, ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local of = ':of:' .. group
-local stored = redis.call('HGET', done, of) or ''
-local its_life, its_message, its_try, its_ms, its_token, ended = string.match(stored, '^([^:]*):(%d+):(%d+):(%d+):([^:]*):(%a*)$')
-if its_life == life and tonumber(its_message) >= message then
-  if tonumber(its_message) > message or ended == 'done' then return {'done', redis.call('HGET', done, group) or ''} end
-  its_try, its_ms = tonumber(its_try), tonumber(its_ms)
-  if its_try > try or its_try == try and (its_ms > ms or its_ms == ms and its_token ~= ARGV[6]) then return {'late', ''} end
+local ttl, letters, texts, channels, lines, time, writing = ARGV[1], {}, {}, {}, {}, nil, false
+local parts = '^([^:]*):(%d+):(%d+):(%d+):([^:]*):(%a*)$'
+
+local function refusal(stored, holder)
+  local its_life, its_message, its_try, its_ms, its_token, ended = string.match(stored, parts)
+  local life, message, try, ms, token = string.match(holder, parts)
+  if its_life ~= life then return nil end
+  its_message, message = tonumber(its_message), tonumber(message)
+  if its_message ~= message then return its_message > message and 'd' or nil end
+  if ended == 'done' then return 'd' end
+  its_try, try, its_ms, ms = tonumber(its_try), tonumber(try), tonumber(its_ms), tonumber(ms)
+  if its_try > try or its_try == try and (its_ms > ms or its_ms == ms and its_token ~= token) then return 'l' end
 end
-for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[2 * i + 5], 'PX', ARGV[2 * i + 6]) end
-even_if_full(done, ARGV[7])
-local holder = table.concat({life, ARGV[3], ARGV[4], ARGV[5], ARGV[6], ''}, ':')
-if outcome == '' then
-  redis.call('HSET', done, of, holder)
-else
-  local clock = redis.pcall('TIME')
-  outcome = string.format('{"ms":%.0f,', clock[1] and clock[1] * 1000 + math.floor(clock[2] / 1000) or 0) .. outcome
-  redis.call('HSET', done, of, holder .. 'done', group, outcome)
-  for i = 2 * #KEYS + 7, #ARGV do redis.call('PUBLISH', ARGV[i], outcome) end
+
+local function publish(channel, outcome)
+  local some = lines[channel]
+  if some then
+    some[#some + 1] = outcome
+  else
+    lines[channel], channels[#channels + 1] = {outcome}, channel
+  end
 end
-redis.call('EXPIRE', done, ARGV[7])
-return {'ok', outcome}
+
+local key, at = 1, 4
+while KEYS[key] do
+  local done, group, holder, client, outcome, fields = KEYS[key], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
+  local of = ':of:' .. group
+  local stored = redis.call('HGET', done, of)
+  local letter = stored and refusal(stored, holder) or 'o'
+  if letter == 'o' then
+    for i = 1, fields do redis.call('SET', KEYS[key + i], ARGV[at + 3 + 2 * i], 'PX', ARGV[at + 4 + 2 * i]) end
+    if not writing then even_if_full(done, ttl) end
+    writing = true
+    if outcome == '' then
+      redis.call('HSET', done, of, holder)
+    else
+      if not time then
+        local clock = redis.pcall('TIME')
+        time = string.format('{"ms":%.0f,', clock[1] and clock[1] * 1000 + math.floor(clock[2] / 1000) or 0)
+      end
+      outcome = time .. outcome
+      redis.call('HSET', done, of, holder .. 'done', group, outcome)
+      publish(ARGV[2], outcome)
+      if client ~= '' then publish(client, outcome) end
+    end
+    redis.call('EXPIRE', done, ttl)
+  else
+    outcome = letter == 'd' and redis.call('HGET', done, group) or ''
+  end
+  letters[#letters + 1], texts[#texts + 1] = letter, outcome
+  key, at = key + 1 + fields, at + 5 + 2 * fields
+end
+for _, channel in ipairs(channels) do redis.call('PUBLISH', channel, table.concat(lines[channel], '\n')) end
+return {table.concat(letters), unpack(ARGV[3] == '1' and texts or {})}

@@ -1,0 +1,44 @@
+"""The push of the messages of jobs, which tells those who wait for them what is sent, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from busmq_spark.bus.push import PendingPush
+from busmq_spark.errors import BusError, JobsNotSent, LinkLost
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.job_waits import JobWait
+    from busmq_spark.bus.queue import Queue
+
+
+class JobsPush(PendingPush[bytes]):
+    """Messages of jobs; what goes wrong is the result of the wait."""
+
+    __slots__ = ("queue", "wait")
+
+    def __init__(self, messages: Sequence[bytes], wait: JobWait, queue: Queue) -> None:
+        super().__init__(messages, wait.result, single=False)
+        self.wait, self.queue = wait, queue
+
+    def stored(self, first: int, count: int) -> None:
+        """The next ``count`` jobs have messages from ``first`` on."""
+        self.ids.extend(range(first, first + count))
+        self.wait.sent(first, count, self.queue.life)
+
+
+class ManyJobsPush(JobsPush):
+    """The same; what goes wrong says how many are sent."""
+
+    __slots__ = ()
+
+    def failed(self, error: BusError | None) -> None:
+        """Nothing more is sent; None cancels it."""
+        if error is not None:
+            count, sent = len(self.values), len(self.ids)
+            unknown = self.sent - sent if isinstance(error, LinkLost) else 0
+            found = JobsNotSent(queue=self.queue.name, sent=sent, unknown=unknown, left=count - sent - unknown, reason=str(error))
+            found.__cause__ = error
+            error = found
+        super().failed(error)
