@@ -157,21 +157,21 @@ def _invoke(out: Output, arguments: list[str]) -> int:
     except _ReaderGone:
         raise
     except ConfigError as error:
-        out.fail_with(error)
+        out.show_bus_error(error)
         return USAGE
     except BusError as error:
-        out.fail_with(error)
+        out.show_bus_error(error)
         return FAILED
     except typer.Abort:
         return INTERRUPTED
     except OSError as error:
-        out.fail("BUSMQ_SYSTEM", f"{error.filename or 'the system'}: {error.strerror or error}")
+        out.show_error("BUSMQ_SYSTEM", f"{error.filename or 'the system'}: {error.strerror or error}")
         return FAILED
     except Exception as error:
         # typer's own usage errors; their class moved between its versions, their shape did not.
         if not hasattr(error, "format_message"):
             raise
-        out.fail("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_path(error)} --help")
+        out.show_error("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_path(error)} --help")
         return USAGE
     return result if isinstance(result, int) else OK
 

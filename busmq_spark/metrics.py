@@ -53,7 +53,7 @@ class MetricFamily:
         return self._series[self._key(labels)]
 
     def lines(self) -> list[str]:
-        """Its part of the text. Series ``other`` show once they have counted something."""
+        """The lines of this family in the text. Series ``other`` show once they have counted something."""
         names = list(self._allowed)
         with self._lock:
             series = list(self._series.items())

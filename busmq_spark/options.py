@@ -33,7 +33,7 @@ from busmq_spark.start import AtTime, Start, timestamp
 
 WEEK_S = 7 * 24 * 3600
 MOST_PARTITIONS = 1000
-"""Of a topic."""
+"""Partitions of a topic."""
 
 
 def default_url() -> str | None:
@@ -43,7 +43,7 @@ def default_url() -> str | None:
 
 PARTITIONS_UNUSED = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
 LAYOUTS = ("direct", "sentinel", "cluster")
-"""How the servers of a bus stand together; redis_io/address.py makes endpoints of each."""
+"""How the servers of a bus stand together; redis_io/layout.py makes endpoints of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

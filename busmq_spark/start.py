@@ -1,4 +1,4 @@
-"""Where reading begins in a queue that is not in the checkpoint: ``earliest``, ``latest``, behind an id, at a time, or with the newest messages."""
+"""Where reading begins in a queue that is not in the checkpoint: ``earliest``, ``latest``, after an id, at a time, or with the newest messages."""
 
 from __future__ import annotations
 

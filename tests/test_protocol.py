@@ -8,9 +8,24 @@ import pytest
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.federation.bulk.frames import BulkFrameKind
-from busmq_spark.federation.bulk.operations import OPERATIONS
+from busmq_spark.federation.bulk import operations
+from busmq_spark.federation.bulk.operations import OPERATIONS, JsonCodec
 from tests.protocol_page import PAGE, ROOT, with_scripts
 
+RECORDS: dict[str, JsonCodec] = {
+    "Position": operations.POSITION,
+    "Range": operations.RANGE,
+    "Creation": operations.CREATION,
+    "Attached": operations.ATTACHED,
+    "State": operations.STATE,
+    "Span": operations.SPAN,
+    "FoundTime": operations.FOUND_TIME,
+    "AckResult": operations.ACK_RESULT,
+    "RemovalTraces": operations.TRACES,
+    "Staged": operations.STAGED,
+    "Run": operations.RUN,
+    "Full": operations.FULL,
+}
 TEXT = PAGE.read_text("utf-8")
 _CITED = re.compile(r"protocol (?:chapter )?(Q\d+|\d+(?:\.\d+)?)")
 _MORE = re.compile(r"protocol [^()\n]*?(?:,| and| to) (Q\d+|\d+\.\d+)")
@@ -36,6 +51,16 @@ def test_every_section_that_a_comment_cites_exists() -> None:
 def test_the_table_of_operations_has_each_of_them() -> None:
     chapter = TEXT.partition("### 8.2")[2]
     assert set(re.findall(r"^\| `(\w+)` \|", chapter, re.MULTILINE)) == set(OPERATIONS)
+
+
+def test_the_table_of_composite_values_has_as_many_fields_as_go_over_the_wire() -> None:
+    table = TEXT.partition("| value | fields |\n|---|---|\n")[2].partition("\n\n")[0]
+    found = dict(re.findall(r"^\| (\w+) \| (.*) \|$", table, re.MULTILINE))
+    assert found.keys() == RECORDS.keys()
+    for name, codec in RECORDS.items():
+        fields = re.sub(r"\([^()]*\)|\[(?:[^][]|\[[^][]*\])*\]", "", found[name]).partition(";")[0].split(",")
+        with pytest.raises(ValueError, match=rf"^a list of {len(fields)}$"):
+            codec.decode([])
 
 
 def test_the_table_of_frames_has_each_kind_with_its_number() -> None:

@@ -46,7 +46,7 @@ class MessageIterator:
     async def __anext__(self) -> Message:
         message = self.next_stored()
         if message is None:
-            await self.filled()
+            await self.wait_filled()
             message = self.pop_head()
         return message
 
@@ -64,7 +64,7 @@ class MessageIterator:
                     await outcome
             await self._queue._emit_in_turn("message", message)
 
-    async def filled(self) -> None:
+    async def wait_filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         raise NotImplementedError
 

@@ -37,7 +37,7 @@ from busmq_spark.core.queue import LONG_TTL_S, cap_rule
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.holder import my_token
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class Bus(Publishing, Emitter):
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refusal: Unauthorized | TlsFailed | None = None
-        """Of whatever task met it first: every one of them may end the scope, and only one of them watches a server."""
+        """The first Unauthorized or TlsFailed of any task; event ``offline`` carries it."""
         self._lease_users: dict[str, Any] = {}
         self._connected = False
         self.warned: set[str] = set()
-        """Queues that were left with messages and a short ttl, and whose users know by now."""
+        """Queues for which the warning about a short ttl was logged."""
         self.keep_alive = KeepAlive(self)
 
     @classmethod
@@ -105,7 +105,7 @@ class Bus(Publishing, Emitter):
         """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong password, a bad certificate."""
         if self._group is not None:
             raise StateError(event="enter", what="this bus", state="open already", remedy="Make another Bus for another scope")
-        links = self._far() if self.options.federate else None  # a bad URL is an error before anything is connected
+        links = self._federation_links() if self.options.federate else None  # a bad URL is an error before anything is connected
         if self.has_redis:
             await self._connect()
         else:
@@ -208,7 +208,7 @@ class Bus(Publishing, Emitter):
         option ``federate_secret_in_url``: true for an npm server, which reads the secret from the URL only. Nothing is sent before it is attached or
         asked. Its web sockets are shared with everything federated to the same URL. Raises ConfigError.
         """
-        return cast("T", self._far().federate(thing, url, secret, secret_in_url))
+        return cast("T", self._federation_links().federate(thing, url, secret, secret_in_url))
 
     def mirror(self, origin: str, *queues: str, metrics: Metrics | None = None, **options: Any) -> Mirror:
         """Queues of another data centre here, with the same ids: ``async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror``.
@@ -254,12 +254,12 @@ class Bus(Publishing, Emitter):
         return self._lease_users.setdefault(queue, consumer) is consumer
 
     def release_lease(self, queue: str, consumer: object) -> None:
-        """It does not any more."""
+        """Undo ``claim_lease`` of this consumer."""
         if self._lease_users.get(queue) is consumer:
             del self._lease_users[queue]
 
     async def _connect(self) -> None:
-        servers = Servers(address(self.options), self._changed, self.options.reply_timeout_ms / 1000)
+        servers = Servers(redis_layout(self.options), self._changed, self.options.reply_timeout_ms / 1000)
         try:
             self._servers = servers
             await servers.first_contact()
@@ -273,7 +273,7 @@ class Bus(Publishing, Emitter):
         servers.start(self.spawn)
         self.spawn(self.keep_alive.run(), "keeping queues alive")
 
-    def _far(self) -> FederationLinks:
+    def _federation_links(self) -> FederationLinks:
         if self._links is None:
             self._links = links_of(self)
         return self._links

@@ -151,7 +151,7 @@ class Channel(BaseChannel):
     (``remote:disconnect``), ``message(message)``, ``end``, ``error(error)``. A peer that is killed emits no disconnect.
 
     Messages are taken with ``async for message in channel``, or by handlers of ``message`` while no iteration has begun; handlers are also called
-    for what an iteration takes. A message not taken holds up everything behind it: a program that only sends adds a handler that does nothing.
+    for what an iteration takes. A message not taken holds up everything after it: a program that only sends adds a handler that does nothing.
     """
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
@@ -234,7 +234,7 @@ class Channel(BaseChannel):
                     await step()
                 except BusError as error:
                     failed.append(error)
-            connection.inbox.look()
+            connection.inbox.wake()
             self._state = State.AWAY
             self.bus.release(self)
         self._emit("disconnect")
@@ -260,7 +260,7 @@ class Channel(BaseChannel):
     def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
         added = super()._add(event, handler, once=once)
         if self._connection is not None:
-            self._connection.inbox.look()
+            self._connection.inbox.wake()
         return added
 
 

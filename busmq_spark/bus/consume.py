@@ -2,7 +2,7 @@
 
 Rule 1. Whatever was taken and not handed over stands in a record in Redis: ``toack`` when reliable, else a list of this consumer. A reply lost
         with its link is found there by the next call; stopping returns the rest of the record to the head of the queue. So stopping waits for
-        a take under way: one that is executed behind the return would strand what it took.
+        a take under way: one that is executed after the return would strand what it took.
 Rule 2. The next batch is taken when the one before is handed over, so at most ``prefetch`` messages are ever in memory.
 Rule 3. A notification sets a flag; it is cleared before Redis is asked, so none is missed.
 Rule 4. While the server is unreachable the consumer waits, without limit; a reliable consumer sends its lease token with every take.
@@ -123,10 +123,10 @@ class Consumption(MessageIterator):
         """Whether messages are kept until they are acked."""
         return self._options.reliable
 
-    def look(self) -> None:
+    def poll_now(self) -> None:
         """Ask Redis, even without a notification."""
         if self.follows is not None:
-            self.follows.look()
+            self.follows.poll_now()
         self._wake.set()
 
     @property
@@ -159,7 +159,7 @@ class Consumption(MessageIterator):
             self._phase = Phase.RUNNING
             queue._emit("consuming", True)
 
-    async def filled(self) -> None:
+    async def wait_filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         while True:
             if self.ending or (self._left == 0 and not self._buffer):
@@ -178,8 +178,8 @@ class Consumption(MessageIterator):
     def pop_head(self, *, arrived: bool = True) -> Message:
         """The head: it leaves the buffer, and does not go back to the queue any more.
 
-        Without ``arrived`` it does, and with it what is handed over behind it, unless :meth:`arrived` is called: once for each, in their order,
-        and before the next :meth:`filled` without a ``head``.
+        Without ``arrived`` it does, and with it what is handed over after it, unless :meth:`arrived` is called: once for each, in their order,
+        and before the next :meth:`wait_filled` without a ``head``.
         """
         message = self._buffer.popleft()
         self._passed = message.id
@@ -233,7 +233,7 @@ class Consumption(MessageIterator):
             return
         self._out = bool(batch) and self._options.remove
         # A batch that is found in the record does not say how much the queue holds.
-        self._empty = not batch or (not again and len(batch) < most and _small(batch))
+        self._empty = not batch or (not again and len(batch) < most and _ended_with_queue(batch))
         if batch:
             self._buffer.extend(batch)
             self._received = batch[-1].id
@@ -285,7 +285,7 @@ class Consumption(MessageIterator):
         found = await self._insist(lambda: state.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
         return found[0] if found else None
 
-    async def _unlease(self) -> None:
+    async def _release_lease(self) -> None:
         queue = self._queue
         if queue.bus.claim_lease(queue.name, self):
             queue.leased = False
@@ -309,7 +309,7 @@ class Consumption(MessageIterator):
                 raise
         self._out = False
         if self._leasing:
-            await self._unlease()
+            await self._release_lease()
 
     async def _give_back(self) -> None:
         """On the link of the takes, which has no patience of its own."""
@@ -355,6 +355,6 @@ class Consumption(MessageIterator):
             self._wake.set()
 
 
-def _small(batch: list[Message]) -> bool:
+def _ended_with_queue(batch: list[Message]) -> bool:
     """Whether the batch ended because the queue did, not because of its bytes."""
     return sum(len(message.value) for message in batch) < CHUNK_BYTES

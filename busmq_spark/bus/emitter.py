@@ -53,7 +53,7 @@ class Emitter:
                 self._spawn(outcome, f"{event} handler")
 
     def _called(self, event: str) -> Iterator[Callable[..., Any]]:
-        """Those to call now; a handler added for once is forgotten before it is called."""
+        """The handlers to call now; one added with ``once`` is removed before it is called."""
         assert event in self.events, event
         for entry in tuple(self._handlers.get(event, ())):
             if entry[1]:

@@ -1,10 +1,10 @@
 """What comes in during one connection of a channel.
 
-Rule 1. Frames are handled in order. A message that is not taken yet holds up the frames behind it.
+Rule 1. Frames are handled in order. A message that is not taken yet holds up the frames after it.
 Rule 2. A message is taken by an iteration once one has begun, else by handlers of ``message``. Messages not taken go back to the queue at the end.
 Rule 3. A control frame is acked as soon as every message before it is.
 Rule 4. A message that a federation server takes for a peer counts as taken once it has left for the peer; before that it goes back, too, with the
-        control frames behind it. So nothing more is read from Redis, and the channel does not end, while one is under way.
+        control frames after it. So nothing more is read from Redis, and the channel does not end, while one is under way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Inbox:
         self._acks = ChannelAcks()
         self._remote = False
         self._iterated = self._over = self._reacting = False
-        self._offered, self._look = asyncio.Event(), asyncio.Event()
+        self._offered, self._changed = asyncio.Event(), asyncio.Event()
         self._failed: BusError | None = None
 
     async def run(self) -> None:
@@ -44,9 +44,9 @@ class Inbox:
             while True:
                 if self._consumption.head is None:
                     await self._all_arrived()
-                await self._consumption.filled()
+                await self._consumption.wait_filled()
                 if await self._offer() and (message := self._consumption.next_stored()) is not None:
-                    self._reacting = True  # what comes behind it is handed out afterwards
+                    self._reacting = True  # what comes after it is handed out afterwards
                     await self._control(message)
                     self._reacting = False
         except StopAsyncIteration:
@@ -69,9 +69,9 @@ class Inbox:
         message = await self._next(arrived=False)
         return message, partial(self._arrived, message.id)
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Something has changed: a handler was added, or the consumption has ended."""
-        self._look.set()
+        self._changed.set()
 
     async def ack(self, id: int) -> None:
         """The application acks its messages up to this id."""
@@ -91,13 +91,13 @@ class Inbox:
 
     def _arrived(self, id: int) -> None:
         self._consumption.arrived(id)
-        self._look.set()
+        self._changed.set()
 
     async def _all_arrived(self) -> None:
         """Returns early when the connection ends."""
         while self._consumption.under_way and not self._consumption.ending:
-            self._look.clear()
-            await self._look.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _offer(self) -> bool:
         """Let the messages at the head be taken; True when a control frame is there."""
@@ -108,9 +108,9 @@ class Inbox:
         if not self._iterated and self._channel.has_handlers("message"):
             self._take()
             return False
-        self._look.clear()
+        self._changed.clear()
         self._offered.set()
-        await self._look.wait()
+        await self._changed.wait()
         return False
 
     def _take(self, *, arrived: bool = True) -> Message | None:
@@ -118,13 +118,13 @@ class Inbox:
         if not self._at_message:
             return None
         if self._consumption.ending:
-            self._look.set()  # ``run`` finds out why
+            self._changed.set()  # ``run`` finds out why
             return None
         message = unwrap(self._consumption.pop_head(arrived=arrived))
         if self.reliable:
             self._acks.seen(message.id, waits=True)
         if not self._at_message:
-            self._look.set()
+            self._changed.set()
         self._channel._emit("message", message)
         return message
 

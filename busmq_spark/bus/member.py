@@ -118,7 +118,7 @@ class Member(Emitter):
         self.most, self.linger_s = min(most, CHUNK_MESSAGES), float(linger_s)
         self.reading.set()
         for share in self._shares.values():
-            share.look()
+            share.wake()
         while self._running:
             if self._error is not None:
                 raise self._error
@@ -257,7 +257,7 @@ class Member(Emitter):
         if not free and group in ("", self.name):
             self._look.set()
         elif group == self.name and partition.isdigit() and int(partition) in self._shares:
-            self._shares[int(partition)].look()
+            self._shares[int(partition)].wake()
 
     def _need_entered(self, event: str) -> None:
         if not self._running:

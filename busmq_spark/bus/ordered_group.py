@@ -53,7 +53,7 @@ class OrderedGroup(Group):
     async def batches(self, most: int = CHUNK_MESSAGES) -> AsyncIterator[list[Message]]:
         """What is not acked yet, oldest first, in lists of up to ``most`` (1,000 at most). Waits while another has the group, and for messages.
 
-        Ends at ``stop()``. Reading goes on behind what was handed out. Raises DataLoss where that is not in the queue any more: enter the group
+        Ends at ``stop()``. Reading goes on after what was handed out. Raises DataLoss where that is not in the queue any more: enter the group
         again to begin at what is acked.
         """
         check_most(most)

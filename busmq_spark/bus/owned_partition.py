@@ -2,7 +2,7 @@
 
 Rule 1. The owner of the partition is the holder of the lease of that ordered group. A partition that is handed over renews its lease no more: it
         waits until what it has handed out is acked, or until the lease has ended, whichever comes first.
-Rule 2. A turn ends when another member had the partition, or its position was moved. Reading then begins behind the last ack, and batches of the old
+Rule 2. A turn ends when another member had the partition, or its position was moved. Reading then begins after the last ack, and batches of the old
         turn cannot be acked.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from busmq_spark.bus.member import Member
     from busmq_spark.bus.partition_queue import PartitionQueue
 
-LOOKS = 4
-"""How often at most it is seen whether a batch that lingers is full."""
+LINGER_POLLS = 4
+"""Polls within ``linger_s`` while a batch is not full."""
 LEAVE_S = 2.0
 """Longest wait for a server to take a lease back; then it ends by itself."""
 
@@ -57,8 +57,8 @@ class OwnedPartition(OrderedGroup):
         self._at_once = False
         self._unacked = 0
         """The last message that was handed out in this turn, 0 once it is acked."""
-        self._had: int | None = None
-        """Turn of the last ``assigned``; None while not owned."""
+        self._assigned: int | None = None
+        """The turn of which the member was told; None when it was told of none, or that it ended."""
         self._taken, self._settled = asyncio.Event(), asyncio.Event()
         self._task = member.bus.spawn(self._run_until_left(), f"reading {queue.name} for a member of group {member.name}")
 
@@ -67,8 +67,8 @@ class OwnedPartition(OrderedGroup):
         """Whether the member owns the partition, and keeps it."""
         return self.holds and not self.leaving
 
-    def look(self) -> None:
-        """See at once whether the partition is free, and has messages."""
+    def wake(self) -> None:
+        """The lease may be free, or messages may have come: do not sleep on."""
         self._wake.set()
 
     def hurry(self) -> None:
@@ -102,7 +102,7 @@ class OwnedPartition(OrderedGroup):
         return QueueBusy(queue=self.queue.name, found=found, remedy="Go on with member.batches()")
 
     async def give_up(self) -> None:
-        """Stop reading, let what was handed out be acked, and give the lease back with what is not acked when the lease ends, or at ``hurry``."""
+        """Stop reading; wait until what was handed out is acked, the lease has ended or ``hurry`` was called; then release the lease."""
         self.leaving = True
         if self._task is not asyncio.current_task():
             self._task.cancel()
@@ -127,7 +127,7 @@ class OwnedPartition(OrderedGroup):
     async def _run_until_left(self) -> None:
         try:
             await self._enter()
-            await self._read_on()
+            await self._read_until_stopped()
         except BusError as error:
             self._member.failed(error)
 
@@ -141,52 +141,62 @@ class OwnedPartition(OrderedGroup):
             except LinkLost:
                 await asyncio.sleep(pauses.next_s())
 
-    async def _read_on(self) -> None:
-        pauses, member = Pauses(), self._member
+    async def _read_until_stopped(self) -> None:
+        pauses = Pauses()
         while self._running:
             held = await self._attempt(self._hold_alone, pauses)
-            await self._tell()
-            batch: Batch | None = None
-            if held and member.reading.is_set():
-                async with member.slots:
-                    batch = await self._attempt(self._gathered, pauses)
-                    await self._tell()
-                    if batch:
-                        self._taken.clear()
-                        member.offer(batch)
-                        await self._taken.wait()
-            if not batch and held is not None:
-                await self._nap(POLL_S if self.holds else LEASE_POLL_S)
+            await self._tell_member()
+            if held is None:  # the server was away, and is asked again after a pause
+                continue
+            if held and self._member.reading.is_set() and await self._read_batch(pauses):
+                continue
+            await self._nap(POLL_S if self.holds else LEASE_POLL_S)
+
+    async def _read_batch(self, pauses: Pauses) -> bool:
+        """Read a batch and wait until the member has handed it out; False when there is none."""
+        async with self._member.slots:
+            batch = await self._attempt(self._next_batch, pauses)
+            await self._tell_member()
+            if not batch:
+                return False
+            self._taken.clear()
+            self._member.offer(batch)
+            await self._taken.wait()
+            return True
 
     async def _hold_alone(self) -> bool:
         async with self._busy:
             return await self._hold()
 
-    async def _gathered(self) -> Batch:
-        """The next batch; one that is not full waits for more, as long as the member lingers."""
-        most, turn = self._member.most, self.turn
-        found = await self._next(most)
-        for nth in range(1, LOOKS + 1) if found and self._member.linger_s else ():
-            if len(found) >= most or sum(len(each.value) for each in found) >= CHUNK_BYTES:
-                break
-            await asyncio.sleep(self._member.linger_s / LOOKS)
-            if nth < LOOKS and not self._wake.is_set():
-                continue
-            self._wake.clear()
-            with suppress(LinkLost):  # what there is can be handed out
-                more = await self._next(most - len(found))
-                found = found + more if self.turn == turn else more
-                turn = self.turn
-        return Batch(found, self)
+    async def _next_batch(self) -> Batch:
+        messages = await self._next(self._member.most)
+        if messages and self._member.linger_s:
+            messages = await self._linger(messages)
+        return Batch(messages, self)
 
-    async def _tell(self) -> None:
-        """Tells the member what has become of the partition."""
-        now = self.turn if self.holds else None
-        if self._had is not None and now != self._had:
-            self._had = None
+    async def _linger(self, messages: list[Message]) -> list[Message]:
+        """The messages and what follows them within ``linger_s``, until the batch is full. Redis is asked after a push, and at the end."""
+        most, turn = self._member.most, self.turn
+        for poll in range(1, LINGER_POLLS + 1):
+            if len(messages) >= most or sum(len(message.value) for message in messages) >= CHUNK_BYTES:
+                break
+            await asyncio.sleep(self._member.linger_s / LINGER_POLLS)
+            if self._wake.is_set() or poll == LINGER_POLLS:
+                self._wake.clear()
+                with suppress(LinkLost):  # what there is can be handed out
+                    more = await self._next(most - len(messages))
+                    messages = messages + more if self.turn == turn else more  # a new turn begins with what is not acked, these messages too
+                    turn = self.turn
+        return messages
+
+    async def _tell_member(self) -> None:
+        """Emit ``lost`` when the turn that was assigned has ended, and ``assigned`` when one has begun."""
+        turn = self.turn if self.holds else None
+        if self._assigned is not None and turn != self._assigned:
+            self._assigned = None
             await self._member._emit_in_turn("lost", self.partition)
-        if now is not None and self._had is None:
-            self._had = now
+        if turn is not None and self._assigned is None:
+            self._assigned = turn
             await self._member._emit_in_turn("assigned", self.partition)
 
     async def _hold(self) -> bool:

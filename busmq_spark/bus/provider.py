@@ -94,12 +94,12 @@ class Provider:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._requests.detach)
             stack.push_async_callback(self._replies.close)
-            stack.push_async_callback(self._cancel, me)
+            stack.push_async_callback(self._cancel_all_except, me)
             await self._requests.stop()
             if handlers := self._running - {me}:
                 await asyncio.wait(handlers, timeout=grace_ms / 1000)
 
-    async def _cancel(self, me: asyncio.Task[Any] | None) -> None:
+    async def _cancel_all_except(self, me: asyncio.Task[Any] | None) -> None:
         tasks = {*self._loops, *self._running} - {me}
         for task in tasks:
             task.cancel()

@@ -95,9 +95,10 @@ class Publishing:
         return Receipt(event.id, (queue,))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
-        """Let the events whose key one of ``patterns`` takes go to the queue ``into``: ``a.*`` takes a.b, ``a.#`` takes a, a.b and a.b.c.
+        """Subscribe the queue ``into``: it gets each event one of whose keys matches one of ``patterns``.
 
-        It holds until ``unsubscribe`` or ``forget``, also without a reader. How many of the patterns are new to it.
+        ``a.*`` matches a.b, ``a.#`` matches a, a.b and a.b.c. It holds until ``unsubscribe`` or ``forget``, also without a reader. Returns how
+        many of the patterns are new for the queue.
         """
         return await self._at_table(flows.subscribe(patterns, into, new_token()))
 
@@ -106,7 +107,7 @@ class Publishing:
         return await self._at_table(flows.unsubscribe(patterns, into, new_token()))
 
     async def forget(self, queue: str) -> int:
-        """End every subscription of a queue; what is in it stays. How many there were."""
+        """End every subscription of a queue; what is in it stays. Returns how many there were."""
         return await self._at_table(flows.forget(queue, new_token()))
 
     async def subscriptions(self) -> list[tuple[str, str]]:

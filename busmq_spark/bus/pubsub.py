@@ -7,7 +7,8 @@
 
 Rule 1. Receiving never waits for a listener. What a slow one has not taken yet waits here, up to ``most`` messages and 64 MB; then the oldest are
         dropped, counted in ``dropped`` and reported once.
-Rule 2. One object is one listener: its handlers of ``message`` get everything, and so does its loop. Two loops over one object share.
+Rule 2. One object is one listener: its handlers of ``message`` get everything, and so does its loop. Two loops over one object share its
+        messages: each message goes to one of them.
 Rule 3. A subscription outlives lost links and fail-overs; what was published while the link was down is not received.
 """
 
@@ -100,11 +101,11 @@ class Pubsub(Emitter):
             self._dropped += subscription.dropped
             self._stop_receiving(subscription.on_message)
             self.bus.release(self)
-        await subscription.end()  # with the door open: a handler under way may unsubscribe, too
+        await subscription.end()  # outside of the lock: a running handler may call unsubscribe(), too
         self._emit("unsubscribed")
 
     async def detach(self) -> None:
-        """The same, by the name that every object of a bus has."""
+        """As ``unsubscribe``: every object of a bus has ``detach``."""
         await self.unsubscribe()
 
     def __aiter__(self) -> AsyncIterator[Published]:

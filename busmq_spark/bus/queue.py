@@ -282,7 +282,7 @@ class Queue(QueueTimes):
         return await self.run(groups.groups(self.keys))
 
     async def promote(self) -> tuple[int, int]:
-        """Make a mirror a queue of its own: from now on it takes pushes, and its ids go on behind the last one copied.
+        """Make a mirror a queue of its own: from now on it takes pushes, and its ids go on after the last one copied.
 
         The result is that id, and the last one that the origin is known to have given: what is between was not copied. Raises StateError when
         it is no mirror, QueueMissing.
@@ -311,7 +311,7 @@ class Queue(QueueTimes):
         """What the keep-alive found: 1 alive, 0 gone, -1 another holds the lease. The consumer then reads Redis itself: pub/sub may lose messages."""
         self._unreachable = False
         if self._consumption is not None:
-            self._consumption.look()
+            self._consumption.poll_now()
         if status == 0 and self.attached:
             self.bus.spawn(self._rejoin(), f"making {self.name} anew")
         if status < 0 and self._consumption is not None:

@@ -64,7 +64,7 @@ class QueueTimes(BaseQueue):
     # -- its clock --------------------------------------------------------------------------------------------------------------------------
 
     async def id_at(self, time: int | str | datetime) -> int:
-        """The last id that existed before the second of ``time``: what came then or later is behind it.
+        """The last id that existed before the second of ``time``: what came then or later is after it.
 
         ``time``: milliseconds since 1970 (below 0: so long before now), a datetime with its time zone, ISO 8601 with its offset, or ``-10m``. Raises
         TimeUnknown where the clock does not reach back so far and messages of before may be stored, ConfigError for what is no time, or to come.

@@ -65,7 +65,7 @@ class Requester:
                 log.debug("service %r: %d requests are left without a reply", self._service.name, len(self._waiting))
             finally:
                 for waiting in self._waiting.values():
-                    waiting.end(self._closed("wait for a reply of"))
+                    waiting.end(self._closed_error("wait for a reply of"))
 
     async def send(self, data: Any, timeout_ms: int | None) -> None:
         """Returns when the request is stored. There is no reply to it."""
@@ -74,7 +74,7 @@ class Requester:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._push(data, self._new_id(), None, timeout_ms)
         except TimeoutError:
-            raise self._late(timeout_ms) from None
+            raise self._timeout_error(timeout_ms) from None
 
     async def request(self, data: Any, timeout_ms: int | None) -> Any:
         """The first reply of any kind."""
@@ -103,21 +103,21 @@ class Requester:
                 await self._push(data, req_id, self._replies.name, timeout_ms)
             yield waiting
         except TimeoutError:
-            raise self._late(timeout_ms) from None
+            raise self._timeout_error(timeout_ms) from None
         finally:
             del self._waiting[req_id]
             self._settled.set()
 
     async def _push(self, data: Any, req_id: str, reply_to: str | None, timeout_ms: int) -> None:
         if not self.active:
-            raise self._closed("send to")
+            raise self._closed_error("send to")
         expires_ms = int(await self._clock.now_ms()) + timeout_ms
         try:
             await self._requests.push(ServiceRequest(data, req_id, reply_to, expires_ms).encode())
         except StateError:
             if self.active:
                 raise
-            raise self._closed("send to") from None  # its queues were detached while the clock was read
+            raise self._closed_error("send to") from None  # its queues were detached while the clock was read
 
     async def _read(self, consumption: Consumption) -> None:
         while (message := await next_or_retry(consumption, self._service._report)) is not None:
@@ -146,15 +146,15 @@ class Requester:
     def _new_id(self) -> str:
         return f"{self._token}.{next(self._numbers)}"
 
-    def _late(self, timeout_ms: int) -> RequestTimeout:
+    def _timeout_error(self, timeout_ms: int) -> RequestTimeout:
         return RequestTimeout(service=self._service.name, timeout_ms=timeout_ms)
 
-    def _closed(self, event: str) -> StateError:
+    def _closed_error(self, event: str) -> StateError:
         return StateError(event=event, what=f"service {self._service.name!r}", state="disconnected", remedy="Call connect() first")
 
 
 class PendingRequest:
-    """One who waits for the replies to a request. The timeout counts from the last reply that came, read or not."""
+    """The replies to one request that its caller has not read. The timeout starts again with each reply."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

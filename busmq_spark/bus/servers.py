@@ -18,7 +18,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import hash_index, queue_name
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.links import async_links
 from busmq_spark.redis_io.place import owner
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
@@ -35,12 +35,12 @@ log = logging.getLogger("busmq_spark")
 class Servers:
     """Opens nothing until ``first_contact``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
 
-    def __init__(self, address: RedisAddress, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
-        self.address = address
-        self.commands: list[AnyAsyncLink] = async_links(address, None, reply_s)
-        self.takes: list[AnyAsyncLink] = async_links(address, 0.0, reply_s)
+    def __init__(self, layout: RedisLayout, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
+        self.layout = layout
+        self.commands: list[AnyAsyncLink] = async_links(layout, None, reply_s)
+        self.takes: list[AnyAsyncLink] = async_links(layout, 0.0, reply_s)
         """Without patience: consumers have more of it than any link."""
-        self.pubsub = [PubSubConnection(endpoint, reply_s) for endpoint in address.pubsub_endpoints]
+        self.pubsub = [PubSubConnection(endpoint, reply_s) for endpoint in layout.pubsub_endpoints]
         self.ready = [False] * len(self.commands)
         self._on_change, self._reply_s = on_change, reply_s
         self._known: dict[str, tuple[int, float]] = {}

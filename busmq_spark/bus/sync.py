@@ -115,7 +115,7 @@ class SyncProxy:
         found = getattr(self._thing, name)
         if name in ("on", "once", "off") and isinstance(self._thing, Emitter):
             return partial(self._listen, name)
-        return partial(self._ask, found) if inspect.ismethod(found) else self._plain(found)
+        return partial(self._ask, found) if inspect.ismethod(found) else self._wrapped(found)
 
     def __enter__(self) -> Self:
         self._loop_thread.call(self._thing.__aenter__())
@@ -129,10 +129,10 @@ class SyncProxy:
 
     def _ask(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def work() -> Any:
-            outcome = method(*(_bare(arg) for arg in args), **{name: _bare(value) for name, value in options.items()})
+            outcome = method(*(_unwrapped(arg) for arg in args), **{name: _unwrapped(value) for name, value in options.items()})
             return await outcome if inspect.isawaitable(outcome) and not isinstance(outcome, asyncio.Task) else outcome
 
-        return self._plain(self._loop_thread.call(work()))
+        return self._wrapped(self._loop_thread.call(work()))
 
     def _listen(self, how: str, event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         method, key = getattr(self._thing, how), (event, handler)
@@ -146,7 +146,7 @@ class SyncProxy:
             self._ask(method, event, found)
         return handler
 
-    def _plain(self, found: Any) -> Any:
+    def _wrapped(self, found: Any) -> Any:
         """A result as the caller may use it."""
         if isinstance(found, AsyncIterator):
             return _iterate(found, self._loop_thread)
@@ -218,9 +218,9 @@ def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
         raise
 
 
-def _bare(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(each, SyncProxy) for each in value):
-        return [_bare(each) for each in value]
+        return [_unwrapped(each) for each in value]
     return value._thing if isinstance(value, SyncProxy) else value
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import named
+from busmq_spark.cli.target import need_redis
 from busmq_spark.cli.terminal_text import count, shown
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.core.patterns import check_key, matches
@@ -159,7 +159,7 @@ def forget(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
 
 @contextmanager
 def _bus(redis: RedisOptions) -> Iterator[Any]:
-    named(redis)
+    need_redis(redis)
     with Bus.sync(**{row.name: getattr(redis, row.name) for row in fields(RedisOptions)}) as bus:
         yield bus
 

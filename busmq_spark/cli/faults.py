@@ -8,20 +8,20 @@ from typing import Any
 from busmq_spark.errors import BusError, QueueFull, QueueMissing
 
 
-class _Typed(BusError):
-    """Has the queue's name quoted for a shell."""
+class _WithShellName(BusError):
+    """An error whose text has the name of the queue, quoted for a shell, in a command."""
 
     def __init__(self, **details: Any) -> None:
         super().__init__(**{**details, "typed": quote(details["queue"])})
 
 
-class CliQueueMissing(_Typed, QueueMissing):
+class CliQueueMissing(_WithShellName, QueueMissing):
     """The queue does not exist on the servers named."""
 
     template = "there is no queue {queue!r} on {servers}. List them with: busmq queues; create it with: busmq push {typed} <message>"
 
 
-class CliQueueFull(_Typed, QueueFull):
+class CliQueueFull(_WithShellName, QueueFull):
     """The queue is at its maxsize."""
 
     template = (
@@ -30,7 +30,7 @@ class CliQueueFull(_Typed, QueueFull):
     )
 
 
-class NoSuchMessage(_Typed):
+class NoSuchMessage(_WithShellName):
     """None of the ids asked for is stored."""
 
     code = "BUSMQ_MESSAGE_MISSING"

@@ -46,7 +46,7 @@ def info(
                 warn_if_abandoned(out, queue, each)
             return
         for link in links:
-            for server in link.each(partial(report, cluster=link.cluster)):
+            for server in link.ask_each_master(partial(report, cluster=link.cluster)):
                 _show_server(out, server)
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.serve import address as listen_address
-from busmq_spark.cli.target import QueueLocation, named, opened
+from busmq_spark.cli.target import QueueLocation, need_redis, opened
 from busmq_spark.cli.terminal_text import duration, number, shown
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS, QueueKeys
@@ -105,7 +105,7 @@ def run(  # noqa: PLR0913  the options of a command
     ```
     """
     here = replace(redis, url=to) if to else redis
-    named(here)
+    need_redis(here)
     there: dict[str, Any] = {
         "layout": _checked("--from-layout", one_of(*LAYOUTS), from_layout),
         "master": from_master,
@@ -214,7 +214,7 @@ def _reports(links: list[Link]) -> list[MirrorReport]:
     """What mirroring processes have said within half a minute."""
     found: list[MirrorReport] = []
     for link in links:
-        for names in link.each(lambda node: _scanned(node.execute)):
+        for names in link.ask_each_master(lambda node: _scanned(node.execute)):
             for text in link.execute([command("GET", name) for name in names]) if names else ():
                 report = MirrorReport.of(text or b"")
                 found += [report] if report else []

@@ -1,7 +1,9 @@
-"""``busmq outbox``: what an outbox still has to forward, read beside the process that has it open; and forwarding it without that."""
+"""``busmq outbox``: what an outbox still has to forward, read while another process may have it open; and ``drain``, which forwards it when
+no process has it open.
+"""
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +53,7 @@ def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     ```
     """
     out = Output(as_json)
-    report.status(path)  # an error for what is no outbox
+    report.status(path)  # raises OutboxUnusable for a file that is no outbox
     before = lock.noted(path)
     removed = lock.clear(path)
     if as_json:
@@ -152,18 +154,19 @@ def drain(
     """
     out = Output(as_json)
     before = report.status(path)
+    waiting = before.incoming + before.outgoing
     settings = {name: value for name, value in asdict(redis).items() if name != "url" and value != getattr(RedisOptions(), name)}
     if secret_in_url:
         settings["federate_secret_in_url"] = True
     with (
         SyncOutbox(path, to or redis.address, **settings) as outbox,
-        out.working(f"forwarding {count(before.incoming + before.outgoing, 'message')}"),
+        out.working(f"forwarding {count(waiting, 'message')}"),
     ):
         outbox.drained(seconds(timeout, "--timeout"))
     if as_json:
-        out.record(path=str(path), **asdict(replace(before, owner=None)))
+        out.record(path=str(path), forwarded=waiting)
     else:
-        out.say(f"forwarded {count(before.incoming + before.outgoing, 'message')}")
+        out.say(f"forwarded {count(waiting, 'message')}")
 
 
 def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) -> None:

@@ -84,17 +84,17 @@ class Output:
         """A remark that should be acted on."""
         self.note(text if self.as_json else f"warning: {text}", "yellow")
 
-    def fail(self, code: str, message: str, **more: Any) -> None:
+    def show_error(self, code: str, message: str, **more: Any) -> None:
         """An error, as one line or one object on stderr."""
         if self.as_json:
             sys.stderr.write(json.dumps({"error": {"code": code, "message": message, **more}}, default=plain) + "\n")
         else:
             self.errors.print(Text.assemble(("error: ", "bold red"), f"[{code}] {one_line(message)}"), soft_wrap=True)
 
-    def fail_with(self, error: BusError) -> None:
-        """An error of ours: its text begins with its code."""
+    def show_bus_error(self, error: BusError) -> None:
+        """The same of an error of ours, whose text begins with its code."""
         message = str(error).removeprefix(f"[{error.code}] ")
-        self.fail(error.code, message, retriable=error.retriable, details=error.details)
+        self.show_error(error.code, message, retriable=error.retriable, details=error.details)
 
 
 class WarningPrinter(logging.Handler):

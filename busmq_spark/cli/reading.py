@@ -24,7 +24,7 @@ def read(place: QueueLocation, first: int, last: int) -> Iterator[list[Message]]
             messages = [Message(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2)]
             ids = (messages[0].id, messages[-1].id) if messages else (0, 0)
             window = cursor.take(*ids, len(messages), sum(len(message.value) for message in messages))
-            # What npm peers or an interrupted consumer put back may leave holes: then take what is there and look again behind it.
+            # What npm peers or an interrupted consumer put back may leave holes: then take what is there and look again after it.
             part = messages[window.start : window.stop] if window else [message for message in messages if need <= message.id <= last]
             if part:
                 yield part

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.target import named
+from busmq_spark.cli.target import need_redis
 from busmq_spark.errors import ConfigError, LocalToolMissing
 from busmq_spark.federation.gate.handshake import BULK, PAGES, is_loopback
 from busmq_spark.federation.gate.keyring import Keyring
@@ -58,7 +58,7 @@ class _Place:
     proxies: tuple[str, ...]
     secrets: Path | None
     files: tuple[Path | None, Path | None, Path | None]
-    """Of TLS: certificate, key, authorities of clients."""
+    """PEM files for TLS: certificate, key, authorities of clients."""
     compression: bool
 
     @property
@@ -121,7 +121,7 @@ def serve(  # noqa: PLR0913  the options of a command
     if secret and not place.loopback:
         raise ConfigError(reason=f"{listen} can be reached from other machines, so it needs secrets. Give --secrets FILE, or listen on 127.0.0.1")
     keyring = Keyring.load(secrets) if secrets else Keyring.single(str(secret))
-    named(redis)
+    need_redis(redis)
     code = asyncio.run(_serve(out, redis, place, keyring, limits, secret, tls))
     if code:
         raise KeyboardInterrupt

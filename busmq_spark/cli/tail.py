@@ -29,7 +29,7 @@ def tail(  # noqa: PLR0913  the options of a command
     last: Annotated[
         int | None, typer.Option("--last", "-n", min=0, metavar="N", help=f"Begin with the N newest messages stored.  [default: {DEFAULT}]")
     ] = None,
-    since: Annotated[int | None, typer.Option("--from", min=1, metavar="ID", help="Begin with this id instead.")] = None,
+    first_id: Annotated[int | None, typer.Option("--from", min=1, metavar="ID", help="Begin with this id instead.")] = None,
     most: Annotated[int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End after N messages.")] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or end when everything stored was shown.")] = True,
     consume: Annotated[
@@ -55,19 +55,19 @@ def tail(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     removing = consume or reliable
-    exclusive(**{"last": last is not None, "from": since is not None, "reliable" if reliable else "consume": removing})
+    exclusive(**{"last": last is not None, "from": first_id is not None, "reliable" if reliable else "consume": removing})
     writer = MessageWriter(out, queue, raw, null)
     with opened(redis) as links:
         place, state = existing(queue, links)
-        news = _PushWaiter(place) if follow else None
+        waiter = _PushWaiter(place) if follow else None
         try:
             if removing:
-                take(writer, place, state, reliable=reliable, most=most, wait=news)
+                take(writer, place, state, reliable=reliable, most=most, wait=waiter)
             else:
-                Follower(writer, place, state, since, DEFAULT if last is None else last).run(most, news)
+                Follower(writer, place, state, first_id, DEFAULT if last is None else last).run(most, waiter)
         finally:
-            if news:
-                news.stop()
+            if waiter:
+                waiter.stop()
 
 
 class _PushWaiter:
@@ -91,21 +91,21 @@ class _PushWaiter:
             raise BrokenPipeError
 
     def stop(self) -> None:
-        """No more news are wanted."""
+        """Stop listening for pushes."""
         self._notifier.stop()
 
 
 class Follower:
     """Shows each id once, in order, and says on stderr what it could not show."""
 
-    def __init__(self, writer: MessageWriter, place: QueueLocation, state: QueueState, since: int | None, last: int) -> None:
+    def __init__(self, writer: MessageWriter, place: QueueLocation, state: QueueState, first_id: int | None, last: int) -> None:
         self._writer, self._place, self._note = writer, place, writer.out.note
         self._name = shown(place.keys.name)
         self._born = state.born
-        self._done = (since or state.last_id - last + 1) - 1
+        self._shown = (first_id or state.last_id - last + 1) - 1
         """The last id shown, or passed over."""
-        if since is None:
-            self._done = max(self._done, state.floor)
+        if first_id is None:
+            self._shown = max(self._shown, state.floor)
         self._gone = False
 
     def run(self, most: int | None, wait: _PushWaiter | None) -> None:
@@ -126,14 +126,14 @@ class Follower:
             if not self._gone:
                 self._note(f"queue {self._name} expired or was closed; waiting for it to come back")
             self._gone = True
-        elif self._gone or state.last_id < self._done or (self._born and state.born and state.born != self._born):
+        elif self._gone or state.last_id < self._shown or (self._born and state.born and state.born != self._born):
             self._note(f"queue {self._name} was created again, its ids began at 1")
-            self._gone, self._born, self._done = False, state.born, 0
+            self._gone, self._born, self._shown = False, state.born, 0
         self._born = self._born or state.born
         return state
 
     def _show(self, state: QueueState, left: int | None) -> int:
-        first, last = self._done + 1, state.newest
+        first, last = self._shown + 1, state.newest
         if not (state.exists and state.count and first <= last):
             return 0
         if first < state.oldest:
@@ -144,6 +144,6 @@ class Follower:
         shown_now = 0
         for messages in read(self._place, first, last):
             self._writer.write(messages)
-            self._done = messages[-1].id
+            self._shown = messages[-1].id
             shown_now += len(messages)
         return shown_now

@@ -12,12 +12,12 @@ from busmq_spark.core.state import QueueState, states
 from busmq_spark.core.topic import Topic, check_topic, partition_home, partition_queue, read
 from busmq_spark.errors import ConfigError, TopicMissing
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import locate
 
 PATIENCE_S = 1.5
-"""A person waits; a query has the longer patience of the link itself."""
+"""Seconds after which commands give up: a person waits. Links of queries wait 8 or 60 s (core/retry.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class QueueLocation:
         return self.link.run(states([(self.keys, -1)]))[0]
 
 
-def named(options: RedisOptions) -> None:
+def need_redis(options: RedisOptions) -> None:
     """Raises ConfigError when no Redis is named."""
     if not options.url:
         raise ConfigError(
@@ -48,8 +48,8 @@ def named(options: RedisOptions) -> None:
 @contextmanager
 def opened(options: RedisOptions) -> Iterator[list[Link]]:
     """Links to every server named; raises ConfigError when none is. Nothing is connected yet."""
-    named(options)
-    links = sync_links(address(options), PATIENCE_S)
+    need_redis(options)
+    links = sync_links(redis_layout(options), PATIENCE_S)
     try:
         yield links
     finally:

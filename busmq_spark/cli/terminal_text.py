@@ -20,10 +20,10 @@ _JOINERS = "\u200c\u200d"
 
 def shown(text: str) -> str:
     """The text with every character escaped that could move the cursor, change colours or turn the line around."""
-    return text if text.isascii() and text.isprintable() else "".join(map(_char, text))
+    return text if text.isascii() and text.isprintable() else "".join(map(_escaped, text))
 
 
-def _char(char: str) -> str:
+def _escaped(char: str) -> str:
     if char in _NAMED:
         return _NAMED[char]
     if char in _JOINERS or unicodedata.category(char) not in _UNSAFE:

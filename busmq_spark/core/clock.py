@@ -6,7 +6,7 @@ nothing. Times are those of the queue's Redis server, in whole milliseconds sinc
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,7 +74,7 @@ def note(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
 
 
 def note_if_allowed(queues: Sequence[QueueKeys]) -> Flow[None]:
-    """The same, as far as Redis lets: one who may only read finds what others have noted."""
+    """As :func:`note`, but without the right to write, or on a full Redis, nothing is noted: times that others noted are used."""
     with suppress(Unauthorized, ServerRefused):
         yield from note(queues)
 
@@ -87,7 +87,7 @@ def find_times(wanted: Sequence[tuple[QueueKeys, int]]) -> Flow[list[FoundTime]]
 
 
 def id_at(keys: QueueKeys, ms: int) -> Flow[int]:
-    """The last id that existed before the second of a time: what came then or later is behind it.
+    """The last id that existed before the second of a time: what came then or later is after it.
 
     ``ms`` as for :func:`find_times`. Raises TimeUnknown where no time so early is known and messages of before may be stored, ConfigError for a time
     that is still to come.
@@ -97,7 +97,7 @@ def id_at(keys: QueueKeys, ms: int) -> Flow[int]:
 
 
 def some_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[TimesOfIds]]:
-    """The known times around some ids of each queue (first and last, inclusive), PAIRS_IN_ALL of them at most: :func:`gathered` asks for the rest."""
+    """The known times around some ids of each queue (first and last, inclusive), PAIRS_IN_ALL of them at most: TimesGathering asks for the rest."""
     most = max(LEAST_PAIRS, min(PAIRS_PER_CALL, PAIRS_IN_ALL // max(1, len(wanted))))
     replies = yield [script("times", (keys.metadata, keys.clock), (first, last, most)) for keys, (first, last) in wanted]
     return [
@@ -106,42 +106,42 @@ def some_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list
     ]
 
 
-def gathered(wanted: Mapping[str, tuple[int, int]]) -> Generator[Mapping[str, tuple[int, int]], Mapping[str, TimesOfIds], dict[str, TimesOfIds]]:
+class TimesGathering:
     """All known times around ids of queues: from the last one before the first id, where there is one, to the first that has the last id.
 
-    Yields what is still wanted, and is sent what :func:`some_times` found; queues left out there have none.
+    Ask for what is ``wanted``, as :func:`some_times` does, and ``add`` the answer, until nothing is wanted any more.
     """
-    found: dict[str, TimesOfIds] = {}
-    rest = dict(wanted)
-    while rest:
-        answers = yield rest
-        for queue, (_, last) in tuple(rest.items()):
-            some, before = answers.get(queue, TimesOfIds("", ())), found.get(queue)
+
+    def __init__(self, wanted: Mapping[str, tuple[int, int]]) -> None:
+        self.wanted = dict(wanted)
+        """By queue the first and the last id whose times are still to be asked for."""
+        self.found: dict[str, TimesOfIds] = {}
+
+    def add(self, answers: Mapping[str, TimesOfIds]) -> None:
+        """An answer about everything that is wanted; queues left out in it have no times."""
+        for queue, (_, last) in tuple(self.wanted.items()):
+            some, before = answers.get(queue, TimesOfIds("", ())), self.found.get(queue)
             known = before.pairs if before else ()
             more = tuple(pair for pair in some.pairs if not known or pair[1] > known[-1][1])
             if before and before.born != some.born:
                 known, more = (), ()  # another life began meanwhile, whose ids are others
-            found[queue] = TimesOfIds(some.born, known + more)
+            self.found[queue] = TimesOfIds(some.born, known + more)
             if more and more[-1][1] < last:
-                rest[queue] = (more[-1][1] + 1, last)
+                self.wanted[queue] = (more[-1][1] + 1, last)
             else:
-                del rest[queue]
-    return found
+                del self.wanted[queue]
 
 
 def times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
     """The known times around the ids ``first..last`` (inclusive): from the last before ``first``, where there is one, to the first that has ``last``.
 
-    An id came after the last known time before it, and at the latest at the next.
+    A message was pushed after the time of the last pair before its id, and no later than that of the first pair that has it.
     """
-    asking, answer = gathered({keys.name: (first, last)}), None
-    while True:
-        try:
-            rest = asking.send(answer)  # type: ignore[arg-type]  # None begins it
-        except StopIteration as done:
-            return [KnownTime(ms, id) for ms, id in done.value[keys.name].pairs]
-        [found] = yield from some_times([(keys, rest[keys.name])])
-        answer = {keys.name: found}
+    gathering = TimesGathering({keys.name: (first, last)})
+    while gathering.wanted:
+        [some] = yield from some_times([(keys, gathering.wanted[keys.name])])
+        gathering.add({keys.name: some})
+    return [KnownTime(ms, id) for ms, id in gathering.found[keys.name].pairs]
 
 
 def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:
@@ -163,8 +163,8 @@ def ages(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[int]]:
 
 def came_at(known: Sequence[KnownTime], id: int) -> int | None:
     """When the message was there at the latest, by what :func:`times` found."""
-    later = next((i for i, each in enumerate(known) if each.id >= id), 0)
-    return known[later].ms if later > 0 else None
+    later = next((i for i, pair in enumerate(known) if pair.id >= id), 0)
+    return known[later].ms if later > 0 else None  # index 0: the first pair (when it began is unknown), or no pair reaches the id
 
 
 def shown(ms: int) -> str:

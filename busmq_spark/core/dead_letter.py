@@ -1,6 +1,6 @@
 """Dead letters: what a group gave up, as CloudEvents 1.0 in structured JSON (cloudevents.io), in a queue like any other.
 
-At least once: whoever moves a message there pushes first and settles then. The id and the queue of the original recognise a repetition.
+At least once: whoever moves a message there pushes first and settles then. A repeated dead letter has the same id and queue.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ def opened(value: bytes) -> DeadLetter:
 
 
 def put_back(keys: QueueKeys, origin: str, letters: Sequence[tuple[int, bytes]]) -> Flow[int]:
-    """Append originals to their queue, each once, however often it is said: ids of dead letters, rising, of the life ``origin`` of their queue.
+    """Append original values to their queue, each once, however often this is called.
 
-    The result is how many of the first ones are there now: fewer than given when the queue is full. Raises QueueMissing.
+    ``letters``: the id in the dead-letter queue and the original value of each, ids rising; ``origin``: ``born`` of that queue. The result is how
+    many of the first ones are there now: fewer than given when the queue is full. Raises QueueMissing.
     """
     words = [word for id, value in letters for word in (id, 0, value)]
     args = (keys.available, "busmq.dead", LONG_TTL_S, origin, len(letters), *words)

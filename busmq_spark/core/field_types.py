@@ -45,7 +45,7 @@ def hints_of(shape: type[Any]) -> dict[str, Any]:
     """Field → type of a dataclass. Raises ConfigError for a type that JSON cannot express, before anything is stored."""
     try:
         found = _hints(shape)
-        odd = {name: part for name, hint in found.items() if (part := _unknown(hint, {shape})) is not None}
+        odd = {name: part for name, hint in found.items() if (part := _unknown_part(hint, {shape})) is not None}
     except NameError as error:
         raise ConfigError(reason=f"the types of {shape.__name__} cannot be looked up ({error}); define it and its types in a module") from None
     for name, part in odd.items():
@@ -61,7 +61,7 @@ def _hints(shape: type[Any]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(shape)}
 
 
-def _unknown(hint: Any, seen: set[Any]) -> str | None:
+def _unknown_part(hint: Any, seen: set[Any]) -> str | None:
     """The name of a part of the type that is not known, or None."""
     origin, args = get_origin(hint), get_args(hint)
     parts: list[Any] = []
@@ -76,7 +76,7 @@ def _unknown(hint: Any, seen: set[Any]) -> str | None:
         parts = [args[1]]
     else:
         return str(getattr(hint, "__name__", hint) if origin is None else hint)
-    return next((odd for part in parts if (odd := _unknown(part, seen)) is not None), None)
+    return next((odd for part in parts if (odd := _unknown_part(part, seen)) is not None), None)
 
 
 def _is(hint: Any, kind: type) -> bool:

@@ -111,7 +111,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the group."""
         return self.subscription.name
 
     @property

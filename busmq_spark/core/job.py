@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     message: int
     """Id of the message, in the queue, that named the job."""
     life: str
-    """Of the queue, to which that id belongs."""
+    """The life of the queue to which that id belongs."""
     ms: int
     """When, in milliseconds since 1970 by the server's clock; 0 where its user may not ask."""
 

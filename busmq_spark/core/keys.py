@@ -16,10 +16,10 @@ QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
 JOB_PREFIX = "bus:job:"
 LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):")
-"""Finds names that would make, behind a key's prefix, another key of a queue."""
+"""Finds names that would make, after a key's prefix, another key of a queue."""
 _ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
 REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
-"""What :func:`reply_queue` puts behind the name of a service."""
+"""What :func:`reply_queue` puts after the name of a service."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class QueueKeys:
     def sinks(self) -> str:
         """Ours. Hash with fields of two kinds.
 
-        ``<sink id>``: its progress in this queue, ``<batch>:<nth>:<moved>`` or ``<batch>:done``, and behind it ``;<epoch>;<digest>`` of the record
+        ``<sink id>``: its progress in this queue, ``<batch>:<nth>:<moved>`` or ``<batch>:done``, and after it ``;<epoch>;<digest>`` of the record
         where they are known (commit.lua). ``<query id>;<born of an input queue>``: in real-time mode, the last message of that queue which the
         query has appended here (push_once.lua).
         """
@@ -117,7 +117,7 @@ class QueueKeys:
 
     @cached_attribute
     def keeping(self) -> tuple[str, ...]:
-        """What is needed to drop what is kept no longer, behind an ack or at any time: metadata, messages, msgid, acks, clock, bytes."""
+        """What is needed to drop what is kept no longer, after an ack or at any time: metadata, messages, msgid, acks, clock, bytes."""
         return (self.metadata, self.messages, self.msgid, self.acks, self.clock, self.bytes)
 
     def lease(self, subscription: str) -> str:

@@ -36,7 +36,7 @@ def lags(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
     """Every reader of queues of one server. Queues that do not exist, and those without messages and readers, have none."""
     found: list[ReaderLag] = []
     for start in range(0, len(queues), QUEUES_PER_STEP):
-        found += yield from _of_some(queues[start : start + QUEUES_PER_STEP])
+        found += yield from _lags_together(queues[start : start + QUEUES_PER_STEP])
     return found
 
 
@@ -49,32 +49,38 @@ class _Reader:
     behind: int
 
 
-def _of_some(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
+def _lags_together(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
     yield from note_if_allowed(queues)
     known = yield from states([(keys, -1) for keys in queues])
     acked = yield from subscriptions(queues)
     replies = yield [call for keys in queues for call in (command("HGET", keys.metadata, "acked"), command("LINDEX", keys.toack, 0))]
     readers: list[_Reader] = []
-    for keys, state, names, done, taken in zip(queues, known, acked, replies[0::2], replies[1::2], strict=True):
-        # Without a name: what a query has acknowledged, or what a reliable consumer has taken and not acknowledged.
-        positions = names or {"": max(state.floor, state.done, int(done or 0)) if taken is None else int(taken) - 1}
-        for name, last in positions.items() if state.exists else ():
-            readers.append(_Reader(keys, name, (max(last, state.floor) if names else last) + 1, max(0, state.last_id - last)))
+    for keys, state, names, acked_without_name, taken in zip(queues, known, acked, replies[0::2], replies[1::2], strict=True):
+        if not state.exists:
+            continue
+        if names:
+            readers += [_Reader(keys, name, max(last, state.floor) + 1, max(0, state.last_id - last)) for name, last in names.items()]
+        else:
+            if taken is not None:  # a reliable consumer has taken this message, the oldest of those that it has not acknowledged
+                last = int(taken) - 1
+            else:
+                last = max(state.floor, state.done, int(acked_without_name or 0))  # of a query
+            readers.append(_Reader(keys, "", last + 1, max(0, state.last_id - last)))
     return (yield from _lags(readers))
 
 
 def _lags(readers: Sequence[_Reader]) -> Flow[list[ReaderLag]]:
     if not readers:
         return []
-    waiting = yield from ages([(each.keys, each.next) for each in readers])
-    held = [command("GET", each.keys.lease(each.name)) for each in readers]
-    replies = yield [*held, *(command("HEXISTS", each.keys.acks, f":shared:{each.name}") for each in readers)]
+    ages_ms = yield from ages([(reader.keys, reader.next) for reader in readers])
+    leases = [command("GET", reader.keys.lease(reader.name)) for reader in readers]
+    replies = yield [*leases, *(command("HEXISTS", reader.keys.acks, f":shared:{reader.name}") for reader in readers)]
     found = []
-    for each, age_ms, lease, shared in zip(readers, waiting, replies, replies[len(readers) :], strict=False):
-        kind = _kind(each.name, held=lease is not None, shared=bool(shared))
-        if kind != "consumer" or each.behind:
-            behind_s = 0 if not each.behind else None if age_ms < 0 else age_ms // 1000
-            found.append(ReaderLag(each.keys.name, each.name, kind, each.behind, behind_s, (lease or b"").decode("utf-8", "replace")))
+    for reader, age_ms, lease, shared in zip(readers, ages_ms, replies, replies[len(readers) :], strict=False):
+        kind = _kind(reader.name, held=lease is not None, shared=bool(shared))
+        if kind != "consumer" or reader.behind:
+            behind_s = 0 if not reader.behind else None if age_ms < 0 else age_ms // 1000
+            found.append(ReaderLag(reader.keys.name, reader.name, kind, reader.behind, behind_s, (lease or b"").decode("utf-8", "replace")))
     return found
 
 

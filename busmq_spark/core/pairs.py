@@ -4,7 +4,7 @@ The reply is ``*2n\r\n`` and then id, value, id, value … as bulk strings ``$<l
 (``python -m tests.benchmarks reply`` measures them):
 
 - **even**: as long as values have one length, the headers repeat at one distance. Numpy compares them all with the first.
-- **scan**: small values of many lengths. Every ``$`` behind a line end is a header, unless a value contains one itself; then the lengths do not
+- **scan**: small values of many lengths. Every ``$`` after a line end is a header, unless a value contains one itself; then the lengths do not
   add up, which is checked, and the next way is gone.
 - **hop**: large values of many lengths, or values with headers in them. Every header says where the next is.
 
@@ -64,7 +64,7 @@ class PairScanner:
         self._scan: HeaderScan | None = None
 
     def end(self, data: Any, used: int) -> int | None:
-        """The offset behind the reply once it is all there in ``data[:used]``; None while more must come. ValueError: not a reply of pairs."""
+        """The offset after the reply once it is all there in ``data[:used]``; None while more must come. ValueError: not a reply of pairs."""
         while self._left and self._way(data, used):
             pass
         return None if self._left else self._at
@@ -171,7 +171,7 @@ class HeaderScan:
         self.confused = False
 
     def end(self, data: Any, used: int) -> int | None:
-        """The offset behind the last value once all is there in ``data[:used]``; None while more must come, or when ``confused``."""
+        """The offset after the last value once all is there in ``data[:used]``; None while more must come, or when ``confused``."""
         if used > self._scanned:
             bytes_ = np.frombuffer(data, np.uint8, used)
             found = np.flatnonzero(bytes_[self._scanned :] == ord("$")) + self._scanned

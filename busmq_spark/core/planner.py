@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from busmq_spark.core.caps import LastIdWithinBytes, share, within_bytes
+from busmq_spark.core.caps import AskLastIdWithinBytes, share, within_bytes
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, lost
 from busmq_spark.core.position import Position, Range
@@ -29,36 +29,37 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCounters:
+class AskCounters:
     """How many ids each queue has given out. The answer is only compared with the next one."""
 
     queues: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadStates:
+class AskStates:
     """The state of each queue, as a mapping of QueueState. ``ids`` names the message whose fingerprint is compared, -1 for none."""
 
     ids: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFingerprints:
-    """The fingerprints of messages, by queue."""
+class AskFingerprints:
+    """The fingerprint of one message of each queue."""
 
     ids: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRows:
-    """Rows that shall travel with the batch. The answer has the queues whose rows were fetched."""
+    """Read rows now, to travel with the batch. The answer has the queues whose rows were read."""
 
     ranges: Sequence[Range]
 
 
 @dataclass(frozen=True, slots=True)
 class HandleLoss:
-    """Messages are gone: after ``at``, or (None) from where startingOffsets begins. The answer is where reading goes on, None for not yet."""
+    """Messages were lost after the position ``at``; None: after where startingOffsets begins. The answer is the position to go on from; None: decide
+    later."""
 
     queue: str
     at: Position | None
@@ -73,13 +74,13 @@ class StopHolding:
 
 
 @dataclass(frozen=True, slots=True)
-class FindTimes:
+class AskTimes:
     """What the clock of each queue says of a time, as a mapping of FoundTime."""
 
     wanted: Mapping[str, int]
 
 
-Question: TypeAlias = ReadCounters | ReadStates | FindTimes | ReadFingerprints | LastIdWithinBytes | FetchRows | HandleLoss | StopHolding
+Question: TypeAlias = AskCounters | AskStates | AskTimes | AskFingerprints | AskLastIdWithinBytes | FetchRows | HandleLoss | StopHolding
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
@@ -110,16 +111,16 @@ class Planner:
         self._passed_over: frozenset[str] = frozenset()
         self._batch_ms: int | None = None  # when a batch with messages was planned last
 
-    def seal(self) -> None:
+    def prepare_for_available_now(self) -> None:
         """Trigger.AvailableNow: what is stored at the first planning is what is available now."""
         self._ceiling = {}
 
     @property
-    def sealed(self) -> bool:
-        """Whether ``seal`` was called."""
+    def available_now(self) -> bool:
+        """Whether only what was stored at the first planning is read."""
         return self._ceiling is not None
 
-    def behind(self, begin: Positions, held: HeldQueues, away: Collection[str], now_ms: int = 0) -> bool:
+    def has_more(self, begin: Positions, held: HeldQueues, away: Collection[str], now_ms: int = 0) -> bool:
         """Whether planning finds something beyond ``begin`` by what is known already. ``away``: sources that cannot be reached.
 
         ``now_ms`` here and for ``plan``: by a clock that only goes forward."""
@@ -131,30 +132,30 @@ class Planner:
 
     def pushed(self, held: HeldQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning."""
-        counters: object = yield ReadCounters(held.queues)
+        counters: object = yield AskCounters(held.queues)
         return bool(counters != self._counters)
 
     def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps and the minimum of the options."""
-        counters = yield ReadCounters(held.queues)  # before the states: a push in between is seen by the next poll
-        states = yield ReadStates({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
+        counters = yield AskCounters(held.queues)  # before the states: a push in between is seen by the next poll
+        states = yield AskStates({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
         paused = begin.keys() & {*held.paused, *(queue for queue in held.queues if queue not in states)}
         self._remember(counters, states, paused)
-        entries = yield from self._entries(begin, held, states)
+        entries, entered = yield from self._entries(begin, held, states)
         goals = {queue: max(entry.last, self._ceiled(queue, states[queue].newest)) for queue, entry in entries.items()}
         if not unlimited:
-            changed = any(entry is not begin.get(queue) for queue, entry in entries.items())  # must be in the log, whatever else there is
             count = sum(goals[queue] - entry.last for queue, entry in entries.items())
-            goals = {} if not changed and self._waits(count, now_ms) else (yield from self._capped(entries, goals))
+            wait = not entered and self._waits(count, now_ms)  # what was entered must be in the offset log, however few messages there are
+            goals = {} if wait else (yield from self._capped(entries, goals))
         moved = yield from self._fetched({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
         self._batch_ms = now_ms if moved else self._batch_ms
         marks = yield from _marks(moved, states)
-        ends = {queue: _advanced(entry, begin.get(queue), moved.get(queue), marks.get(queue)) for queue, entry in entries.items()}
+        ends = {queue: _advanced(entry, moved.get(queue), marks.get(queue), entered=queue in entered) for queue, entry in entries.items()}
         return {**ends, **{queue: begin[queue] for queue in paused}}
 
     def _waits(self, count: int, now_ms: int) -> bool:
         """Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now."""
-        if self._options.min_messages is None or self.sealed or self._batch_ms is None:
+        if self._options.min_messages is None or self.available_now or self._batch_ms is None:
             return False
         return count < self._options.min_messages and now_ms - self._batch_ms < 1000 * self._options.trigger_delay_s
 
@@ -167,17 +168,24 @@ class Planner:
     def _ceiled(self, queue: str, id: int) -> int:
         return id if self._ceiling is None else min(id, self._ceiling.get(queue, 0))
 
-    def _entries(self, begin: Positions, held: HeldQueues, states: Mapping[str, QueueState]) -> Planning[dict[str, Position]]:
-        """Where the batch begins in each queue: at its position, or where it enters the query."""
-        found: dict[str, Position] = {}
+    def _entries(self, begin: Positions, held: HeldQueues, states: Mapping[str, QueueState]) -> Planning[tuple[dict[str, Position], set[str]]]:
+        """Where the batch begins in each queue, and the queues that are entered: those without a position before, and those that lost messages. The
+        others begin at their position."""
+        entries: dict[str, Position] = {}
+        entered: set[str] = set()
         for queue, state in states.items():
             at = begin.get(queue)
-            entry = (yield from self._enter(queue, state, held)) if at is None else at
-            if at is not None and (loss := lost(at, state)):
+            if at is None:
+                entry = yield from self._enter(queue, state, held)
+            elif loss := lost(at, state):
                 entry = yield HandleLoss(queue, at, loss)
+            else:
+                entries[queue] = at
+                continue
             if entry is not None:
-                found[queue] = entry
-        return found
+                entries[queue] = entry
+                entered.add(queue)
+        return entries, entered
 
     def _enter(self, queue: str, state: QueueState, held: HeldQueues) -> Planning[Position | None]:
         if not state.exists or not state.born:
@@ -210,8 +218,8 @@ class Planner:
         return {queue: done[queue] + rows for queue, rows in available.items()}
 
     def _fetched(self, moved: dict[str, int], entries: Positions) -> Planning[dict[str, int]]:
-        """The same, without queues of links that cannot be reached just now. What is planned must be read, and a batch waits for its slowest task:
-        so the rows of links are fetched before they are planned, while they are few, and travel with the batch."""
+        """The goals without those of queues of unreachable links. Few rows of a link are fetched now and travel with the batch, so that no task must
+        wait for the link."""
         if self._options.on_unavailable != "wait":
             return moved
         few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
@@ -228,14 +236,14 @@ def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> S
     return "earliest" if source in sources else options.start_of(source, name)
 
 
-def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Generator[FindTimes, Any, dict[str, Start]]:
+def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Generator[AskTimes, Any, dict[str, Start]]:
     """The same, where a start is a time the last id before it. Queues that cannot be asked now are left out.
 
     ``unknown``: earliest or latest where a clock does not reach back to the time, else that raises TimeUnknown. Raises ConfigError for a time that is
     still to come.
     """
     times = {queue: start.ms for queue, start in starts.items() if isinstance(start, AtTime)}
-    found: Mapping[str, FoundTime] = (yield FindTimes(times)) if times else {}
+    found: Mapping[str, FoundTime] = (yield AskTimes(times)) if times else {}
     ids = {queue: unknown if at.id < 0 and unknown != "error" else at.last_id(shown(queue)) for queue, at in found.items()}
     return {**{queue: start for queue, start in starts.items() if queue not in times}, **ids}
 
@@ -269,15 +277,15 @@ def skipped(last: int, state: QueueState) -> Loss | None:
 def _marks(goals: Mapping[str, int], states: Mapping[str, QueueState]) -> Planning[dict[str, str]]:
     """Fingerprints of the last messages of a batch: known for the newest, else one more question."""
     inner = {queue: goal for queue, goal in goals.items() if goal != states[queue].newest}
-    asked = (yield ReadFingerprints(inner)) if inner else {}
+    asked = (yield AskFingerprints(inner)) if inner else {}
     return {**{queue: states[queue].newest_mark for queue in goals if queue not in inner}, **asked}
 
 
-def _advanced(entry: Position, before: Position | None, goal: int | None, mark: str | None) -> Position:
-    """The end position of a queue. One that enters (or goes on after a loss) keeps ``start``, from which the batch begins.
+def _advanced(entry: Position, goal: int | None, mark: str | None, *, entered: bool) -> Position:
+    """The end position of a queue. One that is entered keeps ``start``, from which the batch begins.
 
     Without a fingerprint, since its source has just become unreachable, the position stays.
     """
     if goal is None or mark is None:
         return entry
-    return Position(entry.born, goal, mark, None if entry is before else entry.start, entry.lost)
+    return Position(entry.born, goal, mark, entry.start if entered else None, entry.lost)

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Everything up to and including ``last`` is done, in the queue life named ``born``."""
+    """Everything up to and including the id ``last`` was read, in the life of the queue named ``born``."""
 
     born: str
     last: int

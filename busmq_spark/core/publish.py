@@ -28,7 +28,7 @@ class Receipt:
     """What became of an event or a command."""
 
     id: str
-    """Of the event."""
+    """The id of the event or command."""
     destinations: tuple[str, ...]
     """The queues that have it, sorted. None: no queue is subscribed."""
 

@@ -104,7 +104,7 @@ def take(keys: QueueKeys, record: str, after: int, *, most: int, ttl_s: int, tok
 
 
 def give_back(keys: QueueKeys, record: str, handed: int, *, ttl_s: int, token: str = "") -> Flow[int]:
-    """Return what :func:`take` took behind the id ``handed`` (0: everything) to the head of the queue. How many messages that were.
+    """Return what :func:`take` took after the id ``handed`` (0: everything) to the head of the queue. How many messages that were.
 
     Safe to repeat. -1 when another process has the lease.
     """
@@ -122,9 +122,9 @@ def _recording(keys: QueueKeys, record: str, token: str) -> tuple[str, ...]:
 
 
 def after(keys: QueueKeys, last: int, position: int, most: int, most_bytes: int = CHUNK_BYTES) -> Flow[list[Message]]:
-    """Up to ``most`` messages behind the id ``last``; while that is 0, from ``position`` on (0 is the oldest). Nothing is removed.
+    """Up to ``most`` messages after the id ``last``; while that is 0, from ``position`` on (0 is the oldest). Nothing is removed.
 
-    None comes behind the one that reaches ``most_bytes``.
+    None comes after the one that reaches ``most_bytes``.
     """
     return _messages((yield script("after", (keys.messages, keys.msgid), (last, position, most, most_bytes))))
 

@@ -40,7 +40,7 @@ class Retry(Pauses):
         self._clock, self._began = clock, clock()
 
     def unanswered(self) -> None:
-        """A reply was waited for in vain. The first such wait, which may be longer than the time given, does not count."""
+        """A reply timed out. The first time-out does not count towards the time given, so there is always a second try."""
         self._began = self._began if self.failures else self._clock()
 
     def pause_s(self, error: Exception, given_s: float) -> float:

@@ -4,7 +4,7 @@ Rule 1. A task writes its rows to lists that no consumer reads (``stage``), one 
 Rule 2. The driver writes down which lists make up the batch (``record``). This is the commit point: before it nothing is visible, after it
         exactly these lists are appended, even when the batch is computed again with other rows or another order.
 Rule 3. A staged list is a segment: one connection writes it, and what counts of it are the chunks that Redis has confirmed there. When the link
-        breaks, the rows in doubt go into a new segment; a packet that comes late lies behind what counts, where no commit looks.
+        breaks, the rows in doubt go into a new segment; a packet that comes late lies after what counts, where no commit looks.
 Rule 4. Each chunk moves from a staged list to its queue together with the progress (``commit``), in one script. A crash resumes there; two
         drivers that commit at once append each row once, because the script compares the progress it was called for.
 """
@@ -48,7 +48,7 @@ def next_segment(key: str, token: str) -> str:
 class StagedList:
     """One staged list: rows of one task attempt for one queue. ``chunks`` are the chunk sizes as [size, how often] pairs.
 
-    They are the rows at its head; what lies behind them does not count.
+    They are the rows at its head; what lies after them does not count.
     """
 
     queue: str
@@ -150,8 +150,8 @@ def stage_more(key: str, values: Sequence[Arg]) -> Call:
     return command("RPUSHX", key, *values, idempotent=False)
 
 
-def seal(sink: str, batch: int, staged: Sequence[StagedList]) -> Flow[None]:
-    """Let the lists live as long as a record does, before it names them: so long a query may be down from the commit point on.
+def keep_staged(sink: str, batch: int, staged: Sequence[StagedList]) -> Flow[None]:
+    """Let staged lists live as long as a record does, before it names them: so long a query may be down from the commit point on.
 
     Raises StagingLost when one does not hold what was staged: better before the commit point, when it can still be staged again.
     """

@@ -110,7 +110,7 @@ def _text(found: bytes) -> str:
 
 
 def fingerprint(value: bytes) -> str:
-    """The same as lua/include/mark.lua."""
+    """The fingerprint of a message, as lua/include/mark.lua computes it on the server."""
     return sha1(b"%d:%b%b" % (len(value), value[:512], value[-512:]), usedforsecurity=False).hexdigest()[:12]
 
 

@@ -46,7 +46,7 @@ class ClusterGroup(Group):
     @property
     def masters(self) -> list[RedisServer]:
         """The running nodes that own slots now, in the order of ``nodes``."""
-        owners = set(self._owners(self._any(), ASK_S).values())
+        owners = set(self._owners(self._any_running_node(), ASK_S).values())
         return [node for node in self.nodes if node.port in owners and node.running]
 
     @property
@@ -57,7 +57,7 @@ class ClusterGroup(Group):
 
     def owner(self, key: str) -> RedisServer:
         """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed."""
-        asked = self._any()
+        asked = self._any_running_node()
         slot = asked.command("CLUSTER", "KEYSLOT", key)
         for (first, last), port in self._owners(asked, ASK_S).items():
             if isinstance(slot, int) and first <= slot <= last:
@@ -102,7 +102,7 @@ class ClusterGroup(Group):
             "repl-diskless-sync-delay": "0",
         }
 
-    def _any(self) -> RedisServer:
+    def _any_running_node(self) -> RedisServer:
         """A running node; after a fail-over the first of them is as good as any once ``wait_healthy()`` has returned."""
         for node in self.nodes:
             if node.running:

@@ -12,7 +12,7 @@ from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import PATIENCE_S, MirrorSettings
 from busmq_spark.mirror.windows import MOST_BYTES, Window, WindowRows
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreation
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
@@ -27,7 +27,7 @@ def open_origin(settings: MirrorSettings) -> OriginStore:
         from busmq_spark.federation.bulk.store import FederatedStore
 
         return FederatedStore(settings.federation)
-    return RedisStore(address(settings.redis), PATIENCE_S, REPLY_BYTES)
+    return RedisStore(redis_layout(settings.redis), PATIENCE_S, REPLY_BYTES)
 
 
 def listeners(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushNotifiers]:
@@ -36,7 +36,7 @@ def listeners(settings: MirrorSettings, notified: threading.Event) -> Sequence[P
         from busmq_spark.federation.bulk.store import FederatedPushNotifier
 
         return [FederatedPushNotifier(settings.federation, notified)]
-    return [RedisPushNotifiers(RedisStore(address(settings.redis), PATIENCE_S), notified)]
+    return [RedisPushNotifiers(RedisStore(redis_layout(settings.redis), PATIENCE_S), notified)]
 
 
 class OriginStores:

@@ -11,7 +11,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
 from busmq_spark.extras import without_extra
 from busmq_spark.options import LAYOUTS, RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 
 if TYPE_CHECKING:
     from busmq_spark.federation.address import FederationAddress
@@ -66,7 +66,7 @@ class MirrorSettings:
         if self.federated:
             self.federation.check()
         else:
-            address(self.redis)
+            redis_layout(self.redis)
 
     @property
     def federated(self) -> bool:
@@ -99,7 +99,7 @@ class MirrorSettings:
     @property
     def masked(self) -> str:
         """The origin for people, without credentials."""
-        return self.origin if self.federated else address(self.redis).masked
+        return self.origin if self.federated else redis_layout(self.redis).masked
 
     @property
     def named(self) -> list[str]:

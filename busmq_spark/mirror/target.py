@@ -16,7 +16,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import PATIENCE_S
 from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.place import locate
 
@@ -30,7 +30,7 @@ class MirrorTarget:
     """Writes of mirrors, to the server that each queue is on."""
 
     def __init__(self, options: RedisOptions) -> None:
-        where = address(options)
+        where = redis_layout(options)
         self.cluster, self.masked = where.cluster, where.masked
         self._links = sync_links(where, PATIENCE_S)
         self._places: dict[str, int] = {}

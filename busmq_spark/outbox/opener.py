@@ -10,7 +10,7 @@ from busmq_spark.extras import without_extra
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
 from busmq_spark.outbox.target import RedisTarget, Target
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 
 SCHEMES = ("ws://", "wss://")
 
@@ -26,7 +26,7 @@ def opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[], Targe
             raise without_extra(error, "an outbox towards a federation server") from None
         where = federation(options)
         return lambda: FederationTarget(where), 1
-    servers = address(options)
+    servers = redis_layout(options)
     return lambda: RedisTarget(servers), len(servers.endpoints)
 
 

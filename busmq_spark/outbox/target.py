@@ -13,7 +13,7 @@ from busmq_spark.core.patterns import destinations
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import LinkLost, QueueMissing
 from busmq_spark.outbox.rows import Chunk
-from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
@@ -87,7 +87,7 @@ class StoreTarget:
 class RedisTarget(StoreTarget):
     """The servers of a bus."""
 
-    def __init__(self, servers: RedisAddress) -> None:
+    def __init__(self, servers: RedisLayout) -> None:
         super().__init__(RedisStore(servers, PATIENCE_S))
         self._cluster = servers.cluster
 

@@ -13,7 +13,7 @@ from busmq_spark.core.flow import Call, Flow, Step, T, run_async
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
@@ -27,7 +27,7 @@ _WIRE_ERRORS = (rx.RedisError, OSError)
 class AsyncClusterLink:
     """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py)."""
 
-    def __init__(self, cluster: Cluster, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
+    def __init__(self, cluster: ClusterSeeds, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
         """See AsyncLink."""
         self.endpoint = cluster
         self._patience_s, self._reply_s = patience_s, reply_s

@@ -23,7 +23,7 @@ _QUESTION = pack_words(("CLUSTER", "SLOTS"))
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterSeeds:
     """``seeds`` are some of the nodes; the credentials of the first are those of every node that is found through them."""
 
     seeds: tuple[Server, ...]
@@ -37,7 +37,7 @@ class Cluster:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of the seeds."""
+        """The secrets of the seeds."""
         return tuple(secret for seed in self.seeds for secret in seed.secrets)
 
     def server(self, node: Node) -> Server:
@@ -46,11 +46,11 @@ class Cluster:
         known = next((seed for seed in self.seeds if (seed.host, seed.port) == node), first)
         return Server(*node, first.tls, None, known.user, known.password, first.trust)
 
-    def find(self) -> Server:
+    def resolve(self) -> Server:
         """A master, whichever: notifications reach every node."""
         return self.server(random.choice(self.slots().masters))  # noqa: S311  # any will do
 
-    async def find_async(self) -> Server:
+    async def resolve_async(self) -> Server:
         """The same on the running loop."""
         return self.server(random.choice((await self.slots_async()).masters))  # noqa: S311  # any will do
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
 from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, stopped
 from busmq_spark.redis_io.link import SyncLink, streamed
@@ -28,7 +28,7 @@ class ClusterLink:
 
     cluster = True
 
-    def __init__(self, cluster: Cluster, patience_s: float | None = None) -> None:
+    def __init__(self, cluster: ClusterSeeds, patience_s: float | None = None) -> None:
         """``patience_s``: seconds a step is tried in all; None: what suits the error (see endpoint.py)."""
         self.endpoint = cluster
         self._patience_s = patience_s
@@ -152,7 +152,7 @@ class ClusterLink:
         """Whether the node owns slots, as far as is known."""
         return self._map is not None and node in self._map.masters
 
-    def each(self, ask: Callable[[SyncLink], R]) -> list[R]:
+    def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
         """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
         retry = Retry(time.monotonic)
         while True:

@@ -17,7 +17,7 @@ _ROLE = pack_words(("ROLE",))
 
 def dial(endpoint: Endpoint) -> redis.Connection:
     """A blocking connection, open. Raises what redis-py raises, and ServerUnreachable."""
-    connection = sync_connection(endpoint.find())
+    connection = sync_connection(endpoint.resolve())
     try:
         connection.connect()
         if endpoint.moves:
@@ -31,7 +31,7 @@ def dial(endpoint: Endpoint) -> redis.Connection:
 
 async def dial_async(endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> aredis.Connection:
     """The same for asyncio. ``reply_s``: longest wait for a reply on the way to an open connection."""
-    connection = async_connection(await endpoint.find_async(), reply_s=reply_s)
+    connection = async_connection(await endpoint.resolve_async(), reply_s=reply_s)
     try:
         with cancellable():
             await connection.connect()

@@ -15,7 +15,7 @@ class ServerUnreachable(LinkLost):
 
 
 class Endpoint(Protocol):
-    """What a link connects to. ``find`` says which server that is now."""
+    """What a link connects to. ``resolve`` says which server that is now."""
 
     @property
     def masked(self) -> str:
@@ -32,11 +32,11 @@ class Endpoint(Protocol):
         """Whether another server may take over: then the one found must say it is master, and READONLY means that it no longer is."""
         ...
 
-    def find(self) -> Server:
+    def resolve(self) -> Server:
         """The server to connect to. Raises ServerUnreachable."""
         ...
 
-    async def find_async(self) -> Server:
+    async def resolve_async(self) -> Server:
         """The same on the running loop."""
         ...
 
@@ -58,22 +58,22 @@ class AnyNode:
 
     @property
     def masked(self) -> str:
-        """All of them."""
+        """All servers."""
         return ",".join(server.masked for server in self.servers)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of all."""
+        """The secrets of all servers."""
         return tuple(secret for server in self.servers for secret in server.secrets)
 
-    def find(self) -> Server:
+    def resolve(self) -> Server:
         """The next one."""
         self._next += 1
         return self.servers[self._next % len(self.servers)]
 
-    async def find_async(self) -> Server:
+    async def resolve_async(self) -> Server:
         """The next one."""
-        return self.find()
+        return self.resolve()
 
 
 def stopped() -> StateError:

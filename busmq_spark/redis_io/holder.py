@@ -18,21 +18,21 @@ LEASE_MS = 15_000
 def my_token(*, with_parent: bool = False) -> str:
     """A new token for this process; ``with_parent``: one that lives no longer than the process that started it."""
     processes = (os.getpid(), os.getppid()) if with_parent else (os.getpid(),)
-    return "|".join((new_token(), machine(), *map(process_name, processes)))
+    return "|".join((new_token(), this_machine(), *map(process_name, processes)))
 
 
 def is_dead(token: str) -> bool:
     """Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone."""
     _, _, rest = token.partition("|")
     where, *processes = rest.split("|")
-    return where == machine() and any(not is_alive(process) for process in processes)
+    return where == this_machine() and any(not is_alive(process) for process in processes)
 
 
 def described(token: str) -> str:
     """Who a holder is, for people."""
     where, _, processes = token.partition("|")[2].partition("|")
     process = processes.partition("|")[0].partition(".")[0] or "unknown"
-    return f"process {process} of {'this machine' if where == machine() else f'machine {where}'}"
+    return f"process {process} of {'this machine' if where == this_machine() else f'machine {where}'}"
 
 
 def is_alive(process: str) -> bool:
@@ -41,7 +41,7 @@ def is_alive(process: str) -> bool:
     return pid.isdigit() and process_name(int(pid)) == process
 
 
-def machine() -> str:
+def this_machine() -> str:
     """Names this machine (and its process namespace, so that two containers differ) for as long as it is up."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

@@ -45,7 +45,7 @@ class SyncLink:
         """Links to every server behind it: this one."""
         return [self]
 
-    def each(self, ask: Callable[[SyncLink], R]) -> list[R]:
+    def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
         """What every master answers."""
         return [ask(self)]
 
@@ -137,7 +137,7 @@ class SyncLink:
             raise translate(error, self.endpoint) from error
 
     def receive(self, count: int) -> list[Any]:
-        """So many replies, errors among them as values. LinkLost leaves all of them in doubt."""
+        """The next ``count`` replies, errors among them as values. LinkLost leaves all of them in doubt."""
         if self._connection is None:
             raise LinkLost(url=self.endpoint.masked, reason="the connection broke while calls were under way")
         try:

@@ -1,13 +1,13 @@
-"""From an address to links, whatever the layout: one per server that a queue may live on, one for a whole cluster."""
+"""The links to the servers of a layout: one per server that a queue may live on, one for a whole cluster."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.link import SyncLink
@@ -16,15 +16,15 @@ Link: TypeAlias = SyncLink | ClusterLink
 AnyAsyncLink: TypeAlias = AsyncLink | AsyncClusterLink
 
 
-def sync_links(address: RedisAddress, patience_s: float | None = None) -> list[Link]:
+def sync_links(layout: RedisLayout, patience_s: float | None = None) -> list[Link]:
     """Blocking links, in the order of the URLs. Nothing is connected yet."""
-    if address.cluster:
-        return [ClusterLink(Cluster(address.servers), patience_s)]
-    return [SyncLink(endpoint, patience_s) for endpoint in address.endpoints]
+    if layout.cluster:
+        return [ClusterLink(ClusterSeeds(layout.servers), patience_s)]
+    return [SyncLink(endpoint, patience_s) for endpoint in layout.endpoints]
 
 
-def async_links(address: RedisAddress, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
+def async_links(layout: RedisLayout, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
     """The same for asyncio. ``reply_s``: a server that has not sent a due reply for so long counts as lost."""
-    if address.cluster:
-        return [AsyncClusterLink(Cluster(address.servers), patience_s, reply_s)]
-    return [AsyncLink(endpoint, patience_s, reply_s) for endpoint in address.endpoints]
+    if layout.cluster:
+        return [AsyncClusterLink(ClusterSeeds(layout.servers), patience_s, reply_s)]
+    return [AsyncLink(endpoint, patience_s, reply_s) for endpoint in layout.endpoints]

@@ -50,7 +50,7 @@ def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> lis
     """
     names: dict[str, int] = {}
     for index, link in enumerate(links):
-        found = link.each(partial(queues_of, pace=pace, cluster=link.cluster))
+        found = link.ask_each_master(partial(queues_of, pace=pace, cluster=link.cluster))
         for name in chain.from_iterable(found):
             if name not in names or hash_index(QueueKeys(name).metadata, len(links)) == index:
                 names[name] = index
@@ -66,7 +66,7 @@ def topics(links: Sequence[Link]) -> list[str]:
     """Every topic, by name."""
     cluster = links[0].cluster
     ask = partial(_names, pattern=topic_pattern(cluster=cluster), name_of=partial(topic_name, cluster=cluster), pace=at_once)
-    return sorted({name for link in links for part in link.each(ask) for name in part})
+    return sorted({name for link in links for part in link.ask_each_master(ask) for name in part})
 
 
 def _names(link: SyncLink, pattern: str, name_of: Callable[[str], str | None], pace: Callable[[], object]) -> list[str]:

@@ -173,7 +173,7 @@ class PubSubConnection(asyncio.Protocol):
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not False:
             if isinstance(reply, Exception) and "unsubscribe" not in str(reply):
-                if self._deny(reply):
+                if self._fail_denied_channel(reply):
                     continue
                 self._refused = reply
                 self.drop()
@@ -199,7 +199,7 @@ class PubSubConnection(asyncio.Protocol):
             self._unconfirmed.popleft()
             self._check_subscribed()
 
-    def _deny(self, reply: Exception) -> bool:
+    def _fail_denied_channel(self, reply: Exception) -> bool:
         """Redis denies one channel that was never subscribed: its ``add`` raises the error. False when more than that is denied."""
         error = translate(reply, self.endpoint)
         names = self._unconfirmed[0] if self._unconfirmed else []

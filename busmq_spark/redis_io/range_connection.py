@@ -29,7 +29,7 @@ _KEEP_BYTES = 64 * 1024 * 1024
 
 
 class RangeConnection:
-    """Sends calls and takes their replies in the same order. For one thread. After LinkLost the caller goes on behind the last reply it took.
+    """Sends calls and takes their replies in the same order. For one thread. After LinkLost the caller goes on after the last reply it took.
 
     Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
     """
@@ -107,7 +107,7 @@ class RangeConnection:
         return int(line[1:]), self._at
 
     def _line(self) -> bytes:
-        """The line at ``_at``; moves behind it. Raises what Redis says when it is an error reply."""
+        """The line at ``_at``; moves after it. Raises what Redis says when it is an error reply."""
         while (stop := self._buffer.find(b"\r\n", self._at, self._used)) < 0:
             self._receive()
         line = bytes(self._buffer[self._at : stop])
@@ -122,7 +122,7 @@ class RangeConnection:
         return None if size < 0 else bytes(self._buffer[start : start + size])
 
     def _string(self) -> tuple[int, int]:
-        """Start and length (-1: nil) of the bulk string at ``_at``, once it is all there; moves behind it."""
+        """Start and length (-1: nil) of the bulk string at ``_at``, once it is all there; moves after it."""
         line = self._line()
         if line[:1] != b"$":
             raise rx.ConnectionError(f"replies are out of step: {line[:80]!r}")

@@ -37,11 +37,11 @@ class SentinelMaster:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Those of the sentinels and of the data servers."""
+        """The secrets of the sentinels and of the data servers."""
         own = tuple(secret for secret in (self.login.password, self.login.user) if secret)
         return (*own, *(secret for sentinel in self.sentinels for secret in sentinel.secrets))
 
-    def find(self) -> Server:
+    def resolve(self) -> Server:
         """Ask one sentinel after the other who is master."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
@@ -60,7 +60,7 @@ class SentinelMaster:
             problems.append(None)
         raise self._unreachable(problems)
 
-    async def find_async(self) -> Server:
+    async def resolve_async(self) -> Server:
         """The same on the running loop."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:

@@ -54,11 +54,11 @@ class Server:
 
     moves = False
 
-    def find(self) -> Server:
+    def resolve(self) -> Server:
         """Itself: a server is an endpoint that never moves."""
         return self
 
-    async def find_async(self) -> Server:
+    async def resolve_async(self) -> Server:
         """Itself."""
         return self
 

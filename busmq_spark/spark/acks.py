@@ -17,17 +17,27 @@ a single one in the other order shows that they are not."""
 
 
 class QueryAcks:
-    """What a query has acknowledged, and which positions it may: those that are certainly in Spark's logs."""
+    """What a query has acknowledged, and which positions it may: those that are certainly in Spark's logs.
+
+    =============== =============================================================== ======================================================
+    what is known   when it changes                                                 the start of a batch is acknowledged
+    =============== =============================================================== ======================================================
+    first call      ``from_start`` is called once                                   not yet: other readers of the query may begin before
+    durable         the start of the first call, until another start or ``read``    while the start is that one, unless it was replayed
+    synchronous     +1 with each ``read`` whose start was committed before          once there are SYNCHRONOUS in a row
+    not synchronous a ``read`` whose start was not committed before; for good       never; only ``commit`` acknowledges
+    =============== =============================================================== ======================================================
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._acked: dict[str, Position] = {}
         self._committed: dict[str, Any] | None = None
-        self._judged: dict[str, Any] | None = None
+        self._judged: dict[str, Any] | None = None  # the end of the batch whose tasks were asked for last
         self._synchronous: int | None = 0  # batches that Spark committed while it planned the next; None once one was not
-        self._first = True
-        self._replayed = False
-        self._durable: dict[str, Any] | None = None
+        self._first = True  # no start was handed over to ``from_start`` yet
+        self._replayed = False  # tasks were asked for before that: the batch of the first start is executed again
+        self._durable: dict[str, Any] | None = None  # a start that is in the checkpoint for certain
 
     def from_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> bool:
         """Acknowledge the start of a batch, where it is in the logs; false when that is put off to the next call.
@@ -69,7 +79,7 @@ class QueryAcks:
         results = reader_queues.store.ack(lowest, self._options.subscription) if lowest else {}
         for queue, position in fresh.items():
             if queue in results and results[queue].status != "ok":
-                reader_queues.refused(queue, lowest[queue], results[queue])
+                reader_queues.on_ack_refused(queue, lowest[queue], results[queue])
             if queue in results or queue not in lowest:  # else its source is unreachable
                 self._acked[queue] = position
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.planner import FindTimes, check_given, skipped, without_times
+from busmq_spark.core.planner import AskTimes, check_given, skipped, without_times
 from busmq_spark.core.position import Range
 from busmq_spark.core.sources import shown, spell, split
 from busmq_spark.core.state import QueueState
@@ -21,7 +21,7 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze
-from busmq_spark.spark.queue_names import look
+from busmq_spark.spark.queue_names import find_queues
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.time_notes import note_times
 from busmq_spark.spark.tracebacks import without_traceback
@@ -48,7 +48,7 @@ class BatchReader(DataSourceReader):
         try:
             names = [spell(source, queue) for source in options.sources for queue in options.subscribe]
             if not options.subscribe:
-                names = look(replace(options, partitions=None), store)
+                names = find_queues(replace(options, partitions=None), store)
             states = store.states(dict.fromkeys(names, -1))
             if missing := [queue for queue, state in states.items() if not state.exists]:
                 if not options.topic:
@@ -87,9 +87,9 @@ class BatchReader(DataSourceReader):
 
 
 def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]) -> dict[str, tuple[int, int]]:
-    """Of each queue the last id before what is read, and the last that is read."""
+    """By queue the last id before what is read, and the last that is read."""
 
-    def find(question: FindTimes) -> Mapping[str, FoundTime]:
+    def find(question: AskTimes) -> Mapping[str, FoundTime]:
         return store.find_times(question.wanted)
 
     starts = run_sync(without_times({queue: options.start_of(*split(queue)) for queue in states}, options.timestamp_strategy), find)

@@ -17,7 +17,7 @@ _UNREAD = "busmq_unread"
 
 
 class DeadKeywords(TypedDict, total=False):
-    """Of dead letters; see dead_letters."""
+    """The options of ``dead_letters``."""
 
     group: str
     into: str | None
@@ -32,7 +32,7 @@ def json_columns(
 def json_columns(
     messages: DataFrame, schema: StructType | str, *, on_error: str = "null", **dead: Unpack[DeadKeywords]
 ) -> DataFrame | tuple[DataFrame, DataFrame]:
-    """The fields of JSON messages as columns, behind ``queue`` and ``id``.
+    """The fields of JSON messages as columns, after ``queue`` and ``id``.
 
     ``schema`` is Spark's, as a StructType or in DDL: ``"carrier string, delay double"``. A message that is not such JSON gives NULL fields, as
     Spark's ``from_json`` does; a field named ``queue`` or ``id`` needs the long way.

@@ -19,7 +19,7 @@ STEP_S = 0.05
 """Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis."""
 LINK_SHARE = 19
 """A federation server walks without pauses, so it is left alone for so many times as long as it took."""
-Look: TypeAlias = Callable[[SourceStore, Callable[[], object]], Sequence[str]]
+FindQueues: TypeAlias = Callable[[SourceStore, Callable[[], object]], Sequence[str]]
 """Finds the queues of a query. What it is given is called between two steps of a walk over keys, and waits."""
 log = logging.getLogger("busmq_spark")
 
@@ -36,9 +36,9 @@ class DiscoveredQueues:
 class QueueDiscovery(threading.Thread):
     """A daemon thread with a store of its own. It ends with the process, with ``stop``, or when the driver that started the process is gone."""
 
-    def __init__(self, open_store: Callable[[], SourceStore], look: Look, *, links: bool) -> None:
+    def __init__(self, open_store: Callable[[], SourceStore], find_queues: FindQueues, *, links: bool) -> None:
         super().__init__(name="busmq-discovery", daemon=True)
-        self._open_store, self._look, self._links = open_store, look, links
+        self._open_store, self._find_queues, self._links = open_store, find_queues, links
         self._found = DiscoveredQueues()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -81,7 +81,7 @@ class QueueDiscovery(threading.Thread):
             paused_s += time.monotonic() - began
 
         began = time.monotonic()
-        found = DiscoveredQueues(self._look(store, pace), frozenset(store.listed))
+        found = DiscoveredQueues(self._find_queues(store, pace), frozenset(store.listed))
         with self._lock:
             self._found = found
         took_s = time.monotonic() - began - paused_s

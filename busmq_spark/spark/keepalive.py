@@ -90,7 +90,7 @@ class SiteKeepAlive(threading.Thread):
             store.close()
 
     def _touch(self, store: SourceStore, queues: Mapping[str, int]) -> None:
-        store.place(queues, self._site)
+        store.set_site(queues, self._site)
         alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
         self._owner.taken = next((queue for queue, state in alive.items() if state < 0), self._owner.taken)
         self._reassign({queue: site for queue, site in store.sites(queues).items() if site != self._site})

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from busmq_spark.core.sources import shown
 from busmq_spark.errors import QueueBusy
-from busmq_spark.redis_io.holder import LEASE_MS, described, is_dead, machine
+from busmq_spark.redis_io.holder import LEASE_MS, described, is_dead, this_machine
 from busmq_spark.store.protocol import ReadStore
 
 GRACE_S = 3.0
@@ -30,7 +30,7 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
             return [queue for queue in queues if queue in holders]
         dead = {queue: holder for queue, holder in others.items() if is_dead(holder)}
         if not dead:
-            here = any(f"|{machine()}|" in holder for holder in others.values())
+            here = any(f"|{this_machine()}|" in holder for holder in others.values())
             if time.monotonic() - started > (GRACE_S if here else LEASE_MS / 1000 + GRACE_S):
                 raise busy(*next(iter(others.items())), subscription)
             time.sleep(PAUSE_S)

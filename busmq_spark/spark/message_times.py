@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.clock import TimesOfIds, gathered
-from busmq_spark.core.flow import run_sync
+from busmq_spark.core.clock import TimesGathering, TimesOfIds
 from busmq_spark.core.position import Range
 from busmq_spark.errors import ProtocolError, RemoteError
 from busmq_spark.store.protocol import MessageRows, ReadStore
@@ -25,8 +24,8 @@ SECOND_MS, MS_US = 1000, 1000
 log = logging.getLogger("busmq_spark")
 
 
-class MessageTimes:
-    """Of the ranges of one task: asked for once for each range, before its rows are read."""
+class TimestampColumn:
+    """The column for the ranges of one task; the store is asked once, before rows are read."""
 
     def __init__(self, found: Mapping[str, TimesOfIds], born: Mapping[str, str]) -> None:
         # Of another life than the range, the times are of other messages.
@@ -34,7 +33,7 @@ class MessageTimes:
         self._times = {queue: np.array(pairs, np.int64).T for queue, pairs in own.items()}
 
     @classmethod
-    def of(cls, store: ReadStore, parts: Sequence[Range], known: Mapping[str, TimesOfIds] = MappingProxyType({})) -> MessageTimes:
+    def of(cls, store: ReadStore, parts: Sequence[Range], known: Mapping[str, TimesOfIds] = MappingProxyType({})) -> TimestampColumn:
         """The times of all messages of ranges, as far as they are known. ``known``: of queues that need not be asked about."""
         found = times_of(store, [part for part in parts if part.queue not in known])
         return cls({**found, **known}, {part.queue: part.born for part in parts})
@@ -60,16 +59,14 @@ def times_of(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfIds]:
     for part in parts:
         first, last = wanted.get(part.queue, (part.first, part.last))
         wanted[part.queue] = (min(first, part.first), max(last, part.last))
+    gathering = TimesGathering(wanted)
     away: set[str] = set()
-
-    def ask(rest: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
-        answers = store.times(rest)
-        away.update(rest.keys() - answers.keys())
-        return answers
-
     try:
-        found = run_sync(gathered(wanted), ask) if wanted else {}
+        while gathering.wanted:
+            answers = store.times(gathering.wanted)
+            away.update(gathering.wanted.keys() - answers.keys())
+            gathering.add(answers)
     except (ProtocolError, RemoteError) as error:
         log.warning("the column %s is NULL: the times of messages are not known there (%s)", COLUMN, error)
         return dict.fromkeys(wanted, TimesOfIds("", ()))
-    return {queue: times for queue, times in found.items() if queue not in away}
+    return {queue: times for queue, times in gathering.found.items() if queue not in away}

@@ -19,12 +19,12 @@ from busmq_spark.core.sources import shown
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.job_fields import COLUMN as FIELDS
 from busmq_spark.spark.job_fields import JobFields
-from busmq_spark.spark.message_times import COLUMN, MessageTimes
+from busmq_spark.spark.message_times import COLUMN, TimestampColumn
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import task_store
 from busmq_spark.store.loss_errors import loss_error
-from busmq_spark.store.protocol import LossEvidence, MessageRows, ReadStore
+from busmq_spark.store.protocol import RemovalTraces, MessageRows, ReadStore
 
 log = logging.getLogger("busmq_spark")
 _OF_RANGE, _OF_POSITION = attrgetter(*Range.__match_args__), attrgetter(*Position.__match_args__)
@@ -61,7 +61,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     """The record batches of a task."""
     freeze()
     store = task_store(options)
-    times = MessageTimes.of(store, partition.ranges, partition.times) if COLUMN in schema.names and partition.ranges else None
+    times = TimestampColumn.of(store, partition.ranges, partition.times) if COLUMN in schema.names and partition.ranges else None
     jobs = JobFields(store, options.job_fields) if FIELDS in schema.names else None
     return ArrowRows(schema, times, jobs).batches(_rows(store, partition, options.fail_on_data_loss))
 
@@ -75,7 +75,7 @@ def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[Mess
 def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[MessageRows]:
     """The messages of ranges while the last message of the batch is still the one that was planned, whose fingerprint ``ends`` has.
 
-    ``strict`` raises DataLoss, at the latest behind the last row, so that the batch fails. Else a queue that changed gives no further row, since
+    ``strict`` raises DataLoss, at the latest after the last row, so that the batch fails. Else a queue that changed gives no further row, since
     its next batch begins with its oldest message; what was read is looked at again before it is handed out.
     """
     sound = {queue: ends[queue] for queue in dict.fromkeys(part.queue for part in parts) if queue in ends}
@@ -96,7 +96,7 @@ def _changed(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> se
         loss = lost(ends[queue], state)
         if loss is None or loss.kind not in {"rolled-back", "reissued"}:
             continue  # the reader of the range says the rest
-        error = loss_error(shown(queue), loss, LossEvidence(None, 0, empty=False))
+        error = loss_error(shown(queue), loss, RemovalTraces(None, 0, empty=False))
         if strict:
             raise error
         log.warning("%s; its rows of this batch are skipped", error)

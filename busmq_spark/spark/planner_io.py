@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from busmq_spark.core.caps import LastIdWithinBytes
+from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import TimesOfIds
-from busmq_spark.core.planner import FetchRows, FindTimes, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
+from busmq_spark.core.planner import FetchRows, AskTimes, HandleLoss, Question, AskCounters, AskFingerprints, AskStates, StopHolding
 from busmq_spark.core.position import Range
 from busmq_spark.spark.message_times import times_of
 from busmq_spark.spark.reader_queues import ReaderQueues
@@ -20,7 +20,7 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 
 
 class PlannerIO:
-    """Of one planning. ``prefetched`` are the rows that were fetched for it, by queue; ``times`` theirs, where ``timed`` says that rows have them."""
+    """Answers the questions of one planning. ``prefetched``: the rows that were fetched for it, by queue; ``times``: theirs, where rows have times."""
 
     def __init__(self, reader_queues: ReaderQueues, *, strict: bool, timed: bool = False) -> None:
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
@@ -31,22 +31,22 @@ class PlannerIO:
         """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not allowed."""
         store = self._reader_queues.store
         match question:
-            case ReadCounters(queues):
+            case AskCounters(queues):
                 return store.counters(queues)
-            case ReadStates(ids):
+            case AskStates(ids):
                 return store.states(ids)
-            case ReadFingerprints(ids):
+            case AskFingerprints(ids):
                 return store.marks(ids)
-            case FindTimes(wanted):
+            case AskTimes(wanted):
                 return store.find_times(wanted)
-            case LastIdWithinBytes(queue, first, last, budget):
+            case AskLastIdWithinBytes(queue, first, last, budget):
                 return store.bytes_until(queue, first, last, budget)
             case FetchRows(ranges):
                 return self._fetch(ranges)
             case HandleLoss(queue, at, loss):
                 return self._reader_queues.handle_loss(queue, at, loss)
             case StopHolding(queue):
-                return self._reader_queues.forget_queue(queue)
+                return self._reader_queues.stop_holding(queue)
 
     def _fetch(self, ranges: Sequence[Range]) -> Collection[str]:
         """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""

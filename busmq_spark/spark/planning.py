@@ -23,7 +23,7 @@ from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import Polling
 from busmq_spark.spark.query_lag import QueryLag
 from busmq_spark.spark.queue_names import QueueNames
-from busmq_spark.spark.reader_queues import ReaderQueues, mention_changes
+from busmq_spark.spark.reader_queues import ReaderQueues, warn_queues_differ_from_checkpoint
 from busmq_spark.spark.stores import planning_store, push_notifiers
 from busmq_spark.spark.time_notes import TimeNotes
 from busmq_spark.store.multi_source_store import within
@@ -49,28 +49,28 @@ class QueryPlanning:
         self._acks = QueryAcks(options)
         self._polling: Polling | None = None
         self._planned: dict[str, Any] | None = None
-        self._put_off = False  # it is too early for acks
-        self._blind = False  # there may be a checkpoint that Spark has not shown
-        self._compared = False  # the queues of the checkpoint with those of the options
+        self._acks_put_off = False
+        """Whether it was too early for the acks of the start."""
+        self._start_unknown = False
+        """Spark has not handed over the start: a checkpoint may exist."""
+        self._compared = False
+        """Whether the queues of the checkpoint were compared with those of the options."""
 
     def latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
-        self._blind = start is None and self._planned is None
+        self._start_unknown = start is None and self._planned is None
         skipped = self.reader_queues.store.skipped if self.reader_queues else 0
         at = start or self._planned or offsets.INITIAL
-        self._compared |= at == offsets.INITIAL and not self._blind
+        self._compared |= at == offsets.INITIAL and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
         reader_queues = self._acquire(begin, sources)
         self._times.update(self.planner.states, reader_queues.store)
-        self._put_off = not self._acks.from_start(start, begin, reader_queues)
+        self._acks_put_off = not self._acks.from_start(start, begin, reader_queues)
         held = reader_queues.held(sources)
-        if at == self._planned and at != offsets.INITIAL and not self._news(begin, held, reader_queues):
+        if at == self._planned and at != offsets.INITIAL and not self._has_news(begin, held, reader_queues):
             return self._nothing_new(at, begin, reader_queues)
-        unlimited = self._blind or (limit is not None and compat.is_unlimited(limit) and not self.planner.sealed)
-        answers = PlannerIO(reader_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
-        positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited, now_ms=_now_ms()), answers)
-        self.prefetched, self._prefetched_times = answers.prefetched, answers.times
-        if self._blind and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
+        positions = self._plan(begin, held, limit, reader_queues)
+        if self._start_unknown and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
             self._acks = QueryAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
         planned = self._offsets.encode(positions, self._links(sources, reader_queues))
@@ -81,6 +81,14 @@ class QueryPlanning:
         self._planned = planned
         self._idle.end()
         return planned
+
+    def _plan(self, begin: Mapping[str, Position], held: HeldQueues, limit: Any, reader_queues: ReaderQueues) -> dict[str, Position]:
+        """The positions at the end of the batch, by what the queues hold now; the rows that were fetched for it are in ``prefetched`` then."""
+        unlimited = self._start_unknown or (limit is not None and compat.is_unlimited(limit) and not self.planner.available_now)
+        answers = PlannerIO(reader_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
+        positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited, now_ms=_now_ms()), answers)
+        self.prefetched, self._prefetched_times = answers.prefetched, answers.times
+        return positions
 
     def report(self) -> dict[str, Any] | None:
         """What ``reportLatestOffset`` says: the newest ids, and how far the query is behind them."""
@@ -101,12 +109,12 @@ class QueryPlanning:
         done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
         reader_queues = self._acquire({**begin, **goal}, sources, done)
         self._acks.read(start, end, reader_queues, planned_here=end == self._planned)
-        if self._blind:
+        if self._start_unknown:
             reader_queues.compare([queue for queue in begin if self.names.includes(queue)], begin)
         # Where the checkpoint was not known when this was planned; else it was checked then.
         reader_queues.check_entries({queue: p for queue, p in goal.items() if queue not in begin and split(queue)[0] not in sources})
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
-        self._planned, self._blind = end, False
+        self._planned, self._start_unknown = end, False
         cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
         found = [{r: rows for r in part if (rows := within(prefetched.get(r.queue, ()), r))} for part in cut]
         return [Partition(part, rows, goal, self._prefetched_times) for part, rows in zip(cut, found, strict=True)]
@@ -127,10 +135,10 @@ class QueryPlanning:
         entering = {split(queue)[0] for queue in self.planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *reader_queues.store.listed, *self.names.listed, *entering} - {""}
 
-    def _news(self, begin: Mapping[str, Position], held: HeldQueues, reader_queues: ReaderQueues) -> bool:
+    def _has_news(self, begin: Mapping[str, Position], held: HeldQueues, reader_queues: ReaderQueues) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
-        if self.planner.behind(begin, held, reader_queues.store.unavailable, _now_ms()):
+        if self.planner.has_more(begin, held, reader_queues.store.unavailable, _now_ms()):
             return True
         if not self._polling.due():
             return False
@@ -141,7 +149,7 @@ class QueryPlanning:
     def _nothing_new(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit."""
         waiting = self._acks.waiting(begin, reader_queues)
-        self._planned = self._idle.next(at, time.monotonic(), early=self._put_off, available_now=self.planner.sealed) if waiting else at
+        self._planned = self._idle.next(at, time.monotonic(), early=self._acks_put_off, available_now=self.planner.available_now) if waiting else at
         return self._planned
 
     def _acquire(self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})) -> ReaderQueues:
@@ -153,11 +161,11 @@ class QueryPlanning:
         reader_queues = self.reader_queues
         reader_queues.raise_if_taken()
         if known and not self._compared:
-            mention_changes({queue: self.names.includes(queue) for queue in known}, self.names.named)
+            warn_queues_differ_from_checkpoint({queue: self.names.includes(queue) for queue in known}, self.names.named)
         self._compared |= bool(known)
         # What comes after the start of Trigger.AvailableNow is not available now.
-        names = self.names.to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.sealed)
-        reader_queues.acquire(names, known, sources, done=done, blind=self._blind)
+        names = self.names.to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.available_now)
+        reader_queues.acquire(names, known, sources, done=done, start_unknown=self._start_unknown)
         return reader_queues
 
 

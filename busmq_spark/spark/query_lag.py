@@ -17,7 +17,7 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What is behind the end of the last batch."""
+    """How far a query is behind: what is stored after the end of its last batch."""
 
     messages: int
     seconds: int | None
@@ -25,7 +25,7 @@ class Lag:
 
 
 class QueryLag:
-    """Of one query."""
+    """Asks the stores how far one query is behind."""
 
     def __init__(self) -> None:
         self._next = 0.0

@@ -29,7 +29,7 @@ def _includes(options: ReadOptions, queue: str) -> bool:
     return names_queue(options.subscribe, options.subscribe_pattern, options.topic, queue)
 
 
-def look(options: ReadOptions, store: ReadStore, pace: Callable[[], object] = at_once) -> list[str]:
+def find_queues(options: ReadOptions, store: ReadStore, pace: Callable[[], object] = at_once) -> list[str]:
     """The queues that match the pattern, or the partitions of the topics, which are made where the options say so. Raises TopicMissing."""
     if options.topic:
         return store.topic_queues(options.topic, options.partitions)
@@ -77,8 +77,8 @@ class QueueNames:
             self.listed |= {*found.listed} - {*store.unavailable}
             return found.queues
         options = self.options
-        first = look(options, store)
-        self._discovery = QueueDiscovery(lambda: planning_store(options, quiet=True), partial(look, options), links=bool(options.links))
+        first = find_queues(options, store)
+        self._discovery = QueueDiscovery(lambda: planning_store(options, quiet=True), partial(find_queues, options), links=bool(options.links))
         if new_ones:
             self._discovery.start()
         return first

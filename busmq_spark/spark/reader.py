@@ -47,7 +47,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return compat.read_limit(self._options.max_messages, self._options.max_bytes, self._options.min_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planning.planner.seal()
+        self._planning.planner.prepare_for_available_now()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next batch.

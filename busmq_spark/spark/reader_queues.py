@@ -26,7 +26,7 @@ from busmq_spark.spark.stores import planning_store
 from busmq_spark.start import Start
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import LossEvidence, PushNotifiers, QueueCreation, SourceStore
+from busmq_spark.store.protocol import RemovalTraces, PushNotifiers, QueueCreation, SourceStore
 from busmq_spark.store.redis_store import RedisStore
 
 SHORT_TTL_S = 3600
@@ -34,7 +34,7 @@ SHORT_TTL_S = 3600
 log = logging.getLogger("busmq_spark")
 
 
-def mention_changes(checkpoint: Mapping[str, bool], named: Sequence[str]) -> None:
+def warn_queues_differ_from_checkpoint(checkpoint: Mapping[str, bool], named: Sequence[str]) -> None:
     """A warning when the options name other queues than the checkpoint. ``checkpoint``: its queues, and whether the query still reads each."""
     left_out = ", ".join(shown(queue) for queue, wanted in checkpoint.items() if not wanted)
     added = ", ".join(shown(queue) for queue in named if queue not in checkpoint)
@@ -73,12 +73,12 @@ class ReaderQueues:
         sources: Collection[str],
         *,
         done: Mapping[str, int] = MappingProxyType({}),
-        blind: bool = False,
+        start_unknown: bool = False,
     ) -> None:
         """Take hold of queues not held yet. ``known`` are positions of the checkpoint: such a queue is compared before it is touched.
         ``sources`` are those of the checkpoint: startingOffsets counts for queues of others.
         ``done``: the last ids before a batch that is read again, where ``known`` has its end: a new subscription is registered there.
-        ``blind``: there may be an unread checkpoint; then nothing is decided here that the checkpoint decides.
+        ``start_unknown``: there may be an unread checkpoint; then nothing is decided here that the checkpoint decides.
 
         A queue whose source goes away at any step of it is not held, and tried again with the next call: every step may be repeated.
         """
@@ -94,12 +94,13 @@ class ReaderQueues:
         ttls = self._open([queue for queue in new if queue not in self.paused], known)
         found = list(ttls)
         if self._options.subscription:  # before the lease, which would outlive the error
-            self._mention_gone([queue for queue in found if queue not in known and first_start(self._options, queue, sources) == "earliest"], sources)
+            entering = [queue for queue in found if queue not in known]
+            self._check_acked_by_others([q for q in entering if first_start(self._options, q, sources) == "earliest"], sources)
         if self._token and found:
-            found = self._unmixed(found)
-            if not blind:  # before the leases, which a query that is refused would keep as long as its process lives
+            found = self._refuse_mixed(found)
+            if not start_unknown:  # before the leases, which a query that is refused would keep as long as its process lives
                 self._enter_at({queue: first_start(self._options, queue, sources) for queue in found if queue not in known})
-            self.siblings.look()
+            self.siblings.refresh()
             found = lease.acquire(self.store, found, self._options.subscription, self._token, self.siblings.others)
         if self._options.subscription and found:
             starts = {q: done.get(q, known[q].last) if q in known and not losses[q] else self._subscribe_at(q) for q in found}
@@ -154,12 +155,12 @@ class ReaderQueues:
             raise self._error(queue, loss, at)
         return self._go_on(queue, at, loss)
 
-    def forget_queue(self, queue: str) -> None:
-        """It has expired before it was read; it is acquired anew when it is found again."""
+    def stop_holding(self, queue: str) -> None:
+        """Hold a queue no more that expired before it was read; it is acquired anew when it is found again."""
         with suppress(ValueError):
             self.queues.remove(queue)
 
-    def refused(self, queue: str, position: Position, result: AckResult) -> None:
+    def on_ack_refused(self, queue: str, position: Position, result: AckResult) -> None:
         """An ack was refused since Redis holds another history than the checkpoint."""
         kind = {"missing": "expired", "older": "rolled-back"}.get(result.status, result.status)
         loss = Loss(kind, f"message {position.last} of incarnation {position.born} (fingerprint {position.mark})", result.detail or "no such queue")
@@ -197,7 +198,7 @@ class ReaderQueues:
                 )
         return {queue: attached.ttl_s for queue, attached in found.items()}
 
-    def _unmixed(self, queues: Sequence[str]) -> list[str]:
+    def _refuse_mixed(self, queues: Sequence[str]) -> list[str]:
         """All queues but those of unreachable sources. A reader with a subscription and one without would drop each other's messages: QueueBusy."""
         if self._options.subscription:
             holders = self.store.holders(queues, "")
@@ -220,7 +221,7 @@ class ReaderQueues:
                 )
         return [queue for queue in queues if queue in subscriptions]
 
-    def _mention_gone(self, queues: Sequence[str], sources: Collection[str]) -> None:
+    def _check_acked_by_others(self, queues: Sequence[str], sources: Collection[str]) -> None:
         """A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages."""
         name = self._options.subscription
         others = {queue: names for queue, names in self.store.subscriptions(queues).items() if names and name not in names} if queues else {}
@@ -305,7 +306,7 @@ class ReaderQueues:
             loss = replace(loss, kind="acknowledged")
         return loss_error(shown(queue), loss, traces, own_listeners=listening)
 
-    def _acked(self, queue: str, traces: LossEvidence) -> int:
+    def _acked(self, queue: str, traces: RemovalTraces) -> int:
         """Up to where a query that reads as this one does has acknowledged the queue; 0 when that is not known."""
         if not self._options.subscription:
             return traces.acked

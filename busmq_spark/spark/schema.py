@@ -15,7 +15,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
 from busmq_spark.spark.job_fields import COLUMN as FIELDS
 from busmq_spark.spark.job_fields import MAPS, JobFields
-from busmq_spark.spark.message_times import COLUMN, KIND, MessageTimes
+from busmq_spark.spark.message_times import COLUMN, KIND, TimestampColumn
 from busmq_spark.store.protocol import MessageRows
 
 SOURCE_SCHEMA = "queue string, id long, value binary"
@@ -26,7 +26,7 @@ TIME_COLUMN = f"{COLUMN} timestamp_ltz"
 FIELDS_COLUMN = f"{FIELDS} map<string,binary>"
 """With jobFields."""
 TOPIC_COLUMNS = "topic string, partition int"
-"""Behind the others, of a query that reads topics."""
+"""Columns after the others, of a query that reads topics."""
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "queue": (StringType,),
     "id": (LongType,),
@@ -62,10 +62,10 @@ class ArrowRows:
     Values come as an Arrow array and are sliced. Ids follow each other, so they are a range, not parsed. Names are repeated, not built row by row.
     """
 
-    def __init__(self, schema: StructType, times: MessageTimes | None = None, jobs: JobFields | None = None) -> None:
+    def __init__(self, schema: StructType, times: TimestampColumn | None = None, jobs: JobFields | None = None) -> None:
         """``times`` is needed for the column ``timestamp``, ``jobs`` for the column ``fields``."""
         self._jobs = jobs
-        self._times = times or MessageTimes({}, {})
+        self._times = times or TimestampColumn({}, {})
         self._schema = _arrow_schema(schema)
         self._columns = [(field.name, field.type) for field in self._schema]
 

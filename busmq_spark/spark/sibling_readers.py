@@ -28,7 +28,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class SiblingReaders:
-    """One reader, ``token``, and those of the same query that read from the same place."""
+    """The reader ``token``, and the other readers of the same query that read from the same place."""
 
     def __init__(self, options: ReadOptions, token: str) -> None:
         self.others: dict[str, dict[str, Any]] = {}
@@ -61,7 +61,7 @@ class SiblingReaders:
             log.debug("the readers of a query cannot find each other: %s", error)
             self._token = ""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See who has joined since, as long as some may."""
         if self._me["beginning"] and self._token:
             with _locked(self._file) as state:
@@ -98,7 +98,7 @@ class SiblingReaders:
         return {queue: position for queue, position in found.items() if position is not None}
 
     def _others(self, readers: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Those that began with this one and may read what it reads."""
+        """The readers that began with this one and may read what it reads."""
         found = {
             token: other
             for token, other in readers.items()

@@ -37,7 +37,7 @@ class SinkColumns:
     queue_column: str | None
     queue: str | None
     topic: TopicColumns | None = None
-    """Of rows for topics; then ``queue_column`` and ``queue`` are None."""
+    """Where topic and partition come from, for rows that go to topics; then ``queue_column`` and ``queue`` are None."""
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None, topic: str | None = None) -> SinkColumns:

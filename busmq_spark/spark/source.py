@@ -15,7 +15,7 @@ from busmq_spark import __version__
 from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.job_fields import check_fields
@@ -160,7 +160,7 @@ def _checked(options: Options) -> Options:
     secrets = tuple((link, secret) for link, _ in options.links if (secret := options.secret_of(link)))
     if not options.has_redis:
         return replace(options, link_secrets=secrets)
-    address(options)
+    redis_layout(options)
     return replace(options, url=options.address, link_secrets=secrets)
 
 

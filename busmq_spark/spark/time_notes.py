@@ -13,7 +13,7 @@ from busmq_spark.store.protocol import ReadStore
 
 
 class TimeNotes:
-    """Of one reader: one call a second at most, and none while no id has moved."""
+    """Notes times for one reader: one call a second at most, and none while no id has moved."""
 
     def __init__(self) -> None:
         self._states: Mapping[str, QueueState] = {}

@@ -27,7 +27,7 @@ from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.topic_columns import TopicRows
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.store.protocol import FullPolicy, QueueAppender, QueueCreation, WriteStore
+from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender, QueueCreation, WriteStore
 
 ROWS_AT_ONCE = 10_000
 RUN = "spark.jobGroup.id"
@@ -67,7 +67,7 @@ class TaskWriter:
         full = full_policy(self._options)
         attached: set[str] = set()
         try:
-            for parts in self._columns.gathered(batches, self._topics(store, appender)):
+            for parts in self._columns.gathered(batches, self._topic_rows(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
                     store.attach(new, creation(self._options))
                     attached.update(new)
@@ -90,7 +90,7 @@ class TaskWriter:
         appender = store.appender()
         attached: set[str] = set()
         try:
-            for parts in self._columns.gathered(batches, self._topics(store, appender)):
+            for parts in self._columns.gathered(batches, self._topic_rows(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
                     appender.settle()
                     begun = store.begin(sink, run, new)
@@ -110,7 +110,7 @@ class TaskWriter:
         finally:
             appender.abandon()
 
-    def _topics(self, store: WriteStore, appender: QueueAppender) -> TopicRows | None:
+    def _topic_rows(self, store: WriteStore, appender: QueueAppender) -> TopicRows | None:
         """Where rows for topics go. Tasks, and the batches of a query, begin with different partitions."""
         if self._columns.topic is None:
             return None
@@ -203,14 +203,14 @@ class _StreamSink:
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         freeze()
-        query, staged, run = _collected(messages)
+        query, staged, run = _combined(messages)
         if self._options.delivery == "exactly-once":
             committer = SinkCommitter(self._options, sink_store(self._options))
             sync(self._checkpoint, batchId)
             committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId), run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        query, staged, _ = _collected(messages)
+        query, staged, _ = _combined(messages)
         if staged and None in messages:  # else a commit was tried, and its record may still arrive
             # Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one.
             with suppress(BusError):
@@ -271,7 +271,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze()
         store = sink_store(self._options)
-        _, staged, run = _collected(messages)
+        _, staged, run = _combined(messages)
         if self._truncate:
             store.truncate(self._emptied(store, staged))
         if self._options.batch is not None:
@@ -289,7 +289,7 @@ class BatchWriter(DataSourceArrowWriter):
         return [queue for topic in topics for queue in partition_queues(topic, store.partitions(topic, self._options.partitions))]
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _, staged, _ = _collected(messages)
+        _, staged, _ = _combined(messages)
         if None in messages:  # as in _StreamSink.abort
             with suppress(BusError):
                 SinkCommitter(self._options, sink_store(self._options)).abort("", 0, staged)
@@ -300,16 +300,16 @@ def creation(options: WriteOptions) -> QueueCreation:
     return QueueCreation(options.create, options.ttl_s, options.maxsize)
 
 
-def full_policy(options: WriteOptions) -> FullPolicy:
+def full_policy(options: WriteOptions) -> FullQueuePolicy:
     """What a sink does while a queue is full."""
-    return FullPolicy(options.full_timeout_ms if options.on_full == "block" else 0)
+    return FullQueuePolicy(options.full_timeout_ms if options.on_full == "block" else 0)
 
 
 def _property(context: TaskContext | None, name: str) -> str:
     return (context and context.getLocalProperty(name)) or ""
 
 
-def _collected(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:
+def _combined(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:
     """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
     outcomes = [m for m in messages if isinstance(m, TaskOutcome)]
     runs = [m.run for m in outcomes if m.run is not None]

@@ -18,7 +18,7 @@ from busmq_spark.core.sources import by_source, spell, split
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import PerQueueOperations, only
-from busmq_spark.store.protocol import LossEvidence, MessageRows, ReadStore, Site
+from busmq_spark.store.protocol import RemovalTraces, MessageRows, ReadStore, Site
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 
@@ -62,9 +62,9 @@ class MultiSourceStore(PerQueueOperations):
         own = [queue for queue in queues if not split(queue)[0]]
         return {**{queue: (split(queue)[0], 0, "") for queue in queues}, **(self.own.sites(own) if own and self.own else {})}
 
-    def place(self, queues: Collection[str], site: Site) -> None:
+    def set_site(self, queues: Collection[str], site: Site) -> None:
         if not site[0] and self.own is not None:
-            self.own.place(queues, site)
+            self.own.set_site(queues, site)
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
         def ask(source: str) -> Callable[[ReadStore], list[str]]:
@@ -88,9 +88,9 @@ class MultiSourceStore(PerQueueOperations):
         found = self._spelt({source: _bound(_counters, own) for source, own in by_source(queues).items()})
         return [found.get(queue) for queue in queues]
 
-    def traces(self, queue: str) -> LossEvidence:
-        """Of a source that became unreachable meanwhile: none."""
-        return self._one(queue, lambda store, own: store.traces(own), LossEvidence(None, 0, empty=False))
+    def traces(self, queue: str) -> RemovalTraces:
+        """As of the source; nothing is known of a source that has become unreachable."""
+        return self._one(queue, lambda store, own: store.traces(own), RemovalTraces(None, 0, empty=False))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Nothing of a source that became unreachable meanwhile."""
@@ -123,7 +123,7 @@ class MultiSourceStore(PerQueueOperations):
             try:
                 for rows in caller.store.read_many(_located(caller.store, rest), strict):
                     caller.succeeded()
-                    rest = _behind(rest, rows)
+                    rest = _ranges_after(rest, rows)
                     yield replace(rows, queue=spell(source, rows.queue))
                 return
             except BusError as error:
@@ -184,7 +184,7 @@ def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: 
         if most_bytes < 0 or time.monotonic() > until:
             break
         coming.setdefault(rows.queue, []).append(rows)
-        rest = _behind(rest, rows)
+        rest = _ranges_after(rest, rows)
     else:
         rest = []
     open_ = {part.queue for part in rest}
@@ -197,7 +197,7 @@ def _located(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
     return [replace(part, server=servers[part.queue]) for part in parts]
 
 
-def _behind(parts: list[Range], rows: MessageRows) -> list[Range]:
+def _ranges_after(parts: list[Range], rows: MessageRows) -> list[Range]:
     """What of the ranges is still to come once these rows have: they come in the order of the ranges."""
     at = next(at for at, part in enumerate(parts) if part.queue == rows.queue and part.first <= rows.first <= part.last)
     need = rows.first + len(rows.values)

@@ -20,7 +20,7 @@ from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import new_token
-from busmq_spark.store.protocol import FullPolicy
+from busmq_spark.store.protocol import FullQueuePolicy
 
 DEPTH = 3
 """Full chunks under way at once: Redis stores one while the next is packed."""
@@ -31,7 +31,7 @@ QUEUES_TOGETHER = 16
 
 
 @dataclass(slots=True)
-class _List:
+class _GrowingList:
     """What a task stages for one queue: segments that are closed, and the one that grows."""
 
     queue: str
@@ -45,12 +45,12 @@ class _List:
     sizes: list[int] = field(default_factory=list)
     """The chunks of it that Redis has confirmed."""
     digest: int = 0
-    """Of those chunks."""
+    """The digest of those chunks."""
     closed: list[StagedList] = field(default_factory=list)
 
     @property
     def segments(self) -> list[StagedList]:
-        """All of them in their order, with what is confirmed of each."""
+        """The segments in their order, with what is confirmed of each."""
         return [*self.closed, StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)]
 
     def cut(self) -> None:
@@ -60,17 +60,17 @@ class _List:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentChunk:
     """A chunk of a staged list under way, and its place there."""
 
-    part: _List
+    part: _GrowingList
     before: int
     values: Sequence[bytes]
     size: int
     """Bytes of the values."""
 
     @classmethod
-    def next(cls, part: _List, values: Sequence[bytes]) -> Self:
+    def next(cls, part: _GrowingList, values: Sequence[bytes]) -> Self:
         """The next chunk of the list, which counts it."""
         sent = cls(part, part.sent, values, sum(map(len, values)))
         part.sent += len(values)
@@ -79,11 +79,11 @@ class _Sent:
     @property
     def call(self) -> Call:
         """The first chunk brings the ttl; the others need not be copied through Lua."""
-        return stage_more(self.part.key, self.values) if self.before else self.again
+        return stage_more(self.part.key, self.values) if self.before else self.repeatable_call
 
     @property
-    def again(self) -> Call:
-        """The same, safe to repeat."""
+    def repeatable_call(self) -> Call:
+        """The call for a chunk in any place, safe to repeat."""
         return stage(self.part.key, self.before, self.values, self.part.stages, self.part.epoch)
 
     def settle(self, found: int) -> None:
@@ -100,10 +100,10 @@ class _ChunkPipeline:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._waiting: deque[_Sent] = deque()
+        self._waiting: deque[_SentChunk] = deque()
 
-    def send(self, part: _List, values: Sequence[bytes]) -> None:
-        sent = _Sent.next(part, values)
+    def send(self, part: _GrowingList, values: Sequence[bytes]) -> None:
+        sent = _SentChunk.next(part, values)
         self._waiting.append(sent)
         try:
             self._link.post(sent.call)
@@ -154,8 +154,8 @@ class _ChunkPipeline:
         for part in {id(sent.part): sent.part for sent in waiting}.values():
             part.cut()
         for sent in waiting:
-            again = _Sent.next(sent.part, sent.values)
-            again.settle(self._link.execute(again.again))
+            again = _SentChunk.next(sent.part, sent.values)
+            again.settle(self._link.execute(again.repeatable_call))
 
 
 def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes], stages: str = "", epoch: int = 0) -> int:
@@ -215,19 +215,19 @@ class RedisAppender:
         self._keys = keys
         self._locate = locate
         self._pipes = [_ChunkPipeline(link) for link in links]
-        self._lists: dict[str, _List] = {}
+        self._lists: dict[str, _GrowingList] = {}
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
         staged = self._lists.get(key)
         if staged is None:
             noted = (self._keys(queue).stages(run.sink), run.epoch) if run else ()
-            staged = self._lists[key] = _List(queue, self._locate([queue])[queue], key, *noted)
+            staged = self._lists[key] = _GrowingList(queue, self._locate([queue])[queue], key, *noted)
         pipe = self._pipes[staged.server]
         for chunk in chunks(values):
             pipe.send(staged, chunk)
 
-    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
         """Append values to the queue itself. One chunk at a time, since a full queue may take a part of it."""
         keys = self._keys(queue)
         link = self._links[self._locate([queue])[queue]]
@@ -241,7 +241,7 @@ class RedisAppender:
                 if left:
                     full.wait(queue, maxsize, len(left))
 
-    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullPolicy) -> None:
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
         """As ``push`` of each queue; the first chunks of several are one round trip, and all there is of small parts."""
         for server, queues in self._together(list(parts)):
             keys = [self._keys(queue) for queue in queues]

@@ -118,7 +118,7 @@ def _skip(links: RangeConnections, part: Range, need: int, found: int, strict: b
 
 def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[MessageRows]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
-    # The incarnation travels behind each window: if it still holds there, the window before was of the same life.
+    # The incarnation travels after each window: if it still holds there, the window before was of the same life.
     life = command("HGET", links.keys(part.queue).metadata, "born")
     many = links.many
     window = cursor.ask()

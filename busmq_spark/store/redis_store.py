@@ -30,13 +30,13 @@ from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.address import RedisAddress, address
+from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
 from busmq_spark.redis_io.range_connection import range_connection
-from busmq_spark.store.protocol import LossEvidence, MessageRows, QueueCreation, Site
+from busmq_spark.store.protocol import RemovalTraces, MessageRows, QueueCreation, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
 
@@ -54,14 +54,14 @@ class RedisStore:
     listed: Collection[str] = ()
     skipped = 0
 
-    def __init__(self, where: RedisAddress, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
+    def __init__(self, layout: RedisLayout, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """
         self._reply_bytes = reply_bytes
-        self.keys: Callable[[str], QueueKeys] = _KEYS[where.cluster]
-        self._cluster = where.cluster
-        self._links = sync_links(where, patience_s)
+        self.keys: Callable[[str], QueueKeys] = _KEYS[layout.cluster]
+        self._cluster = layout.cluster
+        self._links = sync_links(layout, patience_s)
         self._patience_s = patience_s
         self._range_connections: list[RangeConnections] = []
         self._places: dict[str, int] = {}
@@ -90,7 +90,7 @@ class RedisStore:
     def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
         return {queue: ("", server, self._node(queue)) for queue, server in self.locate(list(queues)).items()}
 
-    def place(self, queues: Collection[str], site: Site) -> None:
+    def set_site(self, queues: Collection[str], site: Site) -> None:
         self._places.update(dict.fromkeys(queues, site[1]))
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
@@ -185,7 +185,7 @@ class RedisStore:
         return self._grouped(queues, flow)
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
-        """Every server is asked, also behind one that does not answer; then that error is raised."""
+        """Every server is asked, also after one that does not answer; then that error is raised."""
         alive: dict[str, int] = {}
         lost: LinkLost | None = None
         for server, part in self._groups(queues).items():
@@ -198,13 +198,13 @@ class RedisStore:
             raise lost
         return alive
 
-    def traces(self, queue: str) -> LossEvidence:
+    def traces(self, queue: str) -> RemovalTraces:
         keys, link = self.keys(queue), self._link(queue)
         numsub = command("PUBSUB", "NUMSUB", keys.available)
         acked = command("HGET", keys.metadata, "acked")
         first, last, size, done = link.execute([command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), command("DBSIZE"), acked])
-        listeners = sum(int(count) for _, count in link.each(lambda node: node.execute(numsub)))  # one may listen at any node
-        return LossEvidence((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
+        listeners = sum(int(count) for _, count in link.ask_each_master(lambda node: node.execute(numsub)))  # one may listen at any node
+        return RemovalTraces((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
@@ -264,7 +264,7 @@ class RedisStore:
         home = self._home(sink)
         try:
             for server, part in _by_server(staged).items():
-                self._links[server].run(sinks.seal(sink, batch, part))
+                self._links[server].run(sinks.keep_staged(sink, batch, part))
         except StagingLost:
             if epoch < int(home.execute(command("HGET", sink_record(sink), "epoch")) or 0):
                 raise StaleRun(sink=sink, batch=batch) from None
@@ -375,7 +375,7 @@ def _by_server(staged: Sequence[StagedList]) -> dict[int, list[StagedList]]:
 
 def open_store(options: RedisOptions) -> RedisStore:
     """A new store for the options; nothing is connected yet."""
-    return RedisStore(address(options))
+    return RedisStore(redis_layout(options))
 
 
 _SHARED = PerProcessCache()

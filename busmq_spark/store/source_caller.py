@@ -38,7 +38,7 @@ class SourceCaller(Protocol):
     def close(self) -> None: ...
 
 
-def named(source: str, error: BusError) -> BusError:
+def with_link_name(source: str, error: BusError) -> BusError:
     """The same error, with the name of the link in it."""
     if not source:
         return error
@@ -66,7 +66,7 @@ class DirectCaller:
     def wait_or_raise(self, error: BusError) -> None:
         """Returns when the question that met this error is to be asked again, else raises the error."""
         retry, self._retry = self._retry or Retry(time.monotonic), None
-        pause_s = retry.pause_s(named(self._source, error), self._patience_s)
+        pause_s = retry.pause_s(with_link_name(self._source, error), self._patience_s)
         if retry.failures == 1:
             log.warning("link %r cannot be reached (%s); waiting for it", self._source, error)
         self._retry = retry
@@ -92,8 +92,8 @@ class DirectCaller:
             return found
 
 
-class _Job:
-    """A question on its way through the thread."""
+class _QueuedQuestion:
+    """A question that waits for the thread of a source, or is answered there."""
 
     def __init__(self, ask: Ask[Any]) -> None:
         self.ask = ask
@@ -119,7 +119,7 @@ class ThreadedCaller:
     def __init__(self, source: str, make: Callable[[], ReadStore], *, quiet: bool = False) -> None:
         self._source, self._make, self._quiet = source, make, quiet
         self._budget_s = BUDGET_S
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_QueuedQuestion | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -135,7 +135,7 @@ class ThreadedCaller:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"busmq-link-{self._source}", daemon=True)
             self._thread.start()
-        job, until = _Job(ask), time.monotonic() + self._budget_s
+        job, until = _QueuedQuestion(ask), time.monotonic() + self._budget_s
         self._jobs.put(job)
         return lambda: self._answer(job, until)
 
@@ -147,7 +147,7 @@ class ThreadedCaller:
     def _raise_unavailable(self) -> Any:
         raise SourceUnavailable
 
-    def _answer(self, job: _Job, until: float) -> Any:
+    def _answer(self, job: _QueuedQuestion, until: float) -> Any:
         job.done.wait(max(0.0, until - time.monotonic()))
         with self._lock:
             if not job.done.is_set():
@@ -157,7 +157,7 @@ class ThreadedCaller:
         if isinstance(job.error, LinkLost):
             raise SourceUnavailable
         if job.error is not None:
-            raise named(self._source, job.error) if isinstance(job.error, BusError) else job.error
+            raise with_link_name(self._source, job.error) if isinstance(job.error, BusError) else job.error
         return job.answer
 
     def _run(self) -> None:
@@ -180,7 +180,7 @@ class ThreadedCaller:
     def _probe(self, store: ReadStore, ask: Ask[Any]) -> None:
         pauses = Pauses(*PROBE_S)
         while not self._closed.wait(pauses.next_s()):
-            probe = _Job(ask)
+            probe = _QueuedQuestion(ask)
             probe.run(store)
             if not isinstance(probe.error, LinkLost):  # another error comes up when the question is asked next
                 with self._lock:

@@ -12,11 +12,11 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
 from busmq_spark.redis_io.link import SyncLink
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
+from tests.layouts import LAYOUTS, servers_of
 from tests.peers.node import Peer, missing, need
 from tests.support import wait_until
 
 Redis = Callable[..., Any]
-LAYOUTS = ["direct", "three", "sentinel", "cluster"]
 FAR = {"federated": "our_federation", "npm": "npm_federation"}
 
 
@@ -24,14 +24,6 @@ class OpenBus(Protocol):
     """Makes a bus on the servers of the layout: ``async with open_bus() as bus``."""
 
     def __call__(self, **settings: Any) -> Bus: ...
-
-
-def where(layout: str, fixture: Callable[[str], Any]) -> dict[str, Any]:
-    """The arguments of Bus for a layout; starts its servers when they are first wanted."""
-    if layout == "direct":
-        return {"url": fixture("redis_url")}
-    group = fixture({"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[layout])
-    return {"url": ",".join(group.urls), "layout": "direct" if layout == "three" else layout}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -48,6 +40,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def layout(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The servers of each layout, as arguments of Bus."""
+    return servers_of(layout, request.getfixturevalue)
 
 
 @pytest.fixture
@@ -80,5 +78,5 @@ def open_bus(layout: str, request: pytest.FixtureRequest) -> OpenBus:
         url, far = request.getfixturevalue("redis_url"), request.getfixturevalue(FAR[layout])
         given = {"federate": far, "federate_secret": SECRET, "federate_secret_in_url": layout == "npm"}
         return lambda **settings: FederatedBus(url, **{**given, **settings})
-    place = where(layout, request.getfixturevalue)
-    return lambda **settings: Bus(**{**place, **settings})
+    servers = servers_of(layout, request.getfixturevalue)
+    return lambda **settings: Bus(**{**servers, **settings})

@@ -16,7 +16,8 @@ from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError, QueueFull, StateError
 from tests.bus.channels import TEXTS, Seen, pair
-from tests.bus.conftest import OpenBus, where
+from tests.bus.conftest import OpenBus
+from tests.layouts import servers_of
 from tests.bus.tools import until
 from tests.conftest import Fresh
 
@@ -297,7 +298,7 @@ async def test_leaving_the_bus_disconnects_and_leaves_no_task(open_bus: OpenBus,
 
 def test_without_a_loop_it_is_the_same(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
     name = fresh()
-    with Bus.sync(**where(layout, request.getfixturevalue)) as bus, bus.channel(name) as one, bus.channel(name).listen(reliable=True) as two:
+    with Bus.sync(**servers_of(layout, request.getfixturevalue)) as bus, bus.channel(name) as one, bus.channel(name).listen(reliable=True) as two:
         assert (one.connected, two.connected, one.name) == (True, True, name)
         assert [one.send(text) for text in "ab"] == [2, 3]
         assert one.send_to("local", "to myself") > 1

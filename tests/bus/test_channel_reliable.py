@@ -20,7 +20,8 @@ from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, StateError
 from tests.bus.channels import Seen, pair
-from tests.bus.conftest import OpenBus, where
+from tests.bus.conftest import OpenBus
+from tests.layouts import servers_of
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 
@@ -173,7 +174,7 @@ async def lines(running: asyncio.subprocess.Process, many: int) -> list[str]:
 
 
 async def test_a_killed_reader_is_followed_by_one_that_gets_the_rest_in_order(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
-    settings = where(layout, request.getfixturevalue)
+    settings = servers_of(layout, request.getfixturevalue)
     async with Bus(**settings) as bus, await bus.channel(name := fresh()).connect() as one:
         for n in range(2, 7):
             await one.send(f"é{n}")
@@ -197,7 +198,7 @@ async def test_a_killed_reader_is_followed_by_one_that_gets_the_rest_in_order(la
 async def test_the_sender_may_be_killed_and_nothing_that_was_confirmed_as_stored_is_lost(
     layout: str, request: pytest.FixtureRequest, fresh: Fresh
 ) -> None:
-    settings = where(layout, request.getfixturevalue)
+    settings = servers_of(layout, request.getfixturevalue)
     async with Bus(**settings) as bus:
         two = bus.channel(name := fresh())
         async with process(name, "connect", 0, settings) as peer:

@@ -258,7 +258,7 @@ async def test_a_waiting_consumer_gets_messages_that_another_gave_back(open_bus:
         await queue.push_many("abc")
         consumption = queue.consume()
         await consumption.begin()
-        await consumption.filled()  # has them all, has handed over none
+        await consumption.wait_filled()  # has them all, has handed over none
         waiting = asyncio.ensure_future(anext(there.consume()))
         await until(lambda: there.consuming)
         await queue.stop()

@@ -26,7 +26,7 @@ from busmq_spark.errors import (
     TooFewDestinations,
 )
 from busmq_spark.redis_io import endpoint
-from tests.bus.conftest import LAYOUTS, where
+from tests.layouts import LAYOUTS, servers_of
 from tests.conftest import Fresh
 from tests.faults.proxy import Proxy
 
@@ -34,7 +34,7 @@ from tests.faults.proxy import Proxy
 @pytest.fixture(params=LAYOUTS)
 def anywhere(request: pytest.FixtureRequest) -> Bus:
     """A bus on each layout."""
-    return Bus(**where(request.param, request.getfixturevalue))
+    return Bus(**servers_of(request.param, request.getfixturevalue))
 
 
 async def events_of(bus: Bus, queue: str) -> list[Event]:

@@ -12,14 +12,14 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError, QueueFull, StateError
-from tests.bus.conftest import where
+from tests.layouts import servers_of
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 
 
 def test_names_and_results_are_those_of_the_asyncio_objects(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:
     name = fresh()
-    with Bus.sync(**where(layout, request.getfixturevalue)) as bus, bus.queue(name) as queue:
+    with Bus.sync(**servers_of(layout, request.getfixturevalue)) as bus, bus.queue(name) as queue:
         assert (queue.push({"n": 1}), queue.push_many(["a", b"b"])) == (1, [2, 3])
         assert (queue.name, queue.attached, queue.count(), queue.exists(), queue.pushed) == (name, True, 3, True, 3)
         assert [(message.id, message.text) for message in queue.consume(max=3)] == [(1, '{"n":1}'), (2, "a"), (3, "b")]

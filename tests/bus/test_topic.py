@@ -16,17 +16,10 @@ from busmq_spark.core.topic import GroupLag, Placed, partition_of
 from busmq_spark.embedded import DirectGroup
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, StateError, TopicMissing, TopicShrinks
 from busmq_spark.redis_io.link import SyncLink
-from tests.bus.conftest import where
 from tests.bus.tools import until
 from tests.conftest import Fresh
 
 PARTITIONS = 5
-
-
-@pytest.fixture
-def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The servers of every layout, as arguments of Bus."""
-    return where(layout, request.getfixturevalue)
 
 
 async def texts(topic: Topic) -> list[list[str]]:

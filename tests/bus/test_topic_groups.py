@@ -16,20 +16,14 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.owned_partition import Batch
 from busmq_spark.core import topic as flows
+from busmq_spark.core.message import Message
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, QueueBusy, RedisRolledBack, StateError, Unauthorized
-from tests.bus.conftest import where
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
 from tests.conftest import Fresh
 
 LONG_S = 3600.0
-
-
-@pytest.fixture
-def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The servers of every layout, as arguments of Bus."""
-    return where(layout, request.getfixturevalue)
 
 
 async def next_of(member: Member, **options: Any) -> Batch:
@@ -162,7 +156,7 @@ async def test_a_member_whose_lease_another_took_is_told_and_gets_it_again(redis
         held, share = await next_of(member), member._shares[0]
         await redis(topic.queues[0], "SET", topic.queues[0].keys.lease("g"), "another", "PX", 60_000)
         share._renewed = float("-inf")
-        share.look()
+        share.wake()
         await until(lambda: events[-1] == ("lost", 0))
         with pytest.raises(QueueBusy):
             await member.ack(held)
@@ -173,6 +167,26 @@ async def test_a_member_whose_lease_another_took_is_told_and_gets_it_again(redis
             await member.ack(held)  # of a turn that is over
         await member.ack(again)
         assert events == [("assigned", 0), ("lost", 0), ("assigned", 0)]
+
+
+async def test_a_turn_that_begins_while_a_batch_is_read_costs_a_lingering_member_no_message(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Bus(redis_url) as bus, bus.topic(fresh("t"), 1) as topic, topic.group("g") as member:
+        share = await first_share(member)
+        turn, read = share.turn, share._next
+
+        async def read_in_another_turn(most: int) -> list[Message]:
+            if share.turn == turn:  # the lease ended while this member waited for its slot, and another had the partition
+                share._acked = -1
+                await share._register()
+            return await read(most)
+
+        monkeypatch.setattr(share, "_next", read_in_another_turn)
+        await topic.push_many("ab")
+        batch = await next_of(member, linger_s=0.01)
+        assert [message.text for message in batch] == ["a", "b"]
+        await member.ack(batch)
 
 
 async def test_a_lease_that_ended_unnoticed_costs_a_batch_that_was_read_ahead_nothing(redis_url: str, fresh: Fresh) -> None:

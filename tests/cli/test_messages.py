@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.core.queue import ack, attach, close, pop, push_many
 from busmq_spark.core.state import lease
-from busmq_spark.redis_io.holder import machine
+from busmq_spark.redis_io.holder import this_machine
 from busmq_spark.redis_io.link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
@@ -167,7 +167,7 @@ def test_messages_are_not_taken_from_under_a_running_query(busmq: Busmq, fresh_k
     assert (done.code, done.error["code"]) == (1, "BUSMQ_QUEUE_BUSY")
     assert busmq("queues", keys.name, "--json").records[0]["readers"][0]["subscription"] is None
     assert busmq("tail", keys.name, "--no-follow", "--json").records[0]["id"] == 1
-    link.run(lease([keys], "", f"dead|{machine()}|{2**22}.1|1.1", 30_000, ["a reader|of another machine|1|2"]))
+    link.run(lease([keys], "", f"dead|{this_machine()}|{2**22}.1|1.1", 30_000, ["a reader|of another machine|1|2"]))
     assert busmq("queues", keys.name, "--json").records[0]["readers"] == []
     assert busmq("tail", keys.name, "--consume", "--no-follow").code == 0
 

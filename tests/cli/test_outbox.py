@@ -63,6 +63,7 @@ def test_drain_forwards_everything_and_what_it_saw_is_shown(busmq: Busmq, path: 
     late = busmq("outbox", "drain", str(path), "--redis", nowhere(), "--timeout", "1", "--json")
     assert (late.code, late.error["code"], late.error["retriable"]) == (1, "BUSMQ_OUTBOX_WAITS", True)
     assert "forwarded 3 messages" in busmq("outbox", "drain", str(path)).text
+    assert busmq("outbox", "drain", str(path), "--json").records == [{"path": str(path), "forwarded": 0}]
     assert len(busmq("peek", queue, "--json").records) == 2
     assert f"{word}.*" in busmq("outbox", "keys", str(path)).text
     [found] = busmq("outbox", "subscribers", str(path), f"{word}.signup", "--json").records

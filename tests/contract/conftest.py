@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -12,15 +13,15 @@ from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import AttachResult, attach, push_many
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import RedisAddress, address
+from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.links import Link, async_links, sync_links
 from busmq_spark.redis_io.place import new_token
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.group_tools import Make, Shared
+from tests.layouts import LAYOUTS, servers_of
 
 T = TypeVar("T")
 Redis = Callable[..., Any]
-LAYOUTS = ("direct", "three", "sentinel", "cluster")
 EVERYWHERE = (
     "test_queue",
     "test_clock",
@@ -55,30 +56,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def where(layout: str, request: pytest.FixtureRequest) -> RedisAddress:
+def where(layout: str, request: pytest.FixtureRequest) -> RedisLayout:
     """The servers of the layout. Of three independent ones this is the last: the core does not know that there are others."""
-    if layout == "direct":
-        return address(RedisOptions(url=request.getfixturevalue("redis_url")))
-    group = request.getfixturevalue({"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[layout])
-    if layout == "three":
-        return address(RedisOptions(url=group.urls[-1]))
-    return address(RedisOptions(url=",".join(group.urls), layout=layout))
+    options = RedisOptions(**servers_of(layout, request.getfixturevalue))
+    return redis_layout(replace(options, url=options.address.rpartition(",")[2]) if layout == "three" else options)
 
 
 @pytest.fixture
-def link(where: RedisAddress) -> Iterator[Link]:
+def link(where: RedisLayout) -> Iterator[Link]:
     [made] = sync_links(where)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
-def fresh_keys(where: RedisAddress, fresh: Fresh) -> FreshKeys:
+def fresh_keys(where: RedisLayout, fresh: Fresh) -> FreshKeys:
     return lambda hint="q": QueueKeys(fresh(hint), where.cluster)
 
 
 @pytest.fixture(params=["sync", "async"])
-def run(request: pytest.FixtureRequest, where: RedisAddress) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, where: RedisLayout) -> Iterator[Run]:
     if request.param == "sync":
         [blocking] = sync_links(where)
         yield blocking.run

@@ -10,7 +10,7 @@ from busmq_spark.core import job as flows
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Answer, Work
 from busmq_spark.core.keys import JobKeys
-from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.place import new_token
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
@@ -42,7 +42,7 @@ class Worked:
 
 
 @pytest.fixture
-def keys(where: RedisAddress, fresh: Fresh) -> JobKeys:
+def keys(where: RedisLayout, fresh: Fresh) -> JobKeys:
     return JobKeys(fresh("job"), where.cluster)
 
 

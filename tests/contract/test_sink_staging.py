@@ -62,12 +62,12 @@ def test_lists_are_sealed_for_as_long_as_a_record_lives_if_they_hold_what_was_st
     keys, _ = born()
     (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])
     life = Life(redis, LONG_TTL_S)
-    run(sink.seal("s", 1, [one, two]))
-    run(sink.seal("s", 1, []))
+    run(sink.keep_staged("s", 1, [one, two]))
+    run(sink.keep_staged("s", 1, []))
     assert life.given_to(one.key, two.key)
     redis("LPOP", two.key)
     with pytest.raises(StagingLost, match=r"3 rows .* but 2 are left"):
-        run(sink.seal("s", 1, [one, two]))
+        run(sink.keep_staged("s", 1, [one, two]))
 
 
 # The record

@@ -10,13 +10,13 @@ from busmq_spark.core import topic as flows
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import STAY_MS, Topic
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
-from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.layout import RedisLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 
 
 @pytest.fixture
-def keys(where: RedisAddress, fresh: Fresh) -> TopicKeys:
+def keys(where: RedisLayout, fresh: Fresh) -> TopicKeys:
     return TopicKeys(fresh("t"), where.cluster)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.caps import LastIdWithinBytes
+from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import FetchRows, FindTimes, HandleLoss, Question, ReadCounters, ReadFingerprints, ReadStates, StopHolding
+from busmq_spark.core.planner import FetchRows, AskTimes, HandleLoss, Question, AskCounters, AskFingerprints, AskStates, StopHolding
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState
@@ -43,15 +43,15 @@ class World:
     def __call__(self, question: Question) -> Any:
         self.asked.append(_text(question).replace("\ufdd0", "/"))
         match question:
-            case ReadCounters(queues):
+            case AskCounters(queues):
                 return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
-            case ReadStates(ids):
+            case AskStates(ids):
                 return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
-            case ReadFingerprints(ids):
+            case AskFingerprints(ids):
                 return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
-            case FindTimes(wanted):
+            case AskTimes(wanted):
                 return {queue: FoundTime(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
-            case LastIdWithinBytes(queue, first, last, budget):
+            case AskLastIdWithinBytes(queue, first, last, budget):
                 fitting = min(last - first + 1, budget // self._sizes[queue])
                 return first - 1 + fitting, fitting * self._sizes[queue]
             case FetchRows(ranges):
@@ -86,15 +86,15 @@ class World:
 
 def _text(question: Question) -> str:
     match question:
-        case ReadCounters(queues):
+        case AskCounters(queues):
             return " ".join(["counters", *sorted(queues)])
-        case ReadStates(ids):
+        case AskStates(ids):
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case ReadFingerprints(ids):
+        case AskFingerprints(ids):
             return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case FindTimes(wanted):
+        case AskTimes(wanted):
             return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
-        case LastIdWithinBytes(queue, first, last, budget):
+        case AskLastIdWithinBytes(queue, first, last, budget):
             return f"bytes {queue} {first}..{last} {budget}"
         case FetchRows(ranges):
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])

@@ -24,7 +24,7 @@ CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read
 def planner(options: dict[str, str], *, available_now: bool = False) -> Planner:
     made = Planner(parse(ReadOptions, {"redis.url": "redis://host", **options}))
     if available_now:
-        made.seal()
+        made.prepare_for_available_now()
     return made
 
 
@@ -58,10 +58,10 @@ queues = st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 50)
 
 @given(queues, st.none() | st.integers(1, 200), st.none() | st.integers(1, 2000), st.booleans())
 def test_batch_after_batch_reads_every_message_once_within_the_caps(
-    found: dict[str, tuple[int, int, int]], most: int | None, budget: int | None, sealed: bool
+    found: dict[str, tuple[int, int, int]], most: int | None, budget: int | None, available_now: bool
 ) -> None:
     options = {"subscribe": ",".join(sorted(found)), **({"maxMessagesPerTrigger": str(most)} if most else {})}
-    plans = planner({**options, **({"maxBytesPerTrigger": str(budget)} if budget else {})}, available_now=sealed)
+    plans = planner({**options, **({"maxBytesPerTrigger": str(budget)} if budget else {})}, available_now=available_now)
     states = {q: {"born": "x", "oldest": n and done + 1, "newest": n and done + n, "last_id": done + n} for q, (done, n, _) in found.items()}
     sizes = {q: size for q, (_, _, size) in found.items()}
     world, at = World({"queues": states, "sizes": sizes}), dict[str, Position]()
@@ -81,11 +81,11 @@ def test_what_is_known_already_is_planned_without_a_question() -> None:
     world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": 4, "last_id": 4}}})
     held = HeldQueues(["a"])
     first = run_sync(plans.plan({}, held, unlimited=False), world)
-    assert plans.behind(first, held, ())
-    assert not plans.behind(first, held, ("",)), "its source cannot be reached"
+    assert plans.has_more(first, held, ())
+    assert not plans.has_more(first, held, ("",)), "its source cannot be reached"
     second = run_sync(plans.plan(first, held, unlimited=False), world)
-    assert not plans.behind(second, held, ())
-    assert plans.behind(second, HeldQueues(["a", "b"]), ()), "a queue that is new"
+    assert not plans.has_more(second, held, ())
+    assert plans.has_more(second, HeldQueues(["a", "b"]), ()), "a queue that is new"
     assert not run_sync(plans.pushed(held), world)
     assert run_sync(plans.pushed(held), World({"queues": {"a": {"last_id": 5}}}))
 
@@ -100,6 +100,6 @@ def test_an_idle_query_with_too_few_messages_is_not_planned_anew_until_its_time_
 
     first = ends({}, 1, 0)
     assert ends(first, 3, 1000)["a"].last == 1
-    assert not plans.behind(first, held, (), 9_999), "two messages wait for a third"
-    assert plans.behind(first, held, (), 10_000)
+    assert not plans.has_more(first, held, (), 9_999), "two messages wait for a third"
+    assert plans.has_more(first, held, (), 10_000)
     assert ends(first, 4, 2000)["a"].last == 4

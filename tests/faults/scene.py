@@ -16,7 +16,7 @@ from busmq_spark.core.state import QueueState, states
 from busmq_spark.embedded import RedisServer
 from busmq_spark.option_table import parse
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.place import new_token
@@ -36,7 +36,7 @@ class Bus:
         self.alone = server is not None
         """Whether no other scene uses its servers."""
         self.where = where or {"redis.url": self.server.url}
-        found = address(parse(RedisOptions, self.where))
+        found = redis_layout(parse(RedisOptions, self.where))
         self.cluster = found.cluster
         [self.link] = sync_links(found)
         if server:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.store.protocol import FullPolicy, QueueCreation
+from busmq_spark.store.protocol import FullQueuePolicy, QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
 Store = RedisStore | FederatedStore
 HOUR = QueueCreation(allowed=True, ttl_s=3600)
-NEVER = FullPolicy(0)
+NEVER = FullQueuePolicy(0)
 
 
 def filled(store: Store, queue: str, values: list[bytes], creation: QueueCreation = HOUR) -> Range:

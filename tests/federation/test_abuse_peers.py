@@ -45,7 +45,7 @@ async def test_a_call_takes_no_more_work_while_other_clients_are_slow_or_never_r
         alone = await work(peer)
         await asyncio.gather(*(loris(server.port) for _ in range(many)))
         await asyncio.gather(*(ignorant(server.port, full) for _ in range(many)))
-        await until(lambda: sum(connection.outbox.waiting for connection in server._connections) >= many * 120_000)
+        await until(lambda: sum(connection.send_buffer.waiting for connection in server._connections) >= many * 120_000)
         beset = await work(peer)
     print(f"a call takes {alone:.0f} functions alone and {beset:.0f} beset")
     assert beset < alone * 1.2

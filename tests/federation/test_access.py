@@ -169,7 +169,8 @@ async def test_a_wrong_secret_gets_the_answer_of_npms_server(federation: Serve) 
 async def test_health_and_metrics_stand_beside_it(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         await wire.open("queue", fresh())
-        assert (await ask(server, "GET /healthz HTTP/1.1")).startswith(b"HTTP/1.1 200 OK")
+        health = await ask(server, "GET /healthz HTTP/1.1")
+        assert (health.startswith(b"HTTP/1.1 200 OK"), b"\r\nConnection: close\r\n" in health) == (True, True)
         await ask(server, "GET /bus?secret=wrong HTTP/1.1", *UPGRADE)
         text = (await ask(server, "GET /metrics HTTP/1.1")).decode()
         assert "busmq_federation_channels 1" in text

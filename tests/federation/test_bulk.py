@@ -29,7 +29,7 @@ from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import _Session
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import LossEvidence, QueueCreation, ReadStore, WriteStore
+from busmq_spark.store.protocol import RemovalTraces, QueueCreation, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))
@@ -104,7 +104,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "find_times": by_queue(st.builds(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
-    "traces": st.builds(LossEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
+    "traces": st.builds(RemovalTraces, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
     "wait": st.booleans(),
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),

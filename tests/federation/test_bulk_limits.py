@@ -30,8 +30,8 @@ from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import ANYONE
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
-from busmq_spark.store.protocol import FullPolicy
+from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.store.protocol import FullQueuePolicy
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER
@@ -186,7 +186,7 @@ def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: Fede
 
 async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis_url: str) -> None:
     pool, silent = PeerThreadPool(threads=4, doubtful=2), threading.Event()
-    where = address(RedisOptions(url=redis_url))
+    where = redis_layout(RedisOptions(url=redis_url))
 
     def away() -> None:
         raise LinkLost(url="", reason="away")
@@ -215,7 +215,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
         store = open_federated(there.address("other-" + "s" * 40))
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
-        store.appender().push(queue, [b"x" * 1000] * 20_000, FullPolicy(0))
+        store.appender().push(queue, [b"x" * 1000] * 20_000, FullQueuePolicy(0))
         greedy = [BulkWebSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(READS_IN_ALL // 2)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))

@@ -10,7 +10,7 @@ from busmq_spark.errors import WireError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import open_federated
-from busmq_spark.spark.message_times import MessageTimes
+from busmq_spark.spark.message_times import TimestampColumn
 from busmq_spark.spark.time_notes import TimeNotes
 from busmq_spark.store.protocol import MessageRows
 from tests.conftest import Fresh
@@ -33,7 +33,7 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(
         assert read(store, part) == [(1, b"1")]
         with pytest.raises(WireError, match="an unknown operation"):
             store.find_times({queue: -1000})
-        times = MessageTimes.of(store, [part])
+        times = TimestampColumn.of(store, [part])
         assert times.column(MessageRows(queue, 1, pa.array([b"1"], pa.binary()))).to_pylist() == [None]
         assert "the column timestamp is NULL" in caplog.text
         store.close()

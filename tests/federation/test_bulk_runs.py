@@ -95,14 +95,14 @@ def test_all_lists_of_a_run_are_renewed_in_whichever_queue_they_are(store: Store
     link, sink = direct._links[0], fresh("sink")
     run = store.begin(sink, "run", queues)
     parts = [stage(store, run, queue) for queue in queues]
-    sealed = stage(store, run, queues[0])
+    kept = stage(store, run, queues[0])
     for part in parts:
         link.execute(command("EXPIRE", part.key, 1000))
-    link.execute(command("EXPIRE", sealed.key, 8 * STAGE_TTL_S))
+    link.execute(command("EXPIRE", kept.key, 8 * STAGE_TTL_S))
     life = Life(lambda *words: link.execute(command(*words)), STAGE_TTL_S)
     store.renew(run)
     assert life.given_to(*(part.key for part in parts))
-    assert link.execute(command("TTL", sealed.key)) > STAGE_TTL_S
+    assert link.execute(command("TTL", kept.key)) > STAGE_TTL_S
 
 
 @pytest.mark.parametrize("run", ["", "a=1", ";", "a\nb", "x" * 65])

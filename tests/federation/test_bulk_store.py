@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from busmq_spark.core.clock import gathered
-from busmq_spark.core.flow import run_sync
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
 from busmq_spark.options import RedisOptions
+from busmq_spark.spark.message_times import times_of
 from busmq_spark.store.protocol import PushNotifiers, QueueCreation
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -62,8 +61,8 @@ def test_a_range_is_read_in_order_and_whole(store: Store, fresh: Fresh) -> None:
 def test_times_and_ages_are_those_of_the_queue(store: Store, fresh: Fresh, direct: RedisStore) -> None:
     parts = [filled(store, fresh(), [b"x"] * 3) for _ in range(3)]
     wanted = {part.queue: (1, 3) for part in parts}
-    found = run_sync(gathered(wanted), store.times)
-    assert found == run_sync(gathered(wanted), direct.times)
+    found = times_of(store, parts)
+    assert found == times_of(direct, parts) and set(found) == set(wanted)
     assert [(times.born, [id for _, id in times.pairs]) for times in found.values()] == [(part.born, [0, 3]) for part in parts]
     ages = store.ages({part.queue: 3 for part in parts} | {"no-such-queue": 1})
     assert ages.pop("no-such-queue") == -1

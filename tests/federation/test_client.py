@@ -202,7 +202,7 @@ async def test_a_consumption_goes_on_with_what_is_left(redis_url: str, fresh: Fr
         await queue.push_many(range(30))
         consumption = queue.consume(max=20, prefetch=5)
         seen = [await anext(consumption) for _ in range(5)]  # all of a part: nothing is under way
-        await until(lambda: consumption._far.name == "IDLE")
+        await until(lambda: consumption._remote_state.name == "IDLE")
         both.cutter.cut()
         seen += [message async for message in consumption]
         assert ids(seen) == list(range(1, 21))

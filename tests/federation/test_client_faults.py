@@ -127,7 +127,7 @@ async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(monkeypat
     async with await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/bus"
         async with Bus(federate=url, federate_secret=SECRET, federate_sockets=1) as bus:
-            [pool] = bus._far()._pools.values()
+            [pool] = bus._federation_links()._pools.values()
             said: list[str] = []
             monkeypatch.setattr(pool.sockets[0], "_changed", lambda: said.append(str(pool.why)))
             await until(lambda: len(said) >= 4)

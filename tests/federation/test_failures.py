@@ -11,7 +11,7 @@ from busmq_spark.errors import RequestFailed
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS, creation
 from busmq_spark.federation.serve.connection import ANSWERS
-from busmq_spark.federation.serve.outbox import HIGH
+from busmq_spark.federation.serve.send_buffer import HIGH
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -35,15 +35,15 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federat
                 await say(socket, f"{number:016}", creation("persistify", name, {}, ["a"]).encode())
                 await say(socket, f"{number:016}", call(METHODS["persistify"].index("pread"), key, print))
             [connection] = server._connections
-            most, put = 0, connection.outbox.put
+            most, put = 0, connection.send_buffer.put
 
             def counted(packet: bytes, left: Callable[[], None] | None = None) -> None:
                 nonlocal most
                 put(packet, left)
-                most = max(most, connection.outbox.waiting)
+                most = max(most, connection.send_buffer.waiting)
 
-            connection.outbox.put = counted  # type: ignore[method-assign]  # looks over its shoulder
-            await until(lambda: connection.outbox.full)
+            connection.send_buffer.put = counted  # type: ignore[method-assign]  # looks over its shoulder
+            await until(lambda: connection.send_buffer.full)
             answers = 0
             while answers < count:
                 answers += len(await socket.recv()) > size

@@ -8,7 +8,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import creation
-from busmq_spark.federation.serve.outbox import Outbox
+from busmq_spark.federation.serve.send_buffer import SendBuffer
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -23,17 +23,17 @@ async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
     async def sent(_: bytes) -> None:
         await asyncio.Event().wait()
 
-    outbox = Outbox(sent, high=10, most=100)
-    running = asyncio.create_task(outbox.run())
-    outbox.put(b"x" * 11)
-    waiting, emptied = asyncio.create_task(outbox.room()), asyncio.create_task(outbox.sent())
+    buffer = SendBuffer(sent, high=10, most=100)
+    running = asyncio.create_task(buffer.run())
+    buffer.put(b"x" * 11)
+    waiting, emptied = asyncio.create_task(buffer.room()), asyncio.create_task(buffer.sent())
     await asyncio.sleep(0)
 
     running.cancel()
     assert await waiting is False
     await emptied
-    outbox.put(b"more")
-    assert (outbox.waiting, await outbox.room()) == (0, False)
+    buffer.put(b"more")
+    assert (buffer.waiting, await buffer.room()) == (0, False)
 
 
 async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
@@ -44,10 +44,10 @@ async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(
             [connection] = server._connections  # now: it may be cut off before the last of these is published
             for _ in range(2 * SOCKETS // len(BIG)):
                 await news.publish(BIG)
-            await until(lambda: connection.outbox.closed)
+            await until(lambda: connection.send_buffer.closed)
             await until(lambda: not server._connections)
             assert len(bus._objects) == 1
-            assert connection.outbox.waiting == connection.pubsub_bytes == 0
+            assert connection.send_buffer.waiting == connection.pubsub_bytes == 0
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
 
 
@@ -79,15 +79,15 @@ async def test_a_listener_that_reads_late_gets_what_was_kept_in_order_and_the_co
         await listener.send("subscribe")
         await listener.event("subscribed")
         [connection] = server._connections
-        connection.outbox._high = -1  # no room
-        connection.outbox._room.clear()
+        connection.send_buffer._high = -1  # no room
+        connection.send_buffer._room.clear()
         for number in range(1200):
             await news.publish(str(number))
         assert "MESSAGES_MISSED" in (await listener.event("error"))[0]
         exposed = connection._sessions[listener.channel]._object
         await until(lambda: exposed._missed == 200)  # type: ignore[union-attr]  # it is a pubsub
-        connection.outbox._high = 1_000_000
-        connection.outbox._room.set()
+        connection.send_buffer._high = 1_000_000
+        connection.send_buffer._room.set()
         assert [await listener.event("message") for _ in range(1000)] == [[str(number)] for number in range(200, 1200)]
         await news.publish("now")
         assert await listener.event("message") == ["now"]
@@ -147,15 +147,15 @@ async def test_a_consumer_that_gets_room_when_its_channel_closes_hands_over_noth
         await queue.push_many(["a", "b"])
         await theirs.send("attach")
         await theirs.call("count")
-        connection.outbox._high = -1  # no room
-        connection.outbox._room.clear()
+        connection.send_buffer._high = -1  # no room
+        connection.send_buffer._room.clear()
         await theirs.send("consume")
         session = connection._sessions[theirs.channel]
         await until(lambda: any("consuming" in task.get_name() for task in session._tasks))
         while await queue.count():  # noqa: ASYNC110  # no event says that it has been taken
             await asyncio.sleep(0.01)
-        connection.outbox._high = 1_000_000
-        connection.outbox._room.set()
+        connection.send_buffer._high = 1_000_000
+        connection.send_buffer._room.set()
         connection._forget(theirs.channel)
         await until(lambda: len(bus._objects) == 1)
         assert await queue.count() == 2

@@ -20,7 +20,7 @@ class Stored:
     async def count(self) -> int:
         return len(self.ids)
 
-    async def look(self, position: int) -> list[tuple[int, str]]:
+    async def peek(self, position: int) -> list[tuple[int, str]]:
         self.looks += 1
         return [(id, "") for id in self.ids[position : position + 1]]
 

@@ -20,7 +20,7 @@ from busmq_spark.federation.npm_wire.creation import creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import PeerConnection
-from busmq_spark.federation.serve.outbox import HIGH
+from busmq_spark.federation.serve.send_buffer import HIGH
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
@@ -54,7 +54,7 @@ def listen(event: str) -> bytes:
 
 def waits(connection: PeerConnection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
-    return connection.outbox.waiting > 0 and cast(CountedSocket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
+    return connection.send_buffer.waiting > 0 and cast(CountedSocket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
 
 
 def stuck(connection: PeerConnection) -> bool:
@@ -74,7 +74,7 @@ async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is
             await until(lambda: server._connections)
             [connection] = server._connections
             await until(lambda: waits(connection))
-            assert connection.outbox.waiting <= HIGH + len(BIG) + 1000
+            assert connection.send_buffer.waiting <= HIGH + len(BIG) + 1000
             await until(lambda: not server._connections)
         assert await queue.count() * len(BIG) > SOCKETS // 2  # what was not on its way has gone back
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
@@ -208,8 +208,8 @@ async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_me
         await until(lambda: server._connections)
         [connection] = server._connections
         await queue.push(BIG)
-        await until(lambda: connection.outbox.flooded)
-        assert connection.outbox.waiting <= 180_000
+        await until(lambda: connection.send_buffer.flooded)
+        assert connection.send_buffer.waiting <= 180_000
         await until(lambda: not server._connections)
         assert 'cut_off_total{reason="flooded"} 1' in server.metrics.text()
 

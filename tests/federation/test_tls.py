@@ -90,7 +90,7 @@ async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis
         async with Bus(federate=url, **settings) as bus, bus.federate(bus.queue("authorities")) as queue:
             await queue.push("before")
             authority.file.rename(away)
-            [pool] = bus._far()._pools.values()
+            [pool] = bus._federation_links()._pools.values()
             pool.hang_up()
             await until(lambda: "No such file" in str(pool.why))
             away.rename(authority.file)

@@ -13,7 +13,7 @@ from busmq_spark.core import scripts
 from busmq_spark.errors import ConfigError, UnreadBacklog
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.spark.conftest import ROOT
@@ -158,7 +158,7 @@ def test_federation_is_refused_with_the_name_of_the_other_format(probe: Probe) -
 )
 def test_a_bad_address_has_the_same_error_text_before_anything_is_connected(probe: Probe, given: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as ours:
-        address(parse(RedisOptions, given))
+        redis_layout(parse(RedisOptions, given))
     with pytest.raises(Refused) as theirs:
         probe("open", "", options=given)
     assert str(theirs.value) == str(ours.value).replace(", rediss://… or unix:///path", " or rediss://…")

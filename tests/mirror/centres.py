@@ -14,7 +14,7 @@ from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorStatus
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.place import locate, new_token
 from tests.support import wait_until
@@ -25,7 +25,7 @@ class Centre:
 
     def __init__(self, options: RedisOptions) -> None:
         self.options = options
-        self._where = address(options)
+        self._where = redis_layout(options)
         self._links = sync_links(self._where)
 
     def keys(self, queue: str) -> QueueKeys:

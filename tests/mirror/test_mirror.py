@@ -19,18 +19,11 @@ from busmq_spark.options import RedisOptions
 from tests.clocks import npm_push
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, site
+from tests.layouts import LAYOUTS, servers_of
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, of, url
 from tests.support import wait_until
 
 pytestmark = pytest.mark.redis
-LAYOUTS = ("direct", "three", "sentinel", "cluster")
-
-
-def options_of(layout: str, request: pytest.FixtureRequest) -> RedisOptions:
-    if layout == "direct":
-        return RedisOptions(url=request.getfixturevalue("redis_url"))
-    group = request.getfixturevalue({"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[layout])
-    return RedisOptions(url=",".join(group.urls), layout="direct" if layout == "three" else layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -39,7 +32,7 @@ def test_queues_are_copied_between_data_centres_of_every_layout(
     side: str, layout: str, request: pytest.FixtureRequest, far: Centre, fresh: Fresh
 ) -> None:
     names = [fresh("layout") for _ in range(4)]
-    with centre(options_of(layout, request)) as other:
+    with centre(RedisOptions(**servers_of(layout, request.getfixturevalue))) as other:
         origin, here = (other, far) if side == "origin" else (far, other)
         for name in names:
             origin.create(name)

@@ -13,10 +13,11 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox.outbox import SyncOutbox
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.place import locate
 from busmq_spark.store.redis_store import RedisStore
-from tests.bus.conftest import npm_federation, our_federation, where
+from tests.bus.conftest import npm_federation, our_federation
+from tests.layouts import LAYOUTS, servers_of
 from tests.support import PATIENCE_S
 
 __all__ = ["npm_federation", "our_federation"]  # fixtures
@@ -34,7 +35,7 @@ class Place:
 
     def run(self, queue: str, *words: Any) -> Any:
         """A command at the server of a queue."""
-        store = RedisStore(address(RedisOptions(**self.settings)))
+        store = RedisStore(redis_layout(RedisOptions(**self.settings)))
         try:
             keys = store.keys(queue)
             return store._links[locate([keys], store._links)[0]].execute(command(*words))
@@ -50,9 +51,9 @@ class Place:
         return found
 
 
-@pytest.fixture(params=["direct", "three", "sentinel", "cluster"])
+@pytest.fixture(params=LAYOUTS)
 def anywhere(request: pytest.FixtureRequest) -> Place:
-    return Place(where(request.param, request.getfixturevalue))
+    return Place(servers_of(request.param, request.getfixturevalue))
 
 
 @pytest.fixture

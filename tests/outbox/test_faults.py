@@ -21,7 +21,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.redis_io import connect
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -173,7 +173,7 @@ def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: P
             for queue in queues:
                 outbox.push(queue, 1)
             drain(outbox)
-            store = RedisStore(address(RedisOptions(**there.settings)))
+            store = RedisStore(redis_layout(RedisOptions(**there.settings)))
             nodes = {queue: site[2] for queue, site in store.sites(queues).items()}
             store.close()
             silent = nodes[queues[0]]

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.spark import lease, polling, stores
 from busmq_spark.store import source_caller
-from tests.bus.conftest import where
+from tests.layouts import servers_of
 from tests.federation.far import quick
 from tests.peers.node import Peer, missing, need
 from tests.peers.npm import Npm
@@ -40,7 +40,7 @@ def layout(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     """The arguments of Bus for the layout."""
-    return where(layout, request.getfixturevalue)
+    return servers_of(layout, request.getfixturevalue)
 
 
 @pytest.fixture(scope="module")

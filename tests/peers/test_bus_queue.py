@@ -17,9 +17,9 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.message import Message
 from tests.bus.tools import ids, redis, until
 from tests.conftest import Fresh
+from tests.layouts import LAYOUTS, servers_of
 from tests.peers.node import FOLDER, Peer
 
-LAYOUTS = ["direct", "three", "sentinel", "cluster"]
 NPM = {"direct": {}, "three": {}, "sentinel": {"layout": "sentinels", "driver": "ioredis"}, "cluster": {"layout": "cluster", "driver": "ioredis"}}
 TEXTS = ["plain", "", "héllo 世 😀", "line\nbreak\r\n\0 zero", "x" * 100_000]
 
@@ -42,13 +42,10 @@ class Side:
 @pytest.fixture(scope="module", params=LAYOUTS)
 def node(npm: None, request: pytest.FixtureRequest) -> Iterator[Side]:
     layout = request.param
-    fixture = {"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}.get(layout)
-    group = request.getfixturevalue(fixture) if fixture else None
-    urls = group.urls if group else [request.getfixturevalue("redis_url")]
-    settings = {"url": ",".join(urls), "layout": "direct" if layout == "three" else layout}
-    with Peer(urls, **NPM[layout]) as made:
+    settings = servers_of(layout, request.getfixturevalue)
+    with Peer(settings["url"].split(","), **NPM[layout]) as made:
         for script in (FOLDER / "node_modules/busmq/lib/lua").glob("*.lua") if layout == "cluster" else ():
-            for master in group.masters:
+            for master in request.getfixturevalue("cluster_group").masters:
                 master.command("SCRIPT", "LOAD", script.read_text("utf-8").strip())
         yield Side(made, settings)
         assert made.errors == []

@@ -147,16 +147,16 @@ def test_an_incarnation_that_ends_while_its_messages_are_read_is_reported(querie
     queries.fill(queue := fresh(), 1, 30)
     query = queries.query(queue, onUnavailable="fail")
     assert query.step("planned") is None
-    look = PlainQueueObject.look
+    peek = PlainQueueObject.peek
 
-    async def look_late(line: PlainQueueObject, position: int, most: int = 1) -> list[tuple[int, str]]:
+    async def peek_late(line: PlainQueueObject, position: int, most: int = 1) -> list[tuple[int, str]]:
         if most > 1:
             monkeypatch.undo()
             recreated(queries, queue)
             queries.fill(queue, 13, 40)
-        return await look(line, position, most)
+        return await peek(line, position, most)
 
-    monkeypatch.setattr(PlainQueueObject, "look", look_late)
+    monkeypatch.setattr(PlainQueueObject, "peek", peek_late)
     with pytest.raises(QueueExpired, match=r"ids 1\.\.30"):
         query.step()
 

@@ -13,7 +13,7 @@ from busmq_spark.core.flow import Flow, Step
 from busmq_spark.redis_io import connect
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.link import SyncLink
@@ -33,7 +33,7 @@ class Driver:
 
     def __call__(self, server: Endpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
         endpoint = parse(server)[0] if isinstance(server, str) else server
-        kinds: tuple[type[Any], type[Any]] = (ClusterLink, AsyncClusterLink) if isinstance(endpoint, Cluster) else (SyncLink, AsyncLink)
+        kinds: tuple[type[Any], type[Any]] = (ClusterLink, AsyncClusterLink) if isinstance(endpoint, ClusterSeeds) else (SyncLink, AsyncLink)
         # Looked up now: a test may have made the timeout shorter.
         timeout = (connect.REPLY_TIMEOUT_S,) if self._runner else ()
         self._links.append(kinds[self._runner is not None](endpoint, patience_s, *timeout))

@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorized
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.endpoint import ServerUnreachable
 from busmq_spark.redis_io.link import SyncLink
@@ -26,8 +26,8 @@ from tests.redis_io.fakes import CLOSE, FakeRedis
 from tests.support import wait_until
 
 
-def seeds(group: ClusterGroup) -> Cluster:
-    return Cluster(parse(group.urls[0]))
+def seeds(group: ClusterGroup) -> ClusterSeeds:
+    return ClusterSeeds(parse(group.urls[0]))
 
 
 def stored(group: ClusterGroup, key: str) -> object:
@@ -136,41 +136,41 @@ def asked(fake: FakeRedis) -> list[bytes]:
 def test_a_call_that_is_not_idempotent_is_not_sent_again_when_its_reply_was_lost(driver: Driver) -> None:
     with fake_cluster(CLOSE, b":1\r\n") as fake:
         with pytest.raises(LinkLost):
-            driver(Cluster((fake.server,))).execute(command("INCR", "n", idempotent=False))
+            driver(ClusterSeeds((fake.server,))).execute(command("INCR", "n", idempotent=False))
         assert asked(fake) == [b"INCR"]
 
 
 def test_an_idempotent_call_is_sent_again_when_its_reply_was_lost(driver: Driver) -> None:
     with fake_cluster(CLOSE, CLOSE, b"$1\r\n7\r\n") as fake:
-        assert driver(Cluster((fake.server,))).execute(command("GET", "n")) == b"7"
+        assert driver(ClusterSeeds((fake.server,))).execute(command("GET", "n")) == b"7"
         assert asked(fake) == [b"GET"] * 3
 
 
 @pytest.mark.parametrize("code", ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN", "READONLY"])
 def test_a_call_that_the_cluster_put_off_is_sent_again(driver: Driver, code: str) -> None:
     with fake_cluster(f"-{code} not now\r\n".encode(), b":5\r\n") as fake:
-        assert driver(Cluster((fake.server,))).execute(command("INCR", "n", idempotent=False)) == 5
+        assert driver(ClusterSeeds((fake.server,))).execute(command("INCR", "n", idempotent=False)) == 5
 
 
 def test_a_cluster_that_stays_down_is_lost_when_patience_is(driver: Driver) -> None:
     with fake_cluster(b"-CLUSTERDOWN The cluster is down\r\n") as fake, pytest.raises(LinkLost, match="cluster is down"):
-        driver(Cluster((fake.server,)), patience_s=0.2).execute(command("GET", "n"))
+        driver(ClusterSeeds((fake.server,)), patience_s=0.2).execute(command("GET", "n"))
 
 
 def test_a_cluster_of_which_no_node_answers_is_unreachable(driver: Driver) -> None:
     with pytest.raises(ServerUnreachable, match="no node of the cluster answers") as caught:
-        driver(Cluster((absent(), absent())), patience_s=0.2).execute(command("GET", "n"))
+        driver(ClusterSeeds((absent(), absent())), patience_s=0.2).execute(command("GET", "n"))
     assert "hidden-secret" not in str(caught.value)
 
 
 def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(driver: Driver, redis_server: RedisServer) -> None:
     with pytest.raises(ConfigError, match=r"no node of a cluster; leave redis\.layout at direct"):
-        driver(Cluster(parse(redis_server.url))).execute(command("GET", "n"))
+        driver(ClusterSeeds(parse(redis_server.url))).execute(command("GET", "n"))
 
 
 def test_a_cluster_that_refuses_the_password_says_so_at_once(driver: Driver) -> None:
     with RedisServer(password="right-one") as server, pytest.raises(Unauthorized):
-        driver(Cluster((absent(), Server("127.0.0.1", server.port, password="wrong-one")))).execute(command("GET", "n"))
+        driver(ClusterSeeds((absent(), Server("127.0.0.1", server.port, password="wrong-one")))).execute(command("GET", "n"))
 
 
 def test_posted_calls_go_to_their_nodes_and_are_fetched_in_their_order(cluster_group: ClusterGroup, fresh: Fresh) -> None:
@@ -228,5 +228,5 @@ def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(clu
             raise LinkLost(url=node.endpoint.masked, reason="gone")
         return len(asked)
 
-    assert link.each(ask) == [3, 4, 5]
+    assert link.ask_each_master(ask) == [3, 4, 5]
     link.close()

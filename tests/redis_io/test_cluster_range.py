@@ -11,7 +11,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup
 from busmq_spark.errors import LinkLost, ServerRefused
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.range_connection import ClusterRangeConnection
 from busmq_spark.redis_io.urls import parse
@@ -23,7 +23,7 @@ VALUES = [b"%d" % i for i in range(1, 8)]
 
 @pytest.fixture
 def single(cluster_group: ClusterGroup) -> Iterator[ClusterLink]:
-    link = ClusterLink(Cluster(parse(cluster_group.urls[0])))
+    link = ClusterLink(ClusterSeeds(parse(cluster_group.urls[0])))
     yield link
     link.close()
 

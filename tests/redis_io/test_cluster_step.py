@@ -9,7 +9,7 @@ import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.errors import LinkLost, ServerRefused
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ASKING, ClusterStep
 from busmq_spark.redis_io.slots import SLOTS, SlotMap, slot
 from busmq_spark.redis_io.urls import Server
@@ -27,7 +27,7 @@ def once(key: str) -> Call:
 
 
 def cluster_step(*calls: Call) -> ClusterStep:
-    return ClusterStep(calls, Cluster((Server("seed", 1),)))
+    return ClusterStep(calls, ClusterSeeds((Server("seed", 1),)))
 
 
 def round_(made: ClusterStep, *answers: Any, slot_map: SlotMap = MAP) -> None:

@@ -10,18 +10,18 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.dial import dial_async
-from tests.bus.conftest import where
+from tests.layouts import servers_of
 
 
 @pytest.fixture(params=["direct", "sentinel", "cluster"])
 def place(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return where(request.param, request.getfixturevalue)
+    return servers_of(request.param, request.getfixturevalue)
 
 
 async def test_cancelling_a_connection_attempt_ends_it_wherever_it_is(place: dict[str, Any]) -> None:
-    endpoint = address(from_keywords(BusOptions, place)).endpoints[0]
+    endpoint = redis_layout(from_keywords(BusOptions, place)).endpoints[0]
     for turns in range(1000):
         attempt = asyncio.create_task(dial_async(endpoint))
         for _ in range(turns):

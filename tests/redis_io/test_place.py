@@ -11,7 +11,7 @@ from busmq_spark.core.state import Ack
 from busmq_spark.embedded import ClusterGroup, RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.place import discover, locate, new_token
@@ -95,7 +95,7 @@ def test_tokens_are_of_their_length_and_unlike_each_other() -> None:
 
 
 def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    [link] = sync_links(address(RedisOptions(url=cluster_group.urls[0], layout="cluster")))
+    [link] = sync_links(redis_layout(RedisOptions(url=cluster_group.urls[0], layout="cluster")))
     names = [fresh(name) for name in NAMES]
     for name in names:
         link.run(queue.attach(QueueKeys(name, cluster=True), "b", ttl_s=60))

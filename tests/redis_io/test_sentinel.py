@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 def find(master: SentinelMaster, way: str) -> Server:
-    return master.find() if way == "sync" else asyncio.run(master.find_async())
+    return master.resolve() if way == "sync" else asyncio.run(master.resolve_async())
 
 
 def test_the_first_sentinel_that_knows_the_name_is_believed(way: str) -> None:

@@ -13,7 +13,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, TlsFailed
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.translate import translate
@@ -24,7 +24,7 @@ from tests.tls import Authority, TlsProxy
 
 
 def to(proxy: TlsProxy, **options: object) -> Endpoint:
-    [endpoint] = address(RedisOptions(url=f"rediss://127.0.0.1:{proxy.port}", **options)).endpoints  # type: ignore[arg-type]
+    [endpoint] = redis_layout(RedisOptions(url=f"rediss://127.0.0.1:{proxy.port}", **options)).endpoints  # type: ignore[arg-type]
     return endpoint
 
 
@@ -116,7 +116,7 @@ def test_a_mistake_is_an_error_before_anything_is_connected(authority: Authority
     files = {"ca": authority.file, "certificate": certificate, "key": key, "other": authority.issue("other")[1]}
     given = {name: text.format(**files) if isinstance(text, str) else text for name, text in options.items()}
     with pytest.raises(ConfigError, match=reason):
-        address(RedisOptions(**given))  # type: ignore[arg-type]
+        redis_layout(RedisOptions(**given))  # type: ignore[arg-type]
 
 
 def test_a_key_that_is_encrypted_is_refused_instead_of_asked_for_at_the_terminal(authority: Authority, tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_a_key_that_is_encrypted_is_refused_instead_of_asked_for_at_the_terminal
     text = key.read_text().splitlines()
     locked.write_text("\n".join([text[0], "Proc-Type: 4,ENCRYPTED", "DEK-Info: AES-128-CBC,0123456789ABCDEF0123456789ABCDEF", "", *text[1:]]))
     with pytest.raises(ConfigError, match="cannot be used"):
-        address(RedisOptions(url="rediss://h", tls_certificate=str(certificate), tls_key=str(locked)))
+        redis_layout(RedisOptions(url="rediss://h", tls_certificate=str(certificate), tls_key=str(locked)))

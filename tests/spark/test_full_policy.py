@@ -10,9 +10,9 @@ import pytest
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueFull
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import address
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store import protocol
-from busmq_spark.store.protocol import FullPolicy, QueueCreation
+from busmq_spark.store.protocol import FullQueuePolicy, QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
 
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(clock: Clock) -> None:
-    policy = FullPolicy(5000)
+    policy = FullQueuePolicy(5000)
     with pytest.raises(QueueFull, match="'q' holds its maxsize of 10 messages for 5 s; 7 rows are not stored") as failed:  # noqa: PT012  # it takes many waits
         for _ in range(10_000):
             policy.wait("q", 10, 7)
@@ -43,7 +43,7 @@ def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(
 
 
 def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
-    policy = FullPolicy(5000)
+    policy = FullQueuePolicy(5000)
     for left in range(100, 0, -1):
         started = clock.now
         while clock.now < started + 4:
@@ -53,9 +53,9 @@ def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
 
 def test_a_queue_that_is_full_again_later_is_waited_for_anew(clock: Clock, redis_server: RedisServer, fresh: Callable[[], str]) -> None:
     queue = fresh()
-    store = RedisStore(address(RedisOptions(url=redis_server.url)))
+    store = RedisStore(redis_layout(RedisOptions(url=redis_server.url)))
     store.attach([queue], QueueCreation(allowed=True, ttl_s=60, maxsize=1))
-    keys, policy = store.keys(queue), FullPolicy(5000)
+    keys, policy = store.keys(queue), FullQueuePolicy(5000)
 
     def taken_meanwhile(seconds: float) -> None:
         clock.now += seconds
@@ -69,7 +69,7 @@ def test_a_queue_that_is_full_again_later_is_waited_for_anew(clock: Clock, redis
 
 
 def test_pauses_begin_short_and_never_get_long(clock: Clock) -> None:
-    policy = FullPolicy(5000)
+    policy = FullQueuePolicy(5000)
     for _ in range(40):
         policy.wait("q", 10, 7)
     assert clock.slept[0] == 0.005
@@ -78,5 +78,5 @@ def test_pauses_begin_short_and_never_get_long(clock: Clock) -> None:
 
 def test_a_timeout_of_zero_fails_at_once(clock: Clock) -> None:
     with pytest.raises(QueueFull, match="holds its maxsize of 10 messages; 7 rows are not stored"):
-        FullPolicy(0).wait("q", 10, 7)
+        FullQueuePolicy(0).wait("q", 10, 7)
     assert clock.slept == []

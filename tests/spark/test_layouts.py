@@ -16,6 +16,7 @@ from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
+from tests.layouts import LAYOUTS, servers_of
 from tests.spark.engine import SCHEMA, Engine, rows_of
 from tests.spark.sink_engines import SinkEngine
 from tests.support import wait_until
@@ -41,11 +42,9 @@ class Servers:
         return [message.value for message in self.store._run(queue, core.index(self.store.keys(queue), 0, 1000))]
 
 
-@pytest.fixture(params=["three", "sentinel", "cluster"])
+@pytest.fixture(params=LAYOUTS[1:])
 def servers(request: pytest.FixtureRequest) -> Any:
-    layout = request.param
-    group = request.getfixturevalue({"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[layout])
-    made = Servers(",".join(group.urls), "direct" if layout == "three" else layout)
+    made = Servers(**servers_of(request.param, request.getfixturevalue))
     yield made
     made.store.close()
 

@@ -22,6 +22,7 @@ from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.clocks import HOUR, pass_by
 from tests.conftest import Fresh
+from tests.layouts import LAYOUTS, servers_of
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
 from tests.spark.sink_engines import SinkEngine
@@ -208,13 +209,9 @@ class Layout:
         pass_by(ask, keys, HOUR)
 
 
-@pytest.fixture(params=["direct", "three", "sentinel", "cluster"])
+@pytest.fixture(params=LAYOUTS)
 def servers(request: pytest.FixtureRequest) -> Iterator[Layout]:
-    if request.param == "direct":
-        made = Layout(request.getfixturevalue("redis_url"), "direct")
-    else:
-        group = request.getfixturevalue({"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[request.param])
-        made = Layout(",".join(group.urls), "direct" if request.param == "three" else request.param)
+    made = Layout(**servers_of(request.param, request.getfixturevalue))
     yield made
     made.store.close()
 

@@ -16,7 +16,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.message_times import MessageTimes
+from busmq_spark.spark.message_times import TimestampColumn
 from busmq_spark.spark.schema import ArrowRows, check_source_schema
 from busmq_spark.store.protocol import MessageRows
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by, store
@@ -139,7 +139,7 @@ def test_times_of_another_life_of_the_queue_are_of_other_messages() -> None:
             return {queue: TimesOfIds("new", ((1000, 0), (2500, 9))) for queue in ids}
 
     def column(born: str) -> list[object]:
-        times = MessageTimes.of(Stores(), [Range("q", born, 1, 2, 0)])  # type: ignore[arg-type]  # asked for nothing else
+        times = TimestampColumn.of(Stores(), [Range("q", born, 1, 2, 0)])  # type: ignore[arg-type]  # asked for nothing else
         [batch] = ArrowRows(StructType().add("timestamp", TimestampType()), times).batches([MessageRows("q", 1, pa.array([b"", b""], pa.binary()))])
         return [value and value.timestamp() for value in batch.column(0).to_pylist()]
 

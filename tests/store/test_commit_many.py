@@ -17,20 +17,15 @@ from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
+from tests.layouts import LAYOUTS, servers_of
 
 pytestmark = pytest.mark.redis
 Stage = Callable[..., list[str]]
 
 
-@pytest.fixture(params=["direct", "three", "sentinel", "cluster"])
+@pytest.fixture(params=LAYOUTS)
 def store(request: pytest.FixtureRequest) -> Iterator[RedisStore]:
-    if request.param == "direct":
-        options = RedisOptions(url=request.getfixturevalue("redis_url"))
-    else:
-        name = {"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[request.param]
-        urls = ",".join(request.getfixturevalue(name).urls)
-        options = RedisOptions(url=urls, layout="direct" if request.param == "three" else request.param)
-    made = open_store(options)
+    made = open_store(RedisOptions(**servers_of(request.param, request.getfixturevalue)))
     yield made
     made.close()
 

@@ -10,23 +10,19 @@ import pytest
 from busmq_spark.core.position import Range
 from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import FullPolicy, QueueCreation
+from busmq_spark.store.protocol import FullQueuePolicy, QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
+from tests.layouts import servers_of
 
 pytestmark = pytest.mark.redis
-NOW = FullPolicy(0)
+NOW = FullQueuePolicy(0)
 QUEUES = 100
 
 
 @pytest.fixture(params=["direct", "three", "cluster"])
 def store(request: pytest.FixtureRequest) -> Iterator[RedisStore]:
-    if request.param == "direct":
-        options = RedisOptions(url=request.getfixturevalue("redis_url"))
-    else:
-        urls = ",".join(request.getfixturevalue("three_servers" if request.param == "three" else "cluster_group").urls)
-        options = RedisOptions(url=urls, layout="direct" if request.param == "three" else request.param)
-    made = open_store(options)
+    made = open_store(RedisOptions(**servers_of(request.param, request.getfixturevalue)))
     yield made
     made.close()
 

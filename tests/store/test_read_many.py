@@ -16,9 +16,10 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.store import redis_range
-from busmq_spark.store.protocol import FullPolicy, MessageRows, QueueCreation
+from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
+from tests.layouts import LAYOUTS, servers_of
 
 pytestmark = pytest.mark.redis
 HOUR = QueueCreation(allowed=True, ttl_s=3600)
@@ -26,15 +27,9 @@ Row = tuple[str, int, bytes]
 Fill = Callable[..., Range]
 
 
-@pytest.fixture(params=["direct", "three", "sentinel", "cluster"])
+@pytest.fixture(params=LAYOUTS)
 def store(request: pytest.FixtureRequest) -> Iterator[RedisStore]:
-    if request.param == "direct":
-        options = RedisOptions(url=request.getfixturevalue("redis_url"))
-    else:
-        name = {"three": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[request.param]
-        urls = ",".join(request.getfixturevalue(name).urls)
-        options = RedisOptions(url=urls, layout="direct" if request.param == "three" else request.param)
-    made = open_store(options)
+    made = open_store(RedisOptions(**servers_of(request.param, request.getfixturevalue)))
     yield made
     made.close()
 
@@ -46,7 +41,7 @@ def fill(store: RedisStore, fresh: Fresh) -> Fill:
     def make(values: Sequence[bytes]) -> Range:
         queue = fresh()
         born = store.attach([queue], HOUR)[queue].born
-        store.appender().push(queue, values, FullPolicy(0))
+        store.appender().push(queue, values, FullQueuePolicy(0))
         return Range(queue, born, 1, len(values), store.locate([queue])[queue])
 
     return make

@@ -1,4 +1,4 @@
-"""Calls over ``busmq.bulk.v1`` that survive broken links: what can be repeated is, and a range read goes on behind the last id that came."""
+"""Calls over ``busmq.bulk.v1`` that survive broken links: what can be repeated is, and a range read goes on after the last id that came."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, encode_error
 from busmq_spark.federation.progress import unsent
 from busmq_spark.metrics import Metrics
-from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.endpoint import patience
 
 log = logging.getLogger("busmq_spark")
 
 
-def refusal(id: int, error: BusError, asked: RedisAddress) -> Frame:
+def refusal(id: int, error: BusError, asked: RedisLayout) -> Frame:
     """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
     head = encode_error(error)
     if not fault.is_open(error):

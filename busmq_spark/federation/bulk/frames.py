@@ -1,6 +1,6 @@
 """Frames of ``busmq.bulk.v1``, the sub-protocol for Spark and Python: values with ``encode`` and ``decode``. One binary message is one frame:
 
-    kind u8 | id u32 | length of head u32 | head: JSON, blanks behind it | body
+    kind u8 | id u32 | length of head u32 | head: JSON, blanks after it | body
 
 Numbers are little endian. The body begins at a multiple of 64, so Arrow uses it where it lies.
 

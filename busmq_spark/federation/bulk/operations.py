@@ -27,7 +27,7 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right, Verbs
-from busmq_spark.store.protocol import LossEvidence, QueueCreation
+from busmq_spark.store.protocol import QueueCreation, RemovalTraces
 
 MAX_TEXT = 4096
 """Longest name, token or key."""
@@ -147,7 +147,7 @@ STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT,
 FOUND_TIME = record(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
 TIMES = of_fields(TimesOfIds, tuple, TEXT, listed(several(WHOLE, WHOLE)))
 ACK_RESULT = record(AckResult, TEXT, TEXT)
-TRACES = of_fields(LossEvidence, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
+TRACES = of_fields(RemovalTraces, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
 STAGED = record(StagedList, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
 FULL = record(CommitStopped, TEXT, WHOLE, WHOLE)
 RUN = record(SinkRun, TEXT, WHOLE, NAMES)
@@ -182,7 +182,7 @@ class Operation:
     subscription: bool = False
     """Whether the second argument names one."""
     values: bool = False
-    """Whether values come behind the arguments."""
+    """Whether values come after the arguments."""
 
     def decode_arguments(self, head: Any) -> tuple[Any, ...]:
         """The arguments, checked. Raises WireError."""

@@ -18,9 +18,9 @@ from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore
 
 MOST_RANGES = 1_000
-"""In one call."""
+"""Ranges in one call of ``read_many``."""
 SHARED_BYTES = 256 * 1024
-"""Of values that share a frame: so much costs a far link no more than a little."""
+"""Bytes of values of several ranges that share a frame: on a far link a frame of this size takes no longer than a small one."""
 
 
 @dataclass(frozen=True, slots=True)

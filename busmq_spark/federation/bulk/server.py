@@ -35,7 +35,7 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.address import RedisAddress, address
+from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 READS = 4
@@ -65,14 +65,14 @@ class BulkServer:
     ) -> None:
         self.limits, metrics = limits or PeerLimits(), metrics or Metrics()
         self.counts = BulkServerCounters(metrics)
-        self.address: RedisAddress = address(options)
+        self.layout: RedisLayout = redis_layout(options)
         self.pool = PeerThreadPool()
         self.budgets = budgets or SecretBudgets(self.limits, metrics, ())
         self.large = asyncio.Semaphore(LARGE)
-        self.pubsub = [PubSubConnection(endpoint) for endpoint in self.address.pubsub_endpoints]
+        self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = KnownServers(), ClientExecutors(), Stores(self.address, READS_IN_ALL)
+        self.places, self.clients, self.stores = KnownServers(), ClientExecutors(), Stores(self.layout, READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_Session] = set()
@@ -112,7 +112,7 @@ class BulkServer:
 
     def executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
-        return StoreExecutor(self.address, self.pool, identity, self.limits.subscriptions, self.budgets.of(identity.name), self.stores.take())
+        return StoreExecutor(self.layout, self.pool, identity, self.limits.subscriptions, self.budgets.of(identity.name), self.stores.take())
 
     def left(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
@@ -252,11 +252,11 @@ class _Session:
             raise
         except BusError as error:
             self._server.counts.refused.add()
-            await self._send(refusal(frame.id, error, self._server.address))
+            await self._send(refusal(frame.id, error, self._server.layout))
         except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
-            await self._send(refusal(frame.id, fault.UNEXPECTED, self._server.address))
+            await self._send(refusal(frame.id, fault.UNEXPECTED, self._server.layout))
 
     def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
@@ -293,7 +293,7 @@ class _Session:
         if name and self._client is None:
             self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._executor, self._socket.transport.abort)
-        return ServerHello(frames.VERSION, self._server.address.cluster, self._limits.message_bytes)
+        return ServerHello(frames.VERSION, self._server.layout.cluster, self._limits.message_bytes)
 
     async def _listen(self, queues: tuple[str, ...]) -> None:
         self._server.listen()
@@ -342,11 +342,11 @@ class _Session:
             pass
         except BusError as error:
             with suppress(ConnectionClosed):
-                await self._send(refusal(id, error, self._server.address))
+                await self._send(refusal(id, error, self._server.layout))
         except Exception:  # as in _answer
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
-                await self._send(refusal(id, fault.UNEXPECTED, self._server.address))
+                await self._send(refusal(id, fault.UNEXPECTED, self._server.layout))
         finally:
             self._read_ended(id, reading)
             (self._server.stores.give_back if well else StoreExecutor.close)(executor)

@@ -29,7 +29,7 @@ from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.row_frames import MOST_RANGES
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, only, passed_on
-from busmq_spark.store.protocol import FullPolicy, MessageRows, ReadStore, WriteStore
+from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, ReadStore, WriteStore
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -74,7 +74,7 @@ class FederatedStore(PerQueueOperations):
         return [queue for queue in self._link.call("discover") if accept(queue)]
 
     def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:  # noqa: ARG002  # topics are made at their Redis
-        """Those that exist, and that the secret may list: it may be one for some of them."""
+        """The partition queues that exist and that the secret may list: it may be for some of them only."""
         return self.discover(lambda queue: (place := topic_partition(queue)) is not None and place[0] in topics)
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
@@ -236,7 +236,7 @@ class FederatedAppender:
             part.rows += len(piece)
             part.sizes += sizes
 
-    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
         """Append values to the queue itself, piece by piece, since a full queue may take a part of one."""
         for piece, _ in self._pieces(values):
             left = piece
@@ -248,7 +248,7 @@ class FederatedAppender:
                 if left:
                     full.wait(queue, maxsize, len(left))
 
-    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullPolicy) -> None:
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
         """As ``push`` of each queue, one after the other."""
         for queue, values in parts.items():
             self.push(queue, values, full)
@@ -322,7 +322,7 @@ class FederatedAppender:
         piece.settle(answer)
 
     def _drain(self) -> None:
-        """The server's Redis could not be reached for one piece: those behind it are answered, too, and may have found their place missing."""
+        """The server's Redis could not be reached for one piece: those after it are answered, too, and may have found their place missing."""
         for id, _ in self._waiting:
             with suppress(BusError):
                 self._link.result(id, "stage")

@@ -19,7 +19,7 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.redis_io.address import RedisAddress
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 
 T = TypeVar("T")
@@ -44,14 +44,14 @@ class StoreExecutor:
 
     def __init__(
         self,
-        where: RedisAddress,
+        layout: RedisLayout,
         pool: PeerThreadPool,
         identity: Identity,
         most_subscriptions: int,
         budget: SecretBudget,
         store: RedisStore | None = None,
     ) -> None:
-        self.work = PeerOperations(store or RedisStore(where, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self.work = PeerOperations(store or RedisStore(layout, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
         self._busy: Future[Any] | None = None
         self._doubtful = False
@@ -71,7 +71,7 @@ class StoreExecutor:
             return found
 
     def start(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """The same, without waiting yet."""
+        """Begin a call in a thread of the pool; the future is its result."""
         self._busy = begun = self._pool.submit(function, *arguments)
         ending = asyncio.wrap_future(begun)
         ending.add_done_callback(_seen)
@@ -179,13 +179,13 @@ class KnownServers:
 class Stores:
     """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
 
-    def __init__(self, where: RedisAddress, most: int) -> None:
-        self._where, self._most = where, most
+    def __init__(self, layout: RedisLayout, most: int) -> None:
+        self._layout, self._most = layout, most
         self._idle: list[RedisStore] = []
 
     def take(self) -> RedisStore:
         """One that is free, or a new one."""
-        return self._idle.pop() if self._idle else RedisStore(self._where, PATIENCE_S, REPLY_BYTES)
+        return self._idle.pop() if self._idle else RedisStore(self._layout, PATIENCE_S, REPLY_BYTES)
 
     def give_back(self, executor: StoreExecutor) -> None:
         """The executor has ended, and no thread uses its store."""
@@ -195,6 +195,6 @@ class Stores:
             executor.close()
 
     def close(self) -> None:
-        """Those that are free."""
+        """Close the stores that are free."""
         while self._idle:
             self._idle.pop().close()

@@ -45,7 +45,7 @@ class Announcements(Owner):
 
     def start(self) -> None:
         """Until the bus is left."""
-        self._handle.begin()
+        self._handle.open_and_keep()
         if self._bus.has_redis:
             self._bus.spawn(self._remember(), f"remembering {self!r}")
 

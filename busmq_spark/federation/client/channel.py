@@ -1,6 +1,6 @@
 """A channel of another bus, with the methods of one of this bus (``bus/channel.py``). The server has the queues and sends events, in order.
 
-Rule 1. Events and messages are handed out in the order they came. A message that is not taken yet holds up what came behind it.
+Rule 1. Events and messages are handed out in the order they came. A message that is not taken yet holds up what came after it.
 Rule 2. The wire cannot stop the server: what is not taken is kept here. Messages not taken when the channel ends are lost, unless it is reliable.
 """
 
@@ -71,7 +71,7 @@ class RemoteChannel(BaseChannel, Owner):
         return values.first(found, "an id")
 
     async def ack(self, id: int) -> None:
-        """As Channel.ack, while connected. The server does not answer: when the link breaks right behind it, the message may come again."""
+        """As Channel.ack, while connected. The server does not answer: when the link breaks right after it, the message may come again."""
         check_id(id)
         if not self.connected or self._options is None:
             raise self._not_connected("ack on")
@@ -130,7 +130,7 @@ class RemoteChannel(BaseChannel, Owner):
         self._offered.set()
 
     def _advance_soon(self) -> None:
-        """In a task of the bus: the caller gets its message before the events behind it, and what a handler raises ends the bus' scope."""
+        """In a task of the bus: the caller gets its message before the events after it, and what a handler raises ends the bus' scope."""
 
         async def advance() -> None:
             self._advance()

@@ -30,8 +30,8 @@ MOST_WAITING = 1000
 """Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is more."""
 EARLY = 32
 MOST_UNRELIABLE = 100_000
-"""The same where stopping may lose a message."""
-Far = Enum("Far", "IDLE PROBING CONSUMING PAUSING")
+"""The number for consumptions where stopping the server may lose a message."""
+RemoteState = Enum("RemoteState", "IDLE PROBING CONSUMING PAUSING")
 """What the server does for a consumption, or was asked to. PAUSING: it was told to stop, and what it was taking just then may still come."""
 log = logging.getLogger("busmq_spark")
 
@@ -48,7 +48,7 @@ class RemoteConsumption(MessageIterator):
         self._position = options.index
         self._received = 0
         self._remote: RemoteObject | None = None
-        self._far = Far.IDLE
+        self._remote_state = RemoteState.IDLE
         self._skipping = False
         self._from = 0  # acked by the server when it began
         self._begun = asyncio.Event()
@@ -88,12 +88,12 @@ class RemoteConsumption(MessageIterator):
             self._take_over()  # and nothing more yet: what has come cannot go back
         else:
             self._ask()
-        while self._far is not Far.IDLE and not self._begun.is_set() and not self.ending:
+        while self._remote_state is not RemoteState.IDLE and not self._begun.is_set() and not self.ending:
             self._wake.clear()
             await self._wake.wait()
         queue._emit("consuming", True)
 
-    async def filled(self) -> None:
+    async def wait_filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         while True:
             if self._buffer and not self.ending:
@@ -114,7 +114,7 @@ class RemoteConsumption(MessageIterator):
         message = self._buffer.popleft()
         self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
-        if self._far is Far.IDLE:
+        if self._remote_state is RemoteState.IDLE:
             self._ask_early()
         return message
 
@@ -122,7 +122,7 @@ class RemoteConsumption(MessageIterator):
 
     def arrived(self, message: Message) -> None:
         """A message. What came twice, since the server began anew, is dropped."""
-        if self._far is Far.PROBING:  # the oldest of all: from its id follows where the one behind the last received stands
+        if self._remote_state is RemoteState.PROBING:  # the oldest of all: from its id follows where the one after the last received stands
             self._position = max(0, self._received + 1 - message.id)
             return
         self._position += 1
@@ -145,8 +145,8 @@ class RemoteConsumption(MessageIterator):
         """Whether the server consumes for us."""
         if state:
             self._begun.set()
-        elif self._far is not Far.PAUSING:
-            probed, self._far = self._far is Far.PROBING, Far.IDLE
+        elif self._remote_state is not RemoteState.PAUSING:
+            probed, self._remote_state = self._remote_state is RemoteState.PROBING, RemoteState.IDLE
             if probed:
                 self._ask(probed=True)
             else:
@@ -156,7 +156,7 @@ class RemoteConsumption(MessageIterator):
     def remote_lost(self) -> None:
         """What it had sent and was not handed over stays, unless it comes again."""
         self._remote = None
-        self._far = Far.IDLE
+        self._remote_state = RemoteState.IDLE
         if self._options.reliable:
             if self._left is not None:
                 self._left += len(self._buffer)
@@ -173,7 +173,7 @@ class RemoteConsumption(MessageIterator):
 
     def failed(self, error: BusError) -> None:
         """The server consumes for us no longer."""
-        self._failed, self._far = error, Far.IDLE
+        self._failed, self._remote_state = error, RemoteState.IDLE
         self._begin_to_stop()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -187,11 +187,11 @@ class RemoteConsumption(MessageIterator):
         if not (self._takes and before._takes and before.running):
             return False
         async with before._busy:
-            if before._far is not Far.IDLE:
-                self._far = Far.CONSUMING
+            if before._remote_state is not RemoteState.IDLE:
+                self._remote_state = RemoteState.CONSUMING
                 if before._begun.is_set():
                     self._begun.set()
-            self._remote, before._remote, before._far = before._remote, None, Far.IDLE
+            self._remote, before._remote, before._remote_state = before._remote, None, RemoteState.IDLE
             before._begin_to_stop()
             self._queue.current = self
             await before._end()
@@ -221,8 +221,8 @@ class RemoteConsumption(MessageIterator):
 
     def _ask(self, *, probed: bool = False) -> None:
         """Have the server consume for us, when it does not, and there is room."""
-        options, left, waiting, far = self._options, self._left, len(self._buffer), Far.CONSUMING
-        if self._remote is None or self._far is not Far.IDLE or self.ending or not self.running:
+        options, left, waiting, state = self._options, self._left, len(self._buffer), RemoteState.CONSUMING
+        if self._remote is None or self._remote_state is not RemoteState.IDLE or self.ending or not self.running:
             return
         if self._in_parts:
             if left == 0 or waiting * 2 > self.prefetch:
@@ -240,16 +240,16 @@ class RemoteConsumption(MessageIterator):
             self._skipping, self._from = bool(again), last
             self._queue.reliable_on = self._remote
         elif self._received and not probed:
-            asked, far = {"remove": False, "index": 0, "max": 1}, Far.PROBING
+            asked, state = {"remove": False, "index": 0, "max": 1}, RemoteState.PROBING
         else:
             asked = {"remove": False, "index": self._position} if left is None else {"remove": False, "index": self._position, "max": left}
             self._skipping, self._from = bool(self._received), 0
-        self._far = far
+        self._remote_state = state
         self._remote.call("consume", asked)
 
     def _pause(self) -> None:
-        if self._far is Far.CONSUMING and self._remote is not None:
-            remote, self._far = self._remote, Far.PAUSING
+        if self._remote_state is RemoteState.CONSUMING and self._remote is not None:
+            remote, self._remote_state = self._remote, RemoteState.PAUSING
             remote.call("stop")
             # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
             remote.ask("count").add_done_callback(lambda _: self._paused(remote))
@@ -257,13 +257,13 @@ class RemoteConsumption(MessageIterator):
                 log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
 
     def _paused(self, remote: RemoteObject) -> None:
-        if remote is self._remote and self._far is Far.PAUSING:
-            self._far = Far.IDLE
+        if remote is self._remote and self._remote_state is RemoteState.PAUSING:
+            self._remote_state = RemoteState.IDLE
             self._ask_early()
             self._wake.set()
 
     def _takes_more(self) -> bool:
-        return self._in_parts and self._far is not Far.IDLE
+        return self._in_parts and self._remote_state is not RemoteState.IDLE
 
     async def _nap(self) -> None:
         self._wake.clear()
@@ -273,13 +273,13 @@ class RemoteConsumption(MessageIterator):
 
     async def _give_up(self) -> None:
         remote = self._remote
-        if self._far is not Far.IDLE and remote is not None:
+        if self._remote_state is not RemoteState.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
                 while self._takes_more() and values.first(await remote.ask("count"), "a count"):
                     await self._nap()  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
                 remote.call("stop")
-                await remote.ask("count")  # behind it: what the server was taking just then has come, too
-        self._far = Far.IDLE
+                await remote.ask("count")  # after it: what the server was taking just then has come, too
+        self._remote_state = RemoteState.IDLE
         if self._takes:
             self._queue.taken = [*self._buffer, *self._queue.taken]
         self._buffer.clear()

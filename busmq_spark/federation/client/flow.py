@@ -23,7 +23,7 @@ PIECE = 64 * 1024
 
 
 class CountingConnection(ClientConnection):
-    """``came`` and ``written`` are bytes since the handshake, ``partial`` those that have come behind the last complete message."""
+    """``came`` and ``written`` are bytes since the handshake, ``partial`` those that have come after the last complete message."""
 
     came = written = partial = 0
     on_room: Callable[[], None] | None = None
@@ -69,10 +69,10 @@ class SendWindow:
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call it once when there is room, after those that wait already."""
         self._turns[go_on] = None
-        self.look()
+        self.serve_waiting()
 
-    def look(self) -> None:
-        """There may be room."""
+    def serve_waiting(self) -> None:
+        """Call those that wait, if there is room."""
         if self._turns and self._soon is None and self.free:
             self._soon = asyncio.get_running_loop().call_soon(self._call)
 

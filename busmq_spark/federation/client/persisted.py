@@ -55,7 +55,7 @@ class _Remote(Owner, Persistable):
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = values.table(await self._handle.ask("pread", self.key), "a persisted object")
+        found = values.texts_by_name(await self._handle.ask("pread", self.key), "a persisted object")
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:

@@ -63,7 +63,7 @@ class Pool:
         return remote
 
     async def open(self) -> list[ClientSocket]:
-        """Those that are open; waits for the first. Raises FederationRefused."""
+        """The open sockets; waits for the first. Raises FederationRefused."""
         self.start()
         while not (found := [socket for socket in self.sockets if socket.open]):
             if isinstance(why := self.why, FederationRefused):

@@ -160,7 +160,7 @@ class RemoteQueue(BaseQueue, Owner):
                 remote.call("consume", {"reliable": True, "max": 0, "last": self.acked})
             remote.call("ack", last)
             try:
-                await remote.ask("count")  # acks are never answered (protocol 1.9); this goes the same way behind it
+                await remote.ask("count")  # acks are never answered (protocol 1.9); this goes the same way after it
                 return
             except FederationLost:
                 continue
@@ -194,7 +194,7 @@ class RemoteQueue(BaseQueue, Owner):
 
     async def metadata(self) -> dict[str, str]:
         """As Queue.metadata."""
-        return values.table(await self.handle.ask("metadata"), "metadata")
+        return values.texts_by_name(await self.handle.ask("metadata"), "metadata")
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As Queue.set_metadata."""

@@ -63,7 +63,7 @@ class RemoteHandle:
 
     @property
     def url(self) -> str:
-        """Of the server."""
+        """The URL of the server."""
         return self._pool.target.url
 
     async def up(self) -> RemoteObject:
@@ -95,13 +95,13 @@ class RemoteHandle:
             if now - seen > PATIENCE_S:
                 raise self._unreachable()
 
-    def begin(self) -> None:
+    def open_and_keep(self) -> None:
         """Open a remote object, now and whenever it is lost, without waiting for it."""
         self.keep_open = True
         self._come()
 
     async def ask(self, method: str, *args: Any, again: bool = True) -> list[Any]:
-        """What the callback gets behind the error. A call that changes nothing is repeated when the link breaks; ``again=False`` is for others."""
+        """What the callback gets after the error. A call that changes nothing is repeated when the link breaks; ``again=False`` is for others."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         self._use()
         while True:

@@ -65,7 +65,7 @@ class RemoteObject:
 
     @property
     def send_window(self) -> SendWindow:
-        """Of the socket: who has much to send asks first whether it is free."""
+        """The send window of the socket: who has much to send asks first whether it is free."""
         return self._socket.send_window
 
     # -- calls ------------------------------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class RemoteObject:
         self._send(dnode.DnodeMessage(self._number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
 
     def ask(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
-        """Call a method; the result are the values its callback gets behind the error. Fails with RemoteError and FederationLost."""
+        """Call a method; the result are the values its callback gets after the error. Fails with RemoteError and FederationLost."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
 
         def answered(found: list[Any] | BusError) -> None:
@@ -192,7 +192,7 @@ class RemoteObject:
 
     def _settled(self, size: int) -> None:
         self.send_window.under_way -= size
-        self.send_window.look()
+        self.send_window.serve_waiting()
 
     def _send(self, line: bytes) -> None:
         if not self.over:

@@ -267,7 +267,7 @@ class ClientSocket:
                 size += len(packets[-1])
             self.send_window.waiting -= size
             socket.write(packets)
-        self.send_window.look()
+        self.send_window.serve_waiting()
 
     def _lost(self, reason: str) -> FederationLost:
         return FederationLost(url=self.target.url, reason=reason)

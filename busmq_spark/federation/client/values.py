@@ -34,7 +34,7 @@ def message(value: Any, id: Any) -> Message:
     return Message(number(id, "the id of a message"), text(value, "a message"))
 
 
-def table(found: list[Any], what: str) -> dict[str, str]:
+def texts_by_name(found: list[Any], what: str) -> dict[str, str]:
     """The names and texts that an answer begins with; none where it is null."""
     given = found[0] if found else None
     if not given:

@@ -34,7 +34,7 @@ class SecretBudget:
         return self.bytes >= self._limits.bytes_per_secret
 
     def add(self, size: int) -> None:
-        """So many bytes more, or fewer, are in work."""
+        """Count ``size`` bytes more, or fewer, as taken from peers and not worked off."""
         full = self.full
         self.bytes += size
         if full and not self.full:
@@ -42,12 +42,12 @@ class SecretBudget:
                 room.set()
 
     def enter(self, room: asyncio.Event) -> None:
-        """One more socket; ``room`` is set when there is room again."""
+        """Count a socket; ``room`` is set when there is room again."""
         self.sockets += 1
         self._waiting.add(room)
 
     def leave(self, room: asyncio.Event) -> None:
-        """It is gone."""
+        """Count the socket no more: it is closed."""
         self.sockets -= 1
         self._waiting.discard(room)
 
@@ -66,7 +66,7 @@ class SecretBudgets:
         metrics.before_text(self._measure)
 
     def of(self, name: str) -> SecretBudget:
-        """That of a secret."""
+        """The budget of a secret."""
         return self._budgets.setdefault(name, SecretBudget(self._limits))
 
     def _measure(self) -> None:

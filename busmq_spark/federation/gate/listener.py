@@ -36,9 +36,9 @@ class Listener:
         self._admitted = 0
         self._pending: dict[CountedSocket, str] = {}
         self.sockets: set[CountedSocket] = set()
-        """Those that speak HTTP or more: under TLS, once its handshake is over."""
+        """The sockets that speak HTTP or more: under TLS those whose TLS handshake is over."""
         self.gone_bytes = 0
-        """What sockets had received that are closed by now."""
+        """Bytes that sockets had received which are closed by now."""
 
     def connection(self, *args: Any, **keywords: Any) -> ServerConnection:
         """What websockets makes for each socket."""
@@ -60,7 +60,7 @@ class Listener:
             oldest.tcp.abort()
 
     def admit(self, socket: CountedSocket, address: str) -> bool:
-        """Its handshake is over; False when there are too many."""
+        """Count a socket whose handshake is over; False when there are too many."""
         if self._admitted >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
             self._refused()
             return False
@@ -72,7 +72,7 @@ class Listener:
         return True
 
     def leave(self, socket: CountedSocket) -> None:
-        """It is gone."""
+        """Count the socket no more: it is closed."""
         self._pending.pop(socket, None)
         self.sockets.discard(socket)
         self.gone_bytes, socket.received = self.gone_bytes + socket.received, 0
@@ -162,7 +162,7 @@ class CountedSocket(ServerConnection):
             self._recv_frame(frame)
 
     def resume_writing(self) -> None:
-        """There is room to send."""
+        """Called by asyncio when there is room to send."""
         super().resume_writing()
         ping, self._ping = self._ping, None
         if ping is not None and self.protocol.state is State.OPEN:
@@ -170,14 +170,14 @@ class CountedSocket(ServerConnection):
             self.send_data()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Called by asyncio when the connection is closed."""
         self._listener.leave(self)
         if self._made:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Some of what the peer sends. Who is not let in yet sends no more than a head: websockets would keep a megabyte of it."""
-        if not self._made:  # behind the last word of the TLS handshake, in the same packet
+        if not self._made:  # after the last word of the TLS handshake, in the same packet
             self._early += data
             return
         self._last_data_at = self.loop.time()
@@ -202,7 +202,7 @@ class CountedSocket(ServerConnection):
             self.transport.resume_reading()
 
     def _go_on(self) -> None:
-        """There is room for more messages."""
+        """Read on: there is room for more messages."""
         if self._compressed:
             self.loop.call_soon(self._inflate)
         else:

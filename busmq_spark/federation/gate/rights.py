@@ -44,7 +44,7 @@ class Identity:
     narrowed: Grants | None = None
     expires: float | None = None
     key: bytes = field(default=b"", repr=False)
-    """Of which secret; another one under the same name has another."""
+    """Tells secrets of the same name apart: a new secret has another key."""
 
     @property
     def owner(self) -> str:

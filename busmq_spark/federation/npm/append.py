@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import MessageRefused
-from busmq_spark.store.protocol import FullPolicy
+from busmq_spark.store.protocol import FullQueuePolicy
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm.store import PlainStore
@@ -24,7 +24,7 @@ class PlainAppender:
         """What exactly-once needs."""
         self._store.once()
 
-    def push(self, queue: str, values: Sequence[bytes], full: FullPolicy) -> None:
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
         """Append values to the queue. Those under way when the link breaks are pushed again, since it is unknown whether they are stored."""
         left = [text_of(queue, value) for value in values]
         while left:
@@ -35,7 +35,7 @@ class PlainAppender:
             if left:
                 full.wait(queue, maxsize, len(left))
 
-    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullPolicy) -> None:
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
         """As ``push`` of each queue, one after the other."""
         for queue, values in parts.items():
             self.push(queue, values, full)
@@ -44,6 +44,7 @@ class PlainAppender:
         """Nothing is under way between calls."""
 
     def finish(self) -> list[StagedList]:
+        """Nothing is staged."""
         return []
 
     def discard(self) -> None:

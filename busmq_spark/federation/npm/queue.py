@@ -24,7 +24,7 @@ from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error
-from busmq_spark.store.protocol import LossEvidence, QueueCreation
+from busmq_spark.store.protocol import RemovalTraces, QueueCreation
 
 LAST, READER = "busmq_spark:last", "busmq_spark:reader"
 """Fields in a queue's metadata: the highest id acked, and who reads."""
@@ -33,7 +33,7 @@ STAYED_S = 0.2
 TRIES = 5
 PUSHES = 500
 """Under way at once."""
-NO_TRACES = LossEvidence(None, 0, empty=False)
+NO_TRACES = RemovalTraces(None, 0, empty=False)
 MISSING = QueueState(0, "", 0, 0, 0, 0, 0, "", "")
 Message = tuple[int, str]
 Place = tuple[int, int]
@@ -80,7 +80,7 @@ class PlainQueue:
             count = await remote.count()
             if not count:
                 return QueueState(*known, max(wanted, int(fields.get(LAST) or UNKNOWN_ID)), 0, 0, 0, "", "")
-            oldest, newest = await remote.look(0), await remote.look(count - 1)
+            oldest, newest = await remote.peek(0), await remote.peek(count - 1)
             if not oldest or not newest:
                 continue  # another consumer is removing them at this moment
             (first, _), (last, text) = oldest[0], newest[0]
@@ -96,18 +96,18 @@ class PlainQueue:
         place = await place_of(remote, id) if fields else None
         if place is None or place[1] != id:
             return ""
-        found = await remote.look(place[0])
+        found = await remote.peek(place[0])
         return fingerprint(found[0][1]) if found and found[0][0] == id else ""
 
     async def newest(self) -> int:
         """Something that changes with every push: the newest id as far as ids follow each other. 0 for an empty queue, -1 for none."""
         remote, fields = await self._looked()
         count = await remote.count() if fields else -1
-        oldest = await remote.look(0) if count > 0 else []
+        oldest = await remote.peek(0) if count > 0 else []
         return oldest[0][0] + count - 1 if oldest else min(count, 0)
 
     async def rows(self, part: Range, need: int, most: int, strict: bool, at: int | None) -> tuple[list[Message], int]:
-        """The next messages of a range and the position behind them. Ids follow each other, and begin with ``need`` if ``strict``.
+        """The next messages of a range and the position after them. Ids follow each other, and begin with ``need`` if ``strict``.
 
         ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need`` should be. Raises DataLoss.
         """
@@ -123,7 +123,7 @@ class PlainQueue:
                     if place is None:
                         return [], 0
                 at, need = place
-            found = await remote.look(at, min(most, part.last - need + 1))
+            found = await remote.peek(at, min(most, part.last - need + 1))
             # Lives do not come back: if it is this one still, it was so all the time.
             check_life(part, (await remote.fields()).get("born") or "", need)
             if run := [message for message, id in zip(found, itertools.count(need), strict=False) if message[0] == id]:
@@ -140,7 +140,7 @@ class PlainQueue:
             return AckResult("recreated", fields.get("born") or "")
         count = await remote.count()
         place = await place_of(remote, position.last)
-        if count and place is None and (newest := await remote.look(count - 1)) and newest[0][0] < position.last:
+        if count and place is None and (newest := await remote.peek(count - 1)) and newest[0][0] < position.last:
             return AckResult("older", str(newest[0][0]))
         exact = place is not None and place[1] == position.last
         if exact and position.mark and (found := await self.mark(position.last)) not in ("", position.mark):
@@ -238,7 +238,7 @@ class PlainQueue:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
             count = await remote.count()
-            newest = await remote.look(count - 1) if count and place is None else []
+            newest = await remote.peek(count - 1) if count and place is None else []
             kind, found = ("rolled-back", f"last id {newest[0][0]}") if newest else ("removed", f"next stored id {place[1] if place else 'none'}")
             raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_TRACES)
         log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, place[1] - 1) if place else part.last)
@@ -251,7 +251,7 @@ async def place_of(remote: PlainQueueObject, id: int) -> Place | None:
     guess = 0
     while low < high:
         at = min(max(guess, low), high - 1)
-        message = await remote.look(at)
+        message = await remote.peek(at)
         if not message:
             high = at
         elif (there := message[0][0]) == id:

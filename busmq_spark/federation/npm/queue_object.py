@@ -91,7 +91,7 @@ class PlainQueueObject:
         """How many messages are stored."""
         return int(await self._ask("count"))
 
-    async def look(self, position: int, most: int = 1) -> list[tuple[int, str]]:
+    async def peek(self, position: int, most: int = 1) -> list[tuple[int, str]]:
         """Ids and texts of ``most`` messages from a position on, or of all that are left there. Nothing is removed."""
         self._messages = []
 
@@ -114,10 +114,10 @@ class PlainQueueObject:
         if many:
             await self._consume({"reliable": True, "last": last, "max": many}, at_end)
         await self._consume({"reliable": True, "last": last, "max": 0}, self._nothing)
-        await self.count()  # goes the same way behind it: now it is done
+        await self.count()  # goes the same way after it: now it is done
 
     async def push(self, text: str) -> int | None:
-        """Its id; None when the queue is full."""
+        """Push a message; its id, or None when the queue is full."""
         found = await self._ask("push", text)
         return None if found is None else int(found)
 

@@ -36,7 +36,7 @@ from busmq_spark.federation.npm.append import PlainAppender, text_of
 from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.protocol import LossEvidence, MessageRows, QueueCreation
+from busmq_spark.store.protocol import RemovalTraces, MessageRows, QueueCreation
 
 FIRST_ROWS, MOST_ROWS, PIECE_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
@@ -138,7 +138,7 @@ class PlainStore:
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
         return self._each(queues, lambda queue: queue.keep_alive(token))
 
-    def traces(self, queue: str) -> LossEvidence:  # noqa: ARG002  # as the protocol has it
+    def traces(self, queue: str) -> RemovalTraces:  # noqa: ARG002  # as the protocol has it
         """The wire shows none: which client removed messages is unknown."""
         return NO_TRACES
 

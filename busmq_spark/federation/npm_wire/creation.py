@@ -66,7 +66,7 @@ class ObjectCreation:
 
     @property
     def roles(self) -> tuple[str, str]:
-        """Of a channel: whom it reads as, and whom it sends to."""
+        """The roles of a channel: the one that it reads as, and the one that it sends to."""
         given = [str(role) for role in (self.args or [])[1:3]]
         local, remote, *_ = [*given, *ROLES[len(given) :]]
         return local, remote

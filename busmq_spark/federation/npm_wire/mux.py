@@ -26,7 +26,7 @@ class Packet:
 
     @classmethod
     def decode(cls, message: bytes) -> Packet:
-        """Read one web socket message. Raises WireError; what a close packet carries behind its digit is ignored, as by Node."""
+        """Read one web socket message. Raises WireError; what a close packet carries after its digit is ignored, as by Node."""
         head = message[:CHANNEL_BYTES]
         if len(message) < HEAD_BYTES or not head.isascii() or not head.decode("ascii").isprintable():
             raise WireError(found=f"a packet of {len(message)} bytes without a channel id", expected="16 ASCII characters, then 1 or 2")

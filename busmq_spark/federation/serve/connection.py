@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.outbox import HIGH, Outbox
+from busmq_spark.federation.serve.send_buffer import HIGH, SendBuffer
 from busmq_spark.federation.serve.session import Session
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from busmq_spark.federation.gate.rights import Identity
 
 ANSWERS = 4
-"""How many answers out of storage are read at once for one peer: each may be as long as a message."""
+"""Answers read from Redis at once for one peer; each may be as large as the largest message."""
 PENALTY_S = 0.1
-"""How long nothing is read after a channel too many was refused: an npm client asks again at once."""
+"""Seconds without reading after a channel beyond the limit was refused: npm clients retry at once."""
 REMEMBERED = 10_000
 """How many closed channels are remembered: what still comes for them is no new channel."""
 TURN_S = 0.005
-"""How long calls are executed before the others have their turn: a packet may hold a hundred thousand."""
+"""Seconds for which calls of one peer are executed before those of others: a packet may hold a hundred thousand."""
 BROKEN = 1002
 log = logging.getLogger("busmq_spark")
 
@@ -47,12 +47,16 @@ class PeerConnection:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
         self._worked, self._budget = asyncio.Event(), budget
         most = limits.in_flight_bytes + 2 * limits.message_bytes
-        self.outbox = Outbox(socket.send, min(HIGH, limits.in_flight_bytes), most, self._worked.set)
+        self.send_buffer = SendBuffer(socket.send, min(HIGH, limits.in_flight_bytes), most, self._worked.set)
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._partial_bytes = 0
-        self.pubsub_bytes = self.deferred = self.listeners = 0
-        """Bytes of messages its pubsubs have received and not sent yet, and of pushes to queues that are not attached; its listeners."""
+        self.pubsub_bytes = 0
+        """Bytes of messages that its pubsubs have received and not sent yet."""
+        self.deferred_bytes = 0
+        """Bytes of its pushes to queues that are not attached yet."""
+        self.listeners = 0
+        """Handlers of events that its objects have."""
         self._gone = self._leaving = False
         self._turn_ends = 0.0
         self._answers = asyncio.Semaphore(ANSWERS)
@@ -81,7 +85,7 @@ class PeerConnection:
         finally:
             sending.cancel()
             watching.cancel()
-            self.outbox.close()  # before the objects detach: their messages wait for room
+            self.send_buffer.close()  # before the objects detach: their messages wait for room
             self._budget.leave(self._worked)
             await self._end()
 
@@ -92,36 +96,36 @@ class PeerConnection:
             session.shut()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.close_s / 2):
-                await self.outbox.sent()
-        if self.outbox.waiting:
+                await self.send_buffer.sent()
+        if self.send_buffer.waiting:
             self.abort()  # what the peer has not taken goes back to its place
         await self._end()
 
     def abort(self) -> None:
         """Abort the connection without a close frame."""
-        self.outbox.close()
+        self.send_buffer.close()
         self._socket.transport.abort()
 
-    def send(self, channel: str, body: bytes, left: Callable[[], None] | None = None) -> None:
-        """One packet of data; ``left`` is called once it has left for the peer."""
-        self.outbox.put(b"%b1%b" % (channel.encode("ascii"), body), left)
+    def send(self, channel: str, body: bytes, on_sent: Callable[[], None] | None = None) -> None:
+        """One packet of data; ``on_sent`` is called once it was sent to the peer."""
+        self.send_buffer.put(b"%b1%b" % (channel.encode("ascii"), body), on_sent)
 
     def close_channel(self, channel: str) -> None:
         """End a channel from this side; the peer gets a closing frame."""
         if channel in self._sessions:
-            self.outbox.put(Packet(channel, None).encode())
+            self.send_buffer.put(Packet(channel, None).encode())
             self._forget(channel)
 
     # -- what is in work --------------------------------------------------------------------------------------------------------------------
 
     def began(self, size: int) -> None:
-        """A call of so many bytes is in work."""
+        """A call of ``size`` bytes is begun."""
         self._messages += 1
         self._bytes += size
         self._budget.add(size)
 
     def ended(self, messages: int, size: int) -> None:
-        """So many are not any more."""
+        """``messages`` calls of ``size`` bytes in all are finished."""
         self._messages -= messages
         self._bytes -= size
         self._budget.add(-size)
@@ -137,7 +141,7 @@ class PeerConnection:
     async def large_answer(self) -> AsyncIterator[None]:
         """For calls whose answer may be much longer than they are: a few at once, and only while there is room to send it."""
         async with self._answers:
-            await self.outbox.room()
+            await self.send_buffer.room()
             yield
 
     async def give_way(self) -> None:
@@ -156,7 +160,7 @@ class PeerConnection:
     @property
     def _busy(self) -> bool:
         limits = self.limits
-        return self._budget.full or self._messages >= limits.in_flight_messages or self._bytes + self.outbox.waiting >= limits.in_flight_bytes
+        return self._budget.full or self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
 
     async def _less_busy(self) -> None:
         while self._busy and not self._gone:
@@ -182,7 +186,7 @@ class PeerConnection:
 
     async def _refuse(self, channel: str) -> None:
         log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))
-        self.outbox.put(Packet(channel, None).encode())
+        self.send_buffer.put(Packet(channel, None).encode())
         self._remember(channel)
         await asyncio.sleep(PENALTY_S)
 
@@ -217,9 +221,9 @@ class PeerConnection:
         """Release the tasks that wait for the peer to read when its connection has closed."""
         await self._socket.wait_closed()
         self._gone = True
-        self.outbox.close()
+        self.send_buffer.close()
         self._worked.set()
 
     async def _sending(self) -> None:
         with suppress(ConnectionClosed):
-            await self.outbox.run()
+            await self.send_buffer.run()

@@ -7,9 +7,9 @@ import gc
 from contextlib import suppress
 
 MANY = 50
-"""So many peers gone are worth it."""
+"""Peers that have disconnected from which on memory is given back."""
 MUCH = 64 * 1024 * 1024
-"""Or peers gone that had sent so many bytes: decoded, they may be several times as many."""
+"""Bytes sent by peers that have disconnected, from which on it is, too: decoded, they may be several times as many."""
 
 
 def trim_memory() -> None:

@@ -171,7 +171,7 @@ class FederationServer:
 
     @property
     def url(self) -> str:
-        """Its address for clients on this machine; without a secret."""
+        """The address of the server for clients on this machine, without a secret."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'ws' if self._tls is None else 'wss'}://{host}:{self._port}{self._policy.path}"
 
@@ -223,7 +223,7 @@ class FederationServer:
         elif path != LIVE and (self._draining or self._server is None or not self._bus.online):
             status, phrase, text = 503, "Service Unavailable", "leaving\n" if self._draining else "no Redis\n"
         body = text.encode()
-        return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("PeerConnection", "close")]), body)
+        return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]), body)
 
     # -- sockets ----------------------------------------------------------------------------------------------------------------------------
 
@@ -268,9 +268,9 @@ class FederationServer:
                     self._cut_off(socket, "slow", f"has taken nothing for {limits.send_s:g} s")
                 elif socket.silent_s(now) > limits.idle_s:
                     self._cut_off(socket, "silent", f"has been silent for {limits.idle_s:g} s")
-            for connection in [one for one in self._connections if not one.outbox.closed]:
+            for connection in [one for one in self._connections if not one.send_buffer.closed]:
                 expires = connection.identity.expires
-                if connection.outbox.flooded:
+                if connection.send_buffer.flooded:
                     log.warning("federation: more waited for %s than may, and it is cut off", connection.identity.name)
                     self._counts.cut_off.add(reason="flooded")
                     connection.abort()
@@ -288,7 +288,7 @@ class FederationServer:
     def _measure(self) -> None:
         self._counts.sockets.set(self._listener.open)
         self._counts.channels.set(sum(connection.channels for connection in self._connections))
-        self._counts.waiting.set(sum(connection.outbox.waiting for connection in self._connections))
+        self._counts.waiting.set(sum(connection.send_buffer.waiting for connection in self._connections))
 
 
 class ServerCounters:
@@ -311,7 +311,7 @@ async def _within(seconds: float, work: Callable[[], Awaitable[object]]) -> None
 
 
 def _unavailable() -> Response:
-    return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("PeerConnection", "close")]), b"")
+    return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
 
 
 def keep_less(socket: ServerConnection, size: int) -> None:

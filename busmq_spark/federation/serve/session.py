@@ -1,6 +1,6 @@
 """One channel of a connection: its object, its calls in order, and the functions of the peer (protocol 5.4, 5.5).
 
-Rule 1. Calls are executed in the order in which they came. A call that takes its time holds up those behind it; pushes do not take any.
+Rule 1. Calls are executed in the order in which they came. A call that takes its time holds up those after it; pushes do not take any.
 Rule 2. What is called by name or number is looked up in the table of its object; nothing else can be reached.
 Rule 3. A peer that calls a method without the right gets the error in its callback, if it gave one, else as an ``error`` event.
 """
@@ -67,7 +67,7 @@ class Session:
     @property
     def open(self) -> bool:
         """Whether what is sent to the peer is on its way to it; else nothing should be taken for it."""
-        return self._open and not (self.connection.outbox.closed or self.connection.outbox.flooded)
+        return self._open and not (self.connection.send_buffer.closed or self.connection.send_buffer.flooded)
 
     def close(self) -> None:
         """End the channel from our side."""
@@ -109,10 +109,10 @@ class Session:
             raise MessageRefused(reason=reason)
         self.send(line)
 
-    def send(self, line: bytes, left: Callable[[], None] | None = None) -> None:
-        """One line, alone in its packet; ``left`` is called once it has left for the peer."""
+    def send(self, line: bytes, on_sent: Callable[[], None] | None = None) -> None:
+        """One line, alone in its packet; ``on_sent`` is called once it was sent to the peer."""
         if self._open:
-            self.connection.send(self._channel, line, left)
+            self.connection.send(self._channel, line, on_sent)
 
     def fail(self, callback: RemoteFunction | None, error: BusError) -> None:
         """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
@@ -161,12 +161,12 @@ class Session:
             self.connection.began(size)
 
     def _set_partial_bytes(self, size: int) -> None:
-        """So many bytes belong to a line that is not complete."""
+        """Note that ``size`` bytes belong to a line that is not complete."""
         more, self._partial_bytes = size - self._partial_bytes, size
         self.connection.add_partial_bytes(more)
 
     def ended(self, size: int) -> None:
-        """It is not any more."""
+        """A call of ``size`` bytes is finished."""
         if self._open:
             self._messages -= 1
             self._bytes -= size
@@ -216,7 +216,7 @@ class Session:
                 if outcome is not None:
                     await outcome
                 self.ended(size)
-                await self.connection.outbox.room()
+                await self.connection.send_buffer.room()
                 await self.connection.give_way()
                 if not self._calls:
                     return

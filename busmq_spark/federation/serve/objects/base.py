@@ -116,7 +116,7 @@ class ServedObject:
             return []
         if any(once for _, once in found):
             self._listeners[event] = [entry for entry in found if not entry[1]]
-            self._count(len(self._listeners[event]) - len(found))
+            self._count_functions(len(self._listeners[event]) - len(found))
         return found
 
     def emit(self, event: str, *arguments: Any) -> None:
@@ -138,15 +138,15 @@ class ServedObject:
             return
         if self.session.connection.listeners >= ALL_LISTENERS:
             raise WireError(found=f"more than {ALL_LISTENERS} listeners on one connection", expected="fewer")
-        self._count(1)
+        self._count_functions(1)
         self._listeners.setdefault(event, []).append((call.callback.id, once))
 
     def forget_listeners(self) -> None:
         """Events are not sent any more."""
         self._listeners.clear()
-        self._count(-self._functions)
+        self._count_functions(-self._functions)
 
-    def _count(self, more: int) -> None:
+    def _count_functions(self, more: int) -> None:
         self._functions += more
         self.session.connection.listeners += more
 

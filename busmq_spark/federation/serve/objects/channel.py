@@ -78,7 +78,7 @@ class ServedChannel(ServedObject):
         await connect(**keywords)
 
     def _open(self, opening: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
-        self._opening = asyncio.ensure_future(opening)  # now: the call behind it may have come already
+        self._opening = asyncio.ensure_future(opening)  # now: the call after it may have come already
         return self._opened(self._opening)
 
     async def _opened(self, opening: asyncio.Task[Any]) -> None:
@@ -101,7 +101,7 @@ class ServedChannel(ServedObject):
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
-        await self.session.connection.outbox.passed()
+        await self.session.connection.send_buffer.passed()
 
     def send(self, call: MethodCall) -> None:
         if not call.values or isinstance(call.values[0], RemoteFunction):
@@ -136,7 +136,7 @@ class ServedChannel(ServedObject):
         self._reader = self.session.spawn(self._reading(), f"reading channel {self.name} for a peer")
 
     async def _reading(self) -> None:
-        room, messages = self.session.connection.outbox.room, self._channel.messages()
+        room, messages = self.session.connection.send_buffer.room, self._channel.messages()
         while await room():
             try:
                 message, arrived = await messages.take()

@@ -71,7 +71,7 @@ class ServedPubsub(ServedObject):
         """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
         if not self.session.open or (self._notifications and not self._concerns(message.text)):
             return
-        if not self._waiting and not self.session.connection.outbox.full:
+        if not self._waiting and not self.session.connection.send_buffer.full:
             self.emit("message", message.text)
             return
         missed = self._missed
@@ -99,7 +99,7 @@ class ServedPubsub(ServedObject):
         return message
 
     async def _send_waiting(self) -> None:
-        while self._waiting and await self.session.connection.outbox.room():
+        while self._waiting and await self.session.connection.send_buffer.room():
             if self._waiting:
                 self.emit("message", self._take().text)
 

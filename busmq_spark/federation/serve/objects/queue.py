@@ -75,7 +75,7 @@ class ServedQueue(ServedObject):
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
         self._undefer()
-        await self.session.connection.outbox.passed()
+        await self.session.connection.send_buffer.passed()
         await self._queue.detach()
 
     # -- life -----------------------------------------------------------------------------------------------------------------------------------
@@ -141,18 +141,18 @@ class ServedQueue(ServedObject):
         if len(self._deferred) >= DEFERRED or sum(push.size for push in self._deferred) + call.size > DEFERRED_BYTES:
             raise self._not_attached("push to")
         cost, connection = call.size + CALL_BYTES, self.session.connection
-        if connection.deferred + cost > ALL_DEFERRED:
+        if connection.deferred_bytes + cost > ALL_DEFERRED:
             raise self._not_attached("push to")
-        connection.deferred += cost
+        connection.deferred_bytes += cost
         self._deferred.append(call)
 
     def _undefer(self) -> list[MethodCall]:
         deferred, self._deferred = self._deferred, []
-        self.session.connection.deferred -= sum(push.size + CALL_BYTES for push in deferred)
+        self.session.connection.deferred_bytes -= sum(push.size + CALL_BYTES for push in deferred)
         return deferred
 
     async def _pushed(self) -> None:
-        """Wait for the pushes so far: what is asked behind them must see them."""
+        """Wait for the pushes so far: what is asked after them must see them."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
 
@@ -170,7 +170,7 @@ class ServedQueue(ServedObject):
         self._consuming = self.session.spawn(work, f"consuming {self.name} for a peer")
 
     async def _consume(self, consumption: Consumption, throttle: RemoteFunction | None) -> None:
-        room, drained = self.session.connection.outbox.room, False
+        room, drained = self.session.connection.send_buffer.room, False
         try:
             if throttle is not None:  # what is there already comes without it
                 await consumption.begin()
@@ -188,11 +188,11 @@ class ServedQueue(ServedObject):
                     self._deliver(consumption, message)
                     count += 1
                 drained = count < PREFETCH
-                await self.session.connection.outbox.passed()  # Redis keeps what was taken last only
+                await self.session.connection.send_buffer.passed()  # Redis keeps what was taken last only
         except StopAsyncIteration:
             return
         except BusError:
-            await self.session.connection.outbox.passed()
+            await self.session.connection.send_buffer.passed()
             with suppress(BusError):
                 await self._queue.stop()  # which sends the peer ``consuming(False)``
             raise
@@ -202,7 +202,7 @@ class ServedQueue(ServedObject):
         reported = False
         while True:
             try:
-                await consumption.filled()
+                await consumption.wait_filled()
             except (ServerFull, ServerReadOnly) as error:
                 if not reported:
                     self.session.fail(None, error)
@@ -246,7 +246,7 @@ class ServedQueue(ServedObject):
         if self._consuming is not None:
             self._consuming.cancel()
             self._consuming = None
-        await self.session.connection.outbox.passed()
+        await self.session.connection.send_buffer.passed()
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""

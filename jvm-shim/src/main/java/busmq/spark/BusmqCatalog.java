@@ -1,6 +1,6 @@
 package busmq.spark;
 
-import busmq.spark.catalog.NewTable;
+import busmq.spark.catalog.CreateTableOptions;
 import busmq.spark.catalog.QueueTable;
 import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
@@ -82,7 +82,7 @@ public final class BusmqCatalog implements TableCatalog {
         if (table.namespace().length > 0) {
             throw new NoSuchNamespaceException(table.namespace());
         }
-        WriteOptions options = NewTable.options(table.name(), info, given);
+        WriteOptions options = CreateTableOptions.parse(table.name(), info, given);
         if (tableExists(table)) {
             throw new TableAlreadyExistsException(table);
         }

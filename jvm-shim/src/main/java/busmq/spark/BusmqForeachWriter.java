@@ -45,7 +45,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         return true;
     }
 
-    private record Cells(Row row) implements TopicRows.Columns {
+    private record RowColumns(Row row) implements TopicRows.Columns {
         @Override
         public boolean isNull(int at) {
             return row.isNullAt(at);
@@ -74,7 +74,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
             topics = new TopicRows(options, columns, firstTurn);
         }
         columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), ++rows);
-        String queue = columns.topic() != null ? topics.queue(new Cells(row))
+        String queue = columns.topic() != null ? topics.queue(new RowColumns(row))
                 : columns.queueAt() < 0 ? options.queue() : columns.named(row.getString(columns.queueAt()));
         try {
             sink.add(queue, columns.text() ? row.getString(columns.valueAt()).getBytes(StandardCharsets.UTF_8) : row.getAs(columns.valueAt()));

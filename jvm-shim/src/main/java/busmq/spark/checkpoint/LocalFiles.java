@@ -37,7 +37,7 @@ public final class LocalFiles implements CheckpointFileManager {
     @Override
     public CancellableFSDataOutputStream createAtomic(Path path, boolean overwriteIfPossible) {
         try {
-            return new Output(path, new DurableFile(local(path), overwriteIfPossible, disk));
+            return new Output(path, new DurableFile(localPath(path), overwriteIfPossible, disk));
         } catch (IOException error) {
             throw thrown(error);
         }
@@ -56,7 +56,7 @@ public final class LocalFiles implements CheckpointFileManager {
     public FileStatus[] list(Path path, PathFilter filter) {
         Path whole = system.makeQualified(path);
         List<FileStatus> found = new ArrayList<>();
-        try (DirectoryStream<java.nio.file.Path> names = Files.newDirectoryStream(local(path))) {
+        try (DirectoryStream<java.nio.file.Path> names = Files.newDirectoryStream(localPath(path))) {
             for (java.nio.file.Path each : names) {
                 String name = each.getFileName().toString();
                 // Built from parts: a name with a colon is no address.
@@ -66,7 +66,7 @@ public final class LocalFiles implements CheckpointFileManager {
                 }
             }
         } catch (NotDirectoryException file) {
-            add(found, local(path), whole);
+            add(found, localPath(path), whole);
         } catch (DirectoryIteratorException broken) {
             throw thrown(broken.getCause());
         } catch (NoSuchFileException missing) {
@@ -99,7 +99,7 @@ public final class LocalFiles implements CheckpointFileManager {
     @Override
     public void mkdirs(Path path) {
         try {
-            disk.makeFolders(local(path));
+            disk.makeFolders(localPath(path));
         } catch (IOException error) {
             throw thrown(error);
         }
@@ -107,7 +107,7 @@ public final class LocalFiles implements CheckpointFileManager {
 
     @Override
     public boolean exists(Path path) {
-        return Files.exists(local(path));
+        return Files.exists(localPath(path));
     }
 
     @Override
@@ -132,7 +132,7 @@ public final class LocalFiles implements CheckpointFileManager {
         return system.makeQualified(folder);
     }
 
-    private java.nio.file.Path local(Path path) {
+    private java.nio.file.Path localPath(Path path) {
         return java.nio.file.Path.of(system.makeQualified(path).toUri().getPath());
     }
 

@@ -17,11 +17,13 @@ public final class Fingerprint {
     public static String of(byte[] value) {
         int end = Math.min(END, value.length);
         byte[] length = (value.length + ":").getBytes(StandardCharsets.US_ASCII);
-        return hex("SHA-1", ByteBuffer.wrap(length), ByteBuffer.wrap(value, 0, end), ByteBuffer.wrap(value, value.length - end, end)).substring(0, DIGITS);
+        ByteBuffer first = ByteBuffer.wrap(value, 0, end);
+        ByteBuffer last = ByteBuffer.wrap(value, value.length - end, end);
+        return hexDigest("SHA-1", ByteBuffer.wrap(length), first, last).substring(0, DIGITS);
     }
 
     /** The digest of parts that follow each other, in hex; {@code algorithm} is one that every Java has. */
-    public static String hex(String algorithm, ByteBuffer... parts) {
+    public static String hexDigest(String algorithm, ByteBuffer... parts) {
         try {
             MessageDigest digest = MessageDigest.getInstance(algorithm);
             Arrays.stream(parts).forEach(digest::update);

@@ -40,11 +40,11 @@ public final class Planner {
     }
 
     /** Trigger.AvailableNow: what is stored at the first planning is what is available now. */
-    public void seal() {
+    public void prepareForAvailableNow() {
         ceiling = new HashMap<>();
     }
 
-    public boolean sealed() {
+    public boolean availableNow() {
         return ceiling != null;
     }
 
@@ -64,7 +64,7 @@ public final class Planner {
      * Whether planning finds something beyond {@code begin} by what is known already. {@code nowMs}, here and for {@code plan}: by a clock that only
      * goes forward.
      */
-    public boolean behind(Map<String, Position> begin, HeldQueues held, long nowMs) {
+    public boolean hasMore(Map<String, Position> begin, HeldQueues held, long nowMs) {
         if (!held.queues().equals(begin.keySet())) {
             return true;
         }
@@ -74,7 +74,7 @@ public final class Planner {
 
     /** Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now. */
     private boolean waits(long count, long nowMs) {
-        if (options.minMessages() == null || sealed() || batchMs == null) {
+        if (options.minMessages() == null || availableNow() || batchMs == null) {
             return false;
         }
         return count < options.minMessages() && nowMs - batchMs < 1000 * options.triggerDelayS();
@@ -82,7 +82,7 @@ public final class Planner {
 
     /** Whether ids were given out since the last planning: one small command per server. */
     public boolean pushed(HeldQueues held) {
-        return !io.readCounters(held.queues()).equals(counters);
+        return !io.askCounters(held.queues()).equals(counters);
     }
 
     private long reachable(String queue) {
@@ -95,10 +95,10 @@ public final class Planner {
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
     public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
-        counters = io.readCounters(held.queues()); // before the states: a push in between is seen by the next poll
+        counters = io.askCounters(held.queues()); // before the states: a push in between is seen by the next poll
         Map<String, Long> wanted = new HashMap<>();
         held.queues().forEach(queue -> wanted.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
-        states = io.readStates(wanted);
+        states = io.askStates(wanted);
         if (ceiling != null && ceiling.isEmpty()) {
             states.forEach((queue, state) -> ceiling.put(queue, state.lastId()));
         }
@@ -118,9 +118,9 @@ public final class Planner {
         Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), ceiled(queue, states.get(queue).newest()))));
         if (!unlimited) {
-            boolean changed = entries.entrySet().stream().anyMatch(at -> at.getValue() != begin.get(at.getKey())); // must be in the log
+            boolean entered = entries.entrySet().stream().anyMatch(at -> entered(at.getValue(), begin.get(at.getKey()))); // must be in the offset log
             long count = entries.entrySet().stream().mapToLong(at -> goals.get(at.getKey()) - at.getValue().last()).sum();
-            if (!changed && waits(count, nowMs)) {
+            if (!entered && waits(count, nowMs)) {
                 goals.clear();
             } else {
                 cap(entries, goals);
@@ -132,10 +132,15 @@ public final class Planner {
         Map<String, Position> ends = new HashMap<>(entries);
         goals.forEach((queue, goal) -> {
             Position entry = entries.get(queue);
-            Long start = entry == begin.get(queue) ? null : entry.start(); // one that enters, or goes on after a loss, says where the batch begins
+            Long start = entered(entry, begin.get(queue)) ? entry.start() : null;
             ends.put(queue, new Position(entry.born(), goal, marks.get(queue), start, entry.lost()));
         });
         return ends;
+    }
+
+    /** Whether a queue is entered, since it had no position before or lost messages: then its end says where the batch begins. */
+    private static boolean entered(Position entry, Position before) {
+        return !entry.equals(before);
     }
 
     private Position entry(String queue, Position at, QueueState state, HeldQueues held) {
@@ -148,13 +153,13 @@ public final class Planner {
 
     private Position enter(String queue, QueueState state, HeldQueues held) {
         if (!state.exists() || state.born().isEmpty()) {
-            io.forgetQueue(queue);
+            io.stopHolding(queue);
             return null;
         }
         Position decided = held.entering().get(queue);
         boolean counts = decided != null && decided.born().equals(state.born());
         Start first = counts ? Start.id(decided.last()) : firstStart(options, queue, held.fresh());
-        long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::findTimes).get(queue), state);
+        long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askTimes).get(queue), state);
         Loss loss = skipped(last, state);
         if (loss != null && options.failOnDataLoss()) {
             io.handleLoss(queue, null, loss);
@@ -223,7 +228,7 @@ public final class Planner {
             }
         });
         if (!inner.isEmpty()) {
-            found.putAll(io.readFingerprints(inner));
+            found.putAll(io.askFingerprints(inner));
         }
         return found;
     }
@@ -256,7 +261,7 @@ public final class Planner {
             String queue = line.get(place);
             long first = entries.get(queue).last() + 1;
             long part = passedOver.contains(queue) ? left : left / (line.size() - place);
-            long[] reached = io.lastIdWithinBytes(queue, first, first + available.get(queue) - 1, part);
+            long[] reached = io.askLastIdWithinBytes(queue, first, first + available.get(queue) - 1, part);
             if (reached[0] < first && place == 0 && part == budget) {
                 reached = new long[] {first, budget}; // one message over the whole budget: it must pass alone, or the queue stands still for ever
             }

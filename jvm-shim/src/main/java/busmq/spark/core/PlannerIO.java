@@ -9,29 +9,29 @@ import java.util.Map;
  */
 public interface PlannerIO {
     /** How many ids each queue has given out. */
-    Map<String, Long> readCounters(Collection<String> queues);
+    Map<String, Long> askCounters(Collection<String> queues);
 
     /** The state of each queue; {@code ids} names the message whose fingerprint is compared, -1 for none. */
-    Map<String, QueueState> readStates(Map<String, Long> ids);
+    Map<String, QueueState> askStates(Map<String, Long> ids);
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
-    Map<String, FoundTime> findTimes(Map<String, Long> wanted);
+    Map<String, FoundTime> askTimes(Map<String, Long> wanted);
 
     /** The fingerprints of messages, by queue. */
-    Map<String, String> readFingerprints(Map<String, Long> ids);
+    Map<String, String> askFingerprints(Map<String, Long> ids);
 
     /**
      * Up to which of the ids {@code first..last} the values take {@code budget} bytes at most: that id, or the one before {@code first} when none
      * fits, and these bytes.
      */
-    long[] lastIdWithinBytes(String queue, long first, long last, long budget);
+    long[] askLastIdWithinBytes(String queue, long first, long last, long budget);
 
     /**
-     * Messages are gone: after {@code at}, or (null) from where startingOffsets begins. Where reading goes on, null for not yet; throws the loss when
-     * it is not allowed.
+     * Messages were lost after the position {@code at}; null: after where startingOffsets begins. The answer is the position to go on from, null to
+     * decide later; throws the loss when it is not allowed.
      */
     Position handleLoss(String queue, Position at, Loss loss);
 
     /** A queue that was new has expired: it is not held any more, and acquired anew when it is found again. */
-    void forgetQueue(String queue);
+    void stopHolding(String queue);
 }

@@ -77,7 +77,7 @@ public record QueueKeys(String name, boolean cluster) {
         return momentary ? shared() : List.of(metadata(), messages(), msgid(), toack(), clock(), acks(), bytes());
     }
 
-    /** What is needed to drop what is kept no longer, behind an ack or at any time. */
+    /** What is needed to drop what is kept no longer, after an ack or at any time. */
     public List<String> keeping() {
         return List.of(metadata(), messages(), msgid(), acks(), clock(), bytes());
     }

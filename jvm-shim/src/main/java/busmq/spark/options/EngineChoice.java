@@ -33,7 +33,7 @@ public enum EngineChoice {
         if (chosen.equals("python")) {
             return PYTHON;
         }
-        String reason = reason(options, spark, environment);
+        String reason = whyNotJava(options, spark, environment);
         if (reason != null && chosen.equals("java")) {
             throw refused("java", reason, "Leave engine out, or set it to auto or python: the engine in Python has the same options");
         }
@@ -58,7 +58,7 @@ public enum EngineChoice {
     }
 
     /** Why Java cannot do it; null: it can. */
-    private static String reason(Map<String, String> options, String spark, Map<String, String> environment) {
+    private static String whyNotJava(Map<String, String> options, String spark, Map<String, String> environment) {
         if (OLD_SPARK.matcher(spark).matches()) {
             return oldSpark(spark);
         }

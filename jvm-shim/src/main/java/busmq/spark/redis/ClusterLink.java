@@ -14,11 +14,11 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
 final class ClusterLink extends GuardedLink {
-    private final Cluster cluster;
+    private final ClusterSeeds cluster;
     private final Map<ClusterNode, JedisConnection> wires = new HashMap<>();
     private SlotMap map;
 
-    ClusterLink(Cluster cluster) {
+    ClusterLink(ClusterSeeds cluster) {
         this.cluster = cluster;
     }
 
@@ -119,7 +119,7 @@ final class ClusterLink extends GuardedLink {
     }
 
     /** What every master answers. When one does not, all are asked anew, until its successor does or patience is over. */
-    <T> List<T> each(Function<Link, T> ask) {
+    <T> List<T> askEachMaster(Function<Link, T> ask) {
         Retry retry = new Retry();
         while (true) {
             try {

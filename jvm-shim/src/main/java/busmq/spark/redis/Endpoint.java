@@ -14,5 +14,5 @@ interface Endpoint {
     boolean moves();
 
     /** The server to connect to now. Throws {@link ServerUnreachable} or {@link busmq.spark.BusException}. */
-    Server find();
+    Server resolve();
 }

@@ -43,7 +43,7 @@ final class JedisConnection extends Connection {
     }
 
     static JedisConnection dial(Endpoint endpoint, int replyMs) {
-        JedisConnection wire = new JedisConnection(endpoint.find(), CONNECT_MS, replyMs);
+        JedisConnection wire = new JedisConnection(endpoint.resolve(), CONNECT_MS, replyMs);
         try {
             if (endpoint.moves() && wire.ask(ROLE) instanceof List<?> role) {
                 String found = new String((byte[]) role.get(0), StandardCharsets.UTF_8);

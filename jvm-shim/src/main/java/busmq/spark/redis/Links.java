@@ -40,7 +40,8 @@ public final class Links implements AutoCloseable {
 
     private Links(RedisOptions options) {
         this.options = options;
-        this.links = RedisAddress.endpoints(options).stream().<GuardedLink>map(each -> each instanceof Cluster all ? new ClusterLink(all) : new ServerLink(each))
+        this.links = RedisLayout.endpoints(options).stream()
+                .<GuardedLink>map(endpoint -> endpoint instanceof ClusterSeeds seeds ? new ClusterLink(seeds) : new ServerLink(endpoint))
                 .toList();
     }
 
@@ -81,7 +82,7 @@ public final class Links implements AutoCloseable {
     }
 
     /** The node of a cluster that has a queue, as far as is known; empty in another layout. */
-    public String node(String queue, int index) {
+    public String nodeOf(String queue, int index) {
         return links.get(index) instanceof ClusterLink cluster ? cluster.owner(keys(queue).metadata()) : "";
     }
 
@@ -132,7 +133,7 @@ public final class Links implements AutoCloseable {
         SortedMap<String, Integer> found = new TreeMap<>();
         for (int i = 0; i < links.size(); i++) {
             int server = i;
-            List<List<String>> names = mine().get(i) instanceof ClusterLink cluster ? cluster.each(node -> queuesOf(node, pace))
+            List<List<String>> names = mine().get(i) instanceof ClusterLink cluster ? cluster.askEachMaster(node -> queuesOf(node, pace))
                     : List.of(queuesOf(links.get(i), pace));
             names.forEach(each -> each.forEach(name -> found.merge(name, server, (first, second) -> home(name) == second ? second : first)));
         }
@@ -143,7 +144,7 @@ public final class Links implements AutoCloseable {
     public List<String> policies() {
         List<String> found = new ArrayList<>();
         for (GuardedLink link : links) {
-            found.addAll(link instanceof ClusterLink cluster ? cluster.each(Links::policy) : List.of(policy(link)));
+            found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(Links::policy) : List.of(policy(link)));
         }
         return found;
     }
@@ -165,7 +166,7 @@ public final class Links implements AutoCloseable {
     public long listeners(String queue, int server) {
         Call question = Call.command("PUBSUB", "NUMSUB", keys(queue).available());
         GuardedLink link = mine().get(server);
-        List<Object> replies = link instanceof ClusterLink cluster ? cluster.each(node -> node.run(question)) : List.of(link.run(question));
+        List<Object> replies = link instanceof ClusterLink cluster ? cluster.askEachMaster(node -> node.run(question)) : List.of(link.run(question));
         return replies.stream().mapToLong(reply -> (Long) ((List<?>) reply).get(1)).sum();
     }
 

@@ -34,7 +34,7 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
 
     /** Asks one sentinel after the other who is master. */
     @Override
-    public Server find() {
+    public Server resolve() {
         BusException last = null;
         boolean unknown = false;
         for (Server sentinel : sentinels) {

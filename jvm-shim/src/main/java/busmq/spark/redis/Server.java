@@ -24,7 +24,7 @@ record Server(String host, int port, boolean tls, String user, String password, 
     }
 
     @Override
-    public Server find() {
+    public Server resolve() {
         return this;
     }
 

@@ -30,7 +30,7 @@ final class BatchSpan {
         }
         String start = entry(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
-        return Fingerprint.hex("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":" + end.substring(0, Math.min(SHOWN, end.length()));
+        return Fingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":" + end.substring(0, Math.min(SHOWN, end.length()));
     }
 
     /**

@@ -33,7 +33,7 @@ final class QueueBuffer {
     BusException refused;
 
     long retryAtMs;
-    FullPolicy full;
+    FullQueuePolicy full;
     private final ArrayDeque<byte[]> waiting = new ArrayDeque<>();
     private final ArrayDeque<RowOrigin> waitingOrigins = new ArrayDeque<>();
     private long waitingBytes;
@@ -92,20 +92,20 @@ final class QueueBuffer {
         return bytes;
     }
 
-    /** What a target keeps for a queue on a server. */
-    interface Opening {
+    /** Makes what a target keeps for a queue on a server. */
+    interface PlaceOpener {
         Object open(String queue, int server);
     }
 
     /** Give every buffer that is new its place, in the order of the buffers; their queues are created if need be. */
-    static void place(List<QueueBuffer> buffers, SinkStore store, Opening opening) {
+    static void place(List<QueueBuffer> buffers, SinkStore store, PlaceOpener opener) {
         List<QueueBuffer> fresh = buffers.stream().filter(buffer -> buffer.place == null).toList();
         if (fresh.isEmpty()) {
             return;
         }
         Map<String, Integer> servers = store.attach(fresh.stream().map(buffer -> buffer.queue).toList());
         for (QueueBuffer buffer : fresh) {
-            buffer.place = opening.open(buffer.queue, servers.get(buffer.queue));
+            buffer.place = opener.open(buffer.queue, servers.get(buffer.queue));
         }
     }
 }

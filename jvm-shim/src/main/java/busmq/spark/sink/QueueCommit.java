@@ -66,7 +66,7 @@ final class QueueCommit {
             List<Object> replies = run.apply(open.stream().map(QueueCommit::next).toList());
             for (int i = 0; i < replies.size(); i++) {
                 try {
-                    open.get(i).take(replies.get(i));
+                    open.get(i).takeReply(replies.get(i));
                 } catch (BusException error) {
                     errors.add(error);
                 }
@@ -107,7 +107,7 @@ final class QueueCommit {
     }
 
     /** The reply to it. Throws BUSMQ_STAGING_LOST and BUSMQ_STALE_BATCH, and is done then. */
-    Status take(Object reply) {
+    Status takeReply(Object reply) {
         List<?> found = (List<?>) reply;
         String word = ReadStore.text(found.get(0));
         long a = (Long) found.get(1);

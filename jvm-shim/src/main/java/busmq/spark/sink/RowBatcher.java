@@ -239,7 +239,7 @@ final class RowBatcher implements AutoCloseable {
 
     private void block(QueueBuffer buffer, long nowMs) {
         if (buffer.full == null) {
-            buffer.full = new FullPolicy(fullTimeoutMs);
+            buffer.full = new FullQueuePolicy(fullTimeoutMs);
         }
         buffer.retryAtMs = nowMs + buffer.full.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
         blocked.add(buffer);

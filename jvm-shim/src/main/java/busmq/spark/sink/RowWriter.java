@@ -14,7 +14,7 @@ final class RowWriter implements DataWriter<InternalRow> {
     private final TaskSink sink;
     private final RowOrigins origins;
     private final TopicRows topics;
-    private final Cells cells = new Cells();
+    private final InternalRowColumns rowColumns = new InternalRowColumns();
     private long rows;
     private UTF8String lastName;
     private String lastQueue;
@@ -31,7 +31,7 @@ final class RowWriter implements DataWriter<InternalRow> {
     public void write(InternalRow row) throws IOException {
         rows++;
         columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), rows);
-        String queue = topics != null ? topics.queue(cells.of(row)) : columns.queueAt() < 0 ? columns.queue() : queueOf(row);
+        String queue = topics != null ? topics.queue(rowColumns.of(row)) : columns.queueAt() < 0 ? columns.queue() : queueOf(row);
         byte[] value = columns.text() ? row.getUTF8String(columns.valueAt()).getBytes() : row.getBinary(columns.valueAt());
         sink.add(queue, value, origins == null ? null : origins.of(row));
     }
@@ -46,12 +46,12 @@ final class RowWriter implements DataWriter<InternalRow> {
     }
 
     /** The row that is written now. */
-    private static final class Cells implements TopicRows.Columns {
+    private static final class InternalRowColumns implements TopicRows.Columns {
         private InternalRow row;
         private UTF8String lastName;
         private String lastText;
 
-        Cells of(InternalRow next) {
+        InternalRowColumns of(InternalRow next) {
             row = next;
             return this;
         }

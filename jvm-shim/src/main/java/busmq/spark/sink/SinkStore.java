@@ -160,7 +160,7 @@ final class SinkStore implements AutoCloseable {
      */
     List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         try {
-            byServer(staged, part -> seal(sink, batch, part));
+            byServer(staged, part -> keepStaged(sink, batch, part));
         } catch (BusException error) {
             throw error.kind() == ErrorKind.STAGING_LOST && staging(sink).isStale(epoch) ? staleRun(sink, batch) : error;
         }
@@ -204,7 +204,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Lets lists of one server live as long as a record does, before it names them. Throws BUSMQ_STAGING_LOST when one does not hold its rows. */
-    private void seal(String sink, long batch, List<StagedList> staged) {
+    private void keepStaged(String sink, long batch, List<StagedList> staged) {
         Stream<Call> calls = staged.stream().flatMap(s -> Stream.of(Call.command("EXPIRE", s.key(), LONG_TTL_S), Call.command("LLEN", s.key())));
         List<Object> replies = link(staged.get(0).server()).runAll(calls.toList());
         for (int i = 0; i < staged.size(); i++) {
@@ -257,7 +257,7 @@ final class SinkStore implements AutoCloseable {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, since);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
-            QueueCommit.Status found = queue.take(link(server).run(queue.next()));
+            QueueCommit.Status found = queue.takeReply(link(server).run(queue.next()));
             if (found == QueueCommit.Status.MISSING) {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();

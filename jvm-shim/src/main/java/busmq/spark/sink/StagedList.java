@@ -7,7 +7,7 @@ import java.util.zip.CRC32;
 
 /**
  * One staged list: rows of one task attempt for one queue. {@code runs} are the chunk sizes as (size, how often). They are the rows at its head;
- * what lies behind them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
+ * what lies after them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
  * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known.
  */
 public record StagedList(String queue, int server, String key, List<Chunks> runs, Long digest, long made) implements Serializable {

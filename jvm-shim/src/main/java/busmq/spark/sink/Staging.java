@@ -57,13 +57,13 @@ final class Staging {
         for (String key : List.of(QueueKeys.sinkRecord(sink), QueueKeys.sinkQueues(sink))) {
             home.run(Call.command("EXPIRE", key, SinkStore.LONG_TTL_S));
         }
-        each(listed(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
+        runAtServers(listed(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
     }
 
     private void sweep(String run, long epoch, List<StagedList> held) {
         Map<String, List<StagedList>> kept = held.stream().collect(Collectors.groupingBy(StagedList::queue));
         Set<String> queues = listed();
-        each(queues, keys -> {
+        runAtServers(queues, keys -> {
             List<Object> args = new ArrayList<>(List.of(epoch, keys.stage("")));
             kept.getOrDefault(keys.name(), List.of()).forEach(part -> args.add(part.key().substring(keys.stage("").length())));
             return Call.script("sweep", List.of(keys.stages(sink)), args.toArray());
@@ -81,7 +81,7 @@ final class Staging {
         return found;
     }
 
-    private void each(Set<String> queues, Function<QueueKeys, Call> call) {
+    private void runAtServers(Set<String> queues, Function<QueueKeys, Call> call) {
         Map<String, Integer> servers = links.locate(queues);
         servers.keySet().stream().collect(Collectors.groupingBy(servers::get))
                 .forEach((server, part) -> links.link(server).runAll(part.stream().map(queue -> call.apply(links.keys(queue))).toList()));

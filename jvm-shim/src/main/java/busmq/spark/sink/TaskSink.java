@@ -31,7 +31,7 @@ public final class TaskSink implements AutoCloseable {
         return new TaskSink(options, null, null, null);
     }
 
-    /** Once, in order: of rows that have an origin those behind the last one that the query has appended. */
+    /** Once, in order: of rows that have an origin those after the last one that the query has appended. */
     static TaskSink pushingOnce(WriteOptions options, String query) {
         return new TaskSink(options, null, null, query);
     }

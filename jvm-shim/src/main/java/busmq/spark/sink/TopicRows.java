@@ -76,13 +76,13 @@ public final class TopicRows {
 
     private List<String> queues(String topic) {
         if (!topic.equals(lastTopic)) {
-            lastQueues = known.computeIfAbsent(topic, this::look);
+            lastQueues = known.computeIfAbsent(topic, this::find);
             lastTopic = topic;
         }
         return lastQueues;
     }
 
-    private List<String> look(String topic) {
+    private List<String> find(String topic) {
         if (topic.isEmpty()) {
             throw SinkColumns.refused("column 'topic' is empty in some rows; expected the name of a topic");
         }

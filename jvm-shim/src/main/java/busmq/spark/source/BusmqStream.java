@@ -150,7 +150,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (!fresh && at.equals(planned) && !news(begin)) {
             return idle(start, begin);
         }
-        boolean unlimited = limit instanceof ReadAllAvailable && !planner.sealed();
+        boolean unlimited = limit instanceof ReadAllAvailable && !planner.availableNow();
         String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(fresh), unlimited, nowMs()));
         if (!fresh && next.equals(OffsetJson.encode(begin))) {
             return idle(start, begin);
@@ -334,8 +334,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (discovery != null) {
             return discovery.take();
         }
-        Collection<String> first = names.look(readerQueues.store, () -> { }, true);
-        discovery = new QueueDiscovery(options.redis(), (store, pace) -> names.look(store, pace, true));
+        Collection<String> first = names.findQueues(readerQueues.store, () -> { }, true);
+        discovery = new QueueDiscovery(options.redis(), (store, pace) -> names.findQueues(store, pace, true));
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
         }
@@ -348,10 +348,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         live = new RealTimePlan(options);
         acks = new QueryAcks(options, readerQueues);
         if (availableNow) {
-            planner.seal();
+            planner.prepareForAvailableNow();
         }
         if (!known.isEmpty()) {
-            mentionChanges(known);
+            warnQueuesDifferFromCheckpoint(known);
         }
         if (temporary && options.ack().equals("commit")) {
             LOG.warn("this query has no checkpointLocation, so it never goes on where it ends, but it acknowledges: what it has read leaves its queues. "
@@ -360,7 +360,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /** A warning when the options name other queues than the checkpoint. */
-    private void mentionChanges(Set<String> known) {
+    private void warnQueuesDifferFromCheckpoint(Set<String> known) {
         List<String> dropped = known.stream().filter(queue -> !names.includes(queue)).toList();
         List<String> added = options.subscribe().stream().filter(queue -> !known.contains(queue)).toList();
         if (!dropped.isEmpty() || !added.isEmpty()) {
@@ -372,7 +372,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
     private boolean news(Map<String, Position> begin) {
-        if (planner.behind(begin, readerQueues.held(false), nowMs())) {
+        if (planner.hasMore(begin, readerQueues.held(false), nowMs())) {
             return true;
         }
         long now = System.nanoTime();

@@ -110,7 +110,7 @@ final class KeepAlive implements AutoCloseable {
 
         private void touch(ReadStore store, Map<String, Long> watched) {
             try {
-                watched.keySet().forEach(queue -> store.place(queue, site.server()));
+                watched.keySet().forEach(queue -> store.setServer(queue, site.server()));
                 store.keepAlive(watched.keySet(), options.subscription(), token).forEach((queue, state) -> taken = state < 0 ? queue : taken);
                 Map<String, Site> moved = new HashMap<>(store.sites(watched.keySet()));
                 moved.values().removeIf(site::equals);

@@ -95,7 +95,7 @@ final class QueryAcks implements AutoCloseable {
     private void refuse(String queue, Position position, AckResult result) {
         if (result.refused()) {
             acked.remove(queue);
-            readerQueues.refused(queue, position, result);
+            readerQueues.onAckRefused(queue, position, result);
         }
     }
 

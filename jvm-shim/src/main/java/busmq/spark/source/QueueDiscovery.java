@@ -26,14 +26,14 @@ final class QueueDiscovery implements AutoCloseable {
     private static long everyMs = Contract.number("discoveryMs");
 
     private final RedisOptions options;
-    private final BiFunction<ReadStore, Runnable, Collection<String>> look;
+    private final BiFunction<ReadStore, Runnable, Collection<String>> findQueues;
     private final AtomicReference<Collection<String>> found = new AtomicReference<>(List.of());
     private final CountDownLatch ended = new CountDownLatch(1);
 
-    /** {@code look} finds the queues of the query; what it is given runs between two steps of a walk over keys, and waits. */
-    QueueDiscovery(RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> look) {
+    /** {@code findQueues} finds the queues of the query; what it is given runs between two steps of a walk over keys, and waits. */
+    QueueDiscovery(RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> findQueues) {
         this.options = options;
-        this.look = look;
+        this.findQueues = findQueues;
     }
 
     void start() {
@@ -52,7 +52,7 @@ final class QueueDiscovery implements AutoCloseable {
             String logged = "";
             while (!waited(everyMs)) {
                 try {
-                    found.set(look.apply(store, this::pace));
+                    found.set(findQueues.apply(store, this::pace));
                     logged = "";
                 } catch (BusException error) {
                     if (!error.getMessage().equals(logged)) {

@@ -34,7 +34,7 @@ final class QueueNames {
      * The queues that are not named one by one: those that match the pattern, or the partitions of the topics. {@code pace} runs between two steps of
      * a walk over keys; {@code create}: whether a topic is made where the options say so. Throws BUSMQ_TOPIC_MISSING.
      */
-    List<String> look(ReadStore store, Runnable pace, boolean create) {
+    List<String> findQueues(ReadStore store, Runnable pace, boolean create) {
         return options.topic().isEmpty() ? store.discover(this::includes, pace) : store.topicQueues(options.topic(), create ? options.partitions() : null);
     }
 }

@@ -3,7 +3,7 @@ package busmq.spark.source;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.MessageRows;
-import busmq.spark.store.MessageTimes;
+import busmq.spark.store.TimesOfIds;
 import busmq.spark.store.RangeReader;
 import busmq.spark.store.ReadStore;
 import java.util.Iterator;
@@ -19,7 +19,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
     private boolean begun;
     private final Iterator<Range> ranges;
     private RangeReader reader;
-    private MessageTimes times = MessageTimes.NONE;
+    private TimesOfIds times = TimesOfIds.NONE;
     private MessageRows chunk;
     private int at;
     private InternalRow row;
@@ -29,7 +29,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
         this.rows = rows;
         strict = options.failOnDataLoss();
         ranges = partition.ranges().iterator();
-        partition.ranges().forEach(range -> store.place(range.queue(), range.server()));
+        partition.ranges().forEach(range -> store.setServer(range.queue(), range.server()));
         planned = new PlannedDataCheck(store, partition.ends(), strict);
     }
 
@@ -48,7 +48,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
                 reader = null; // its next batch begins with its oldest message
             } else if (ranges.hasNext()) {
                 Range range = ranges.next();
-                times = rows.timed() ? store.times(range.queue(), range.born(), range.first(), range.last()) : MessageTimes.NONE;
+                times = rows.timed() ? store.times(range.queue(), range.born(), range.first(), range.last()) : TimesOfIds.NONE;
                 reader = new RangeReader(store, range, strict);
             } else {
                 if (strict && reader != null) {

@@ -92,7 +92,8 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
                     boolean sound = known.containsKey(queue) && !losses.get(queue);
                     starts.put(queue, sound ? Start.id(done.getOrDefault(queue, known.get(queue).last())) : subscribeAt(queue));
                 });
-                mentionGone(ttls.keySet().stream().filter(queue -> starts.get(queue).equals(Start.EARLIEST) && !known.containsKey(queue)).toList(), fresh);
+                checkAckedByOthers(ttls.keySet().stream()
+                        .filter(queue -> starts.get(queue).equals(Start.EARLIEST) && !known.containsKey(queue)).toList(), fresh);
                 store.subscribe(starts, options.subscription());
             }
         } catch (RuntimeException error) {
@@ -144,27 +145,27 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public Map<String, Long> readCounters(Collection<String> names) {
+    public Map<String, Long> askCounters(Collection<String> names) {
         return store.counters(names);
     }
 
     @Override
-    public Map<String, QueueState> readStates(Map<String, Long> ids) {
+    public Map<String, QueueState> askStates(Map<String, Long> ids) {
         return store.states(ids);
     }
 
     @Override
-    public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
+    public Map<String, FoundTime> askTimes(Map<String, Long> wanted) {
         return store.findTimes(wanted);
     }
 
     @Override
-    public Map<String, String> readFingerprints(Map<String, Long> ids) {
+    public Map<String, String> askFingerprints(Map<String, Long> ids) {
         return store.marks(ids);
     }
 
     @Override
-    public long[] lastIdWithinBytes(String queue, long first, long last, long budget) {
+    public long[] askLastIdWithinBytes(String queue, long first, long last, long budget) {
         return store.bytesUntil(queue, first, last, budget);
     }
 
@@ -177,12 +178,12 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public void forgetQueue(String queue) {
+    public void stopHolding(String queue) {
         queues.remove(queue);
     }
 
     /** An ack was refused since Redis holds another history than the checkpoint. */
-    void refused(String queue, Position position, AckResult result) {
+    void onAckRefused(String queue, Position position, AckResult result) {
         String kind = switch (result.status()) {
             case "missing" -> "expired";
             case "older" -> "rolled-back";
@@ -255,7 +256,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages. */
-    private void mentionGone(Collection<String> names, boolean fresh) {
+    private void checkAckedByOthers(Collection<String> names, boolean fresh) {
         String own = options.subscription();
         Map<String, Map<String, Long>> others = new HashMap<>(store.subscriptions(names));
         others.values().removeIf(found -> found.isEmpty() || found.containsKey(own));

@@ -42,7 +42,7 @@ final class RealTimePlan {
      * {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before has ended.
      *
      * <p>{@code fresh}: there was none. What {@code latest} means must then be in the log before anything is read: a driver that dies in its first
-     * batch would else begin behind what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
+     * batch would else begin after what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
      *
      * <p>{@code shared}: the lives of queues that another source of the query reads, too.
      *

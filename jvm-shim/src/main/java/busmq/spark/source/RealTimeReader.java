@@ -5,7 +5,7 @@ import busmq.spark.options.ReadOptions;
 import busmq.spark.redis.PushNotifiers;
 import busmq.spark.redis.PushSignal;
 import busmq.spark.store.MessageRows;
-import busmq.spark.store.MessageTimes;
+import busmq.spark.store.TimesOfIds;
 import busmq.spark.store.RealTimeQueue;
 import busmq.spark.store.ReadStore;
 import java.io.InterruptedIOException;
@@ -65,7 +65,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         pollNs = TimeUnit.MILLISECONDS.toNanos(partition.pollMs());
         Map<String, Integer> places = new HashMap<>();
         for (RealTimePartition.Follow follow : partition.queues()) {
-            store.place(follow.queue(), follow.server());
+            store.setServer(follow.queue(), follow.server());
             store.listening(follow.queue(), follow.heardBy().size() + (follow.heardBy().contains(executor()) ? 0 : 1));
             places.put(follow.queue(), follow.server());
             if (task != null) {
@@ -84,7 +84,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         private int at;
         private byte[] handed;
         private long handedId;
-        private MessageTimes times;
+        private TimesOfIds times;
 
         Followed(RealTimeQueue queue) {
             this.queue = queue;

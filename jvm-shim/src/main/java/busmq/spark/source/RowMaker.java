@@ -3,7 +3,7 @@ package busmq.spark.source;
 import busmq.spark.BusException;
 import busmq.spark.PyText;
 import busmq.spark.core.Topic;
-import busmq.spark.store.MessageTimes;
+import busmq.spark.store.TimesOfIds;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.types.DataTypes;
@@ -21,8 +21,8 @@ final class RowMaker {
     private int topicAt = -1;
     private int partitionAt = -1;
     private boolean text;
-    private String last;
-    private UTF8String lastName;
+    private String lastQueue;
+    private UTF8String lastQueueText;
     private UTF8String lastTopic;
     private int lastPartition;
 
@@ -36,7 +36,7 @@ final class RowMaker {
                 case SourceSchema.TIMESTAMP -> timeAt = i;
                 case "topic" -> topicAt = i;
                 case "partition" -> partitionAt = i;
-                default -> {
+                default -> { // SourceSchema lets no other column in than value
                     valueAt = i;
                     text = column.dataType().equals(DataTypes.StringType);
                 }
@@ -49,11 +49,11 @@ final class RowMaker {
         return timeAt >= 0;
     }
 
-    InternalRow row(String queue, long id, byte[] value, MessageTimes times) {
+    InternalRow row(String queue, long id, byte[] value, TimesOfIds times) {
         Object[] columns = new Object[width];
-        look(queue);
+        useQueue(queue);
         if (queueAt >= 0) {
-            columns[queueAt] = lastName;
+            columns[queueAt] = lastQueueText;
         }
         if (topicAt >= 0) {
             columns[topicAt] = lastTopic;
@@ -73,13 +73,13 @@ final class RowMaker {
         return new GenericInternalRow(columns);
     }
 
-    @SuppressWarnings("StringEquality") // the same object message after message; another one costs a conversion
-    private void look(String queue) {
-        if (queue == last) {
+    @SuppressWarnings("StringEquality") // consecutive messages have the same String object; == saves the conversion to UTF8String
+    private void useQueue(String queue) {
+        if (queue == lastQueue) {
             return;
         }
-        last = queue;
-        lastName = UTF8String.fromString(queue);
+        lastQueue = queue;
+        lastQueueText = UTF8String.fromString(queue);
         if (topicAt >= 0 || partitionAt >= 0) {
             Topic.Partition found = Topic.partition(queue);
             lastTopic = UTF8String.fromString(found.topic());

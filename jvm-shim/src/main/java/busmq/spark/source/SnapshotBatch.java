@@ -33,7 +33,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     public InputPartition[] planInputPartitions() {
         try (ReadStore store = new ReadStore(options.redis())) {
             QueueNames choice = new QueueNames(options);
-            List<String> found = choice.named() ? options.subscribe() : choice.look(store, () -> { }, false);
+            List<String> found = choice.named() ? options.subscribe() : choice.findQueues(store, () -> { }, false);
             Map<String, Long> wanted = new HashMap<>();
             found.forEach(queue -> wanted.put(queue, -1L));
             Map<String, QueueState> states = store.states(wanted);
@@ -42,8 +42,8 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             if (SourceSchema.timed(schema)) {
                 store.noteWherePossible(names);
             }
-            Map<String, Start> starts = Planner.withoutTimes(each(names, options::startOf), options.timestampStrategy(), store::findTimes);
-            Map<String, Start> ends = Planner.withoutTimes(each(names, options::endOf), "error", store::findTimes);
+            Map<String, Start> starts = Planner.withoutTimes(startsOf(names, options::startOf), options.timestampStrategy(), store::findTimes);
+            Map<String, Start> ends = Planner.withoutTimes(startsOf(names, options::endOf), "error", store::findTimes);
             List<Range> ranges = new ArrayList<>();
             for (String queue : names) {
                 QueueState state = states.get(queue);
@@ -85,7 +85,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         return new ReaderFactory(options, schema);
     }
 
-    private static Map<String, Start> each(List<String> queues, Function<String, Start> option) {
+    private static Map<String, Start> startsOf(List<String> queues, Function<String, Start> option) {
         return queues.stream().distinct().collect(Collectors.toMap(queue -> queue, option));
     }
 

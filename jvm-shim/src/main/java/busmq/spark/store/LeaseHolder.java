@@ -16,7 +16,7 @@ import java.util.HexFormat;
  */
 public final class LeaseHolder {
     private static final SecureRandom RANDOM = new SecureRandom();
-    /** Of the fields of proc(5) behind the program's name: its state, and when it started. */
+    /** Of the fields of proc(5) after the program's name: its state, and when it started. */
     private static final int STATE = 0;
     private static final int STARTED = 19;
 
@@ -29,13 +29,13 @@ public final class LeaseHolder {
 
     /** A new token for this process. */
     public static String token() {
-        return newToken() + "|" + machine() + "|" + processName(ProcessHandle.current().pid());
+        return newToken() + "|" + thisMachine() + "|" + processName(ProcessHandle.current().pid());
     }
 
     /** Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone. */
     public static boolean isDead(String token) {
         String[] parts = token.split("\\|", -1);
-        return parts.length > 1 && parts[1].equals(machine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !alive(process));
+        return parts.length > 1 && parts[1].equals(thisMachine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !alive(process));
     }
 
     /** Who a holder is, for people. */
@@ -43,12 +43,12 @@ public final class LeaseHolder {
         String[] parts = token.split("\\|", -1);
         String process = parts.length > 2 ? parts[2].replaceFirst("\\..*", "") : "";
         String where = parts.length > 1 ? parts[1] : "";
-        return "process " + (process.isEmpty() ? "unknown" : process) + " of " + (where.equals(machine()) ? "this machine" : "machine " + where);
+        return "process " + (process.isEmpty() ? "unknown" : process) + " of " + (where.equals(thisMachine()) ? "this machine" : "machine " + where);
     }
 
     /** Whether the holder runs on this machine. */
     public static boolean isHere(String token) {
-        return token.contains("|" + machine() + "|");
+        return token.contains("|" + thisMachine() + "|");
     }
 
     private static boolean alive(String process) {
@@ -56,7 +56,7 @@ public final class LeaseHolder {
         return pid.matches("\\d{1,18}") && processName(Long.parseLong(pid)).equals(process);
     }
 
-    private static String machine() {
+    private static String thisMachine() {
         try {
             String boot = Files.readString(Path.of("/proc/sys/kernel/random/boot_id"), StandardCharsets.US_ASCII).strip();
             return boot + "/" + Files.readSymbolicLink(Path.of("/proc/self/ns/pid"));

@@ -37,7 +37,7 @@ public final class RangeReader {
         this.store = store;
         this.part = part;
         this.strict = strict;
-        store.place(part.queue(), part.server());
+        store.setServer(part.queue(), part.server());
         link = store.link(part.server());
         keys = store.keys(part.queue());
         need = part.first();
@@ -50,7 +50,7 @@ public final class RangeReader {
                 if (windows == null && !find()) {
                     break;
                 }
-                MessageRows found = windows == null ? null : window();
+                MessageRows found = windows == null ? null : readWindow();
                 if (found != null) {
                     return found;
                 }
@@ -94,9 +94,9 @@ public final class RangeReader {
     }
 
     /** One reply; null when the place has to be found anew. */
-    private MessageRows window() {
+    private MessageRows readWindow() {
         Call ask = windows.call(need, Math.max(0, need - head), Math.min(windows.rows(), part.last() - need + 1));
-        // The incarnation travels behind the window: if it still holds there, the window was of the same life.
+        // The incarnation travels after the window: if it still holds there, the window was of the same life.
         List<Object> replies = link.runAll(List.of(ask, Call.command("HGET", keys.metadata(), "born")));
         List<Object> pairs = ReadStore.list(replies.get(0));
         checkLife(replies.get(1));

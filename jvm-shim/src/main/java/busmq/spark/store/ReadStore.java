@@ -81,7 +81,7 @@ public final class ReadStore implements AutoCloseable {
     }
 
     /** Sets the server of a queue, which the caller has found out. */
-    public void place(String queue, int server) {
+    public void setServer(String queue, int server) {
         places.put(queue, server);
     }
 
@@ -114,7 +114,7 @@ public final class ReadStore implements AutoCloseable {
     /** Where each queue is, as far as is known. */
     public Map<String, Site> sites(Collection<String> queues) {
         Map<String, Site> found = new HashMap<>();
-        locate(queues).forEach((queue, server) -> found.put(queue, new Site(server, links.node(queue, server))));
+        locate(queues).forEach((queue, server) -> found.put(queue, new Site(server, links.nodeOf(queue, server))));
         return found;
     }
 
@@ -160,7 +160,7 @@ public final class ReadStore implements AutoCloseable {
 
     /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
-        return each(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, LONG_TTL_S),
+        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, LONG_TTL_S),
                 (reply, at, queue) -> {
                     List<?> items = (List<?>) reply;
                     if ((Long) items.get(0) < 0) {
@@ -172,23 +172,23 @@ public final class ReadStore implements AutoCloseable {
 
     /** The state of each queue; the number is the id whose fingerprint is wanted, -1 for none. */
     public Map<String, QueueState> states(Map<String, Long> wanted) {
-        return each(wanted.keySet(), QUEUES_PER_CALL,
+        return askAbout(wanted.keySet(), QUEUES_PER_CALL,
                 part -> Call.script("state", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(part, wanted)),
                 (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS * at));
     }
 
     /** The fingerprint of one message of each queue, by id; empty when it is not stored. */
     public Map<String, String> marks(Map<String, Long> ids) {
-        return each(ids.keySet(), QUEUES_PER_CALL, part -> Call.script("marks", keysOf(part, keys -> List.of(keys.messages())), idsOf(part, ids)),
+        return askAbout(ids.keySet(), QUEUES_PER_CALL, part -> Call.script("marks", keysOf(part, keys -> List.of(keys.messages())), idsOf(part, ids)),
                 (reply, at, queue) -> text(list(reply).get(at)));
     }
 
     /** The id given last by each queue (0: none): one native command, the cheapest way to see that nothing was pushed. */
     public Map<String, Long> counters(Collection<String> queues) {
         if (cluster) {
-            return each(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> counter(queue, reply));
+            return askAbout(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> counter(queue, reply));
         }
-        return each(queues, Integer.MAX_VALUE, part -> {
+        return askAbout(queues, Integer.MAX_VALUE, part -> {
             List<Object> words = new ArrayList<>(List.of("MGET"));
             part.forEach(queue -> words.add(keys(queue).msgid()));
             return Call.command(words.toArray());
@@ -207,7 +207,7 @@ public final class ReadStore implements AutoCloseable {
         Map<String, AckResult> results = new HashMap<>();
         Set<String> open = new LinkedHashSet<>(positions.keySet());
         while (!open.isEmpty()) {
-            Map<String, AckResult> found = each(open, QUEUES_PER_CALL, part -> ackCall(part, positions, subscription), (reply, at, queue) -> {
+            Map<String, AckResult> found = askAbout(open, QUEUES_PER_CALL, part -> ackCall(part, positions, subscription), (reply, at, queue) -> {
                 List<Object> row = list(list(reply).get(at));
                 return new AckResult(text(row.get(0)), row.get(1) instanceof byte[] detail ? text(detail) : String.valueOf(row.get(1)));
             });
@@ -242,14 +242,14 @@ public final class ReadStore implements AutoCloseable {
     }
 
     private void noteTimes(Collection<String> queues) {
-        each(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::keeping), ACK_MOST),
+        askAbout(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::keeping), ACK_MOST),
                 (reply, at, queue) -> reply);
     }
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
     public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
         noteWherePossible(wanted.keySet());
-        return each(wanted.keySet(), 1,
+        return askAbout(wanted.keySet(), 1,
                 part -> Call.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
                 (reply, at, queue) -> {
                     long[] found = list(reply).stream().mapToLong(item -> Long.parseLong(text(item))).toArray();
@@ -258,12 +258,12 @@ public final class ReadStore implements AutoCloseable {
     }
 
     /** The known times around the ids {@code first..last} of a life of a queue. */
-    public MessageTimes times(String queue, String born, long first, long last) {
-        MessageTimes found = MessageTimes.NONE;
+    public TimesOfIds times(String queue, String born, long first, long last) {
+        TimesOfIds found = TimesOfIds.NONE;
         long before;
         do {
             before = found.last();
-            found = found.and(MessageTimes.of(list(linkOf(queue).run(timesCall(keys(queue), Math.max(first, before + 1), last))), born));
+            found = found.and(TimesOfIds.of(list(linkOf(queue).run(timesCall(keys(queue), Math.max(first, before + 1), last))), born));
         } while (found.last() > before && found.last() < last);
         return found;
     }
@@ -280,7 +280,7 @@ public final class ReadStore implements AutoCloseable {
 
     /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */
     public Map<String, Long> ages(Map<String, Long> ids) {
-        return each(ids.keySet(), AGES_PER_CALL, part -> Call.script("ages", keysOf(part, keys -> List.of(keys.metadata(), keys.clock())), idsOf(part, ids)),
+        return askAbout(ids.keySet(), AGES_PER_CALL, part -> Call.script("ages", keysOf(part, keys -> List.of(keys.metadata(), keys.clock())), idsOf(part, ids)),
                 (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
@@ -290,7 +290,7 @@ public final class ReadStore implements AutoCloseable {
      * a group.
      */
     public void subscribe(Map<String, Start> starts, String subscription) {
-        each(starts.keySet(), 1, part -> {
+        askAbout(starts.keySet(), 1, part -> {
             QueueKeys keys = keys(part.get(0));
             return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, acked(starts.get(part.get(0))),
                     LONG_TTL_S);
@@ -315,7 +315,7 @@ public final class ReadStore implements AutoCloseable {
 
     /** The subscriptions of each queue with their last acked ids, sorted. */
     public Map<String, Map<String, Long>> subscriptions(Collection<String> queues) {
-        return each(queues, 1, part -> Call.command("HGETALL", keys(part.get(0)).acks()), (reply, at, queue) -> {
+        return askAbout(queues, 1, part -> Call.command("HGETALL", keys(part.get(0)).acks()), (reply, at, queue) -> {
             Map<String, Long> found = new TreeMap<>();
             List<Object> items = list(reply);
             for (int i = 0; i < items.size(); i += 2) {
@@ -330,24 +330,24 @@ public final class ReadStore implements AutoCloseable {
 
     /** Try to become the reader of every queue; who holds each afterwards. {@code dead} names holders known to be dead. */
     public Map<String, String> lease(Collection<String> queues, String subscription, String token, Map<String, String> dead) {
-        return each(queues, 1,
+        return askAbout(queues, 1,
                 part -> Call.script("lease", List.of(keys(part.get(0)).lease(subscription)), token, LEASE_MS, dead.getOrDefault(part.get(0), "")),
                 (reply, at, queue) -> text(reply));
     }
 
     /** Give leases up, where they are still the token's. */
     public void release(Collection<String> queues, String subscription, String token) {
-        each(queues, 1, part -> Call.script("release", List.of(keys(part.get(0)).lease(subscription)), token), (reply, at, queue) -> reply);
+        askAbout(queues, 1, part -> Call.script("release", List.of(keys(part.get(0)).lease(subscription)), token), (reply, at, queue) -> reply);
     }
 
     /** The token of each queue's lease holder; empty when there is no lease. */
     public Map<String, String> holders(Collection<String> queues, String subscription) {
-        return each(queues, 1, part -> Call.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
+        return askAbout(queues, 1, part -> Call.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
     }
 
     /** Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease. */
     public Map<String, Long> keepAlive(Collection<String> queues, String subscription, String token) {
-        return each(queues, QUEUES_PER_CALL, part -> Call.script("touch", keysOf(part, keys -> {
+        return askAbout(queues, QUEUES_PER_CALL, part -> Call.script("touch", keysOf(part, keys -> {
             List<String> all = new ArrayList<>(keys.all());
             all.add(keys.lease(subscription));
             return all;
@@ -363,7 +363,7 @@ public final class ReadStore implements AutoCloseable {
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
-        return new LossEvidence((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0)
+        return new RemovalTraces((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0)
                 .error(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, listening.getOrDefault(queue, 0)));
     }
 
@@ -377,7 +377,7 @@ public final class ReadStore implements AutoCloseable {
         return links.listeners(queue, locate(List.of(queue)).get(queue));
     }
 
-    /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id behind them, 0 when there is none. */
+    /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id after them, 0 when there is none. */
     BusException removedError(String queue, long need, long last, long oldest) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(
@@ -385,12 +385,12 @@ public final class ReadStore implements AutoCloseable {
         long lastId = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.
-        LossEvidence evidence = new LossEvidence((Long) found.get(1) == 1, listeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
+        RemovalTraces traces = new RemovalTraces((Long) found.get(1) == 1, listeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
         if (lastId < need) {
-            return evidence.error(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
+            return traces.error(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
         }
         String stored = oldest > 0 ? "oldest stored id " + oldest : "nothing after them";
-        return evidence.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
+        return traces.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
     }
 
     @Override
@@ -403,7 +403,7 @@ public final class ReadStore implements AutoCloseable {
     }
 
     /** Calls over at most so many queues of a server each, all servers' in one round trip each; every answer under its queue. */
-    private <T> Map<String, T> each(Collection<String> queues, int most, Function<List<String>, Call> call, Read<T> read) {
+    private <T> Map<String, T> askAbout(Collection<String> queues, int most, Function<List<String>, Call> call, Read<T> read) {
         Map<Integer, List<String>> groups = new HashMap<>();
         locate(queues).forEach((queue, server) -> groups.computeIfAbsent(server, index -> new ArrayList<>()).add(queue));
         Map<String, T> found = new LinkedHashMap<>();

@@ -50,10 +50,10 @@ public final class RealTimeQueue {
     private boolean over;
     private final boolean timed;
     private boolean noting = true;
-    private MessageTimes times = MessageTimes.NONE;
+    private TimesOfIds times = TimesOfIds.NONE;
 
     /**
-     * {@code entered}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on behind them. {@code timed}:
+     * {@code entered}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on after them. {@code timed}:
      * messages have their time.
      */
     public RealTimeQueue(ReadStore store, String queue, Position entry, boolean entered, boolean strict, boolean timed) {
@@ -92,7 +92,7 @@ public final class RealTimeQueue {
             // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
             boolean overlap = misses == 0 && last != null && last.length <= SHORT && need > head;
             long from = overlap ? need - 1 : need;
-            long rows = windows.noted(from, Math.min(windows.rows(), most()) + need - from);
+            long rows = windows.countNoted(from, Math.min(windows.rows(), most()) + need - from);
             Call ask = windows.call(from, from - head, rows);
             List<Object> replies = ask(ask, from, rows);
             List<Object> all = ReadStore.list(replies.get(0));
@@ -100,7 +100,7 @@ public final class RealTimeQueue {
             if (sound(replies, pairs, from)) {
                 windows.learn(ValueSizes.of(ReadStore.list(replies.get(1)).get(1)));
                 MessageRows found = taken(pairs, (int) (need - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
-                times = timed && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : MessageTimes.NONE;
+                times = timed && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : TimesOfIds.NONE;
                 return found;
             }
             misses++;
@@ -145,13 +145,13 @@ public final class RealTimeQueue {
     }
 
     /** The times of what the last {@link #take} found. */
-    public MessageTimes times() {
+    public TimesOfIds times() {
         return times;
     }
 
     /** Its times; the reply has those of the window, unless they are very many. */
-    private MessageTimes timesOf(MessageRows found, List<Object> reply) {
-        MessageTimes some = MessageTimes.of(reply, entry.born());
+    private TimesOfIds timesOf(MessageRows found, List<Object> reply) {
+        TimesOfIds some = TimesOfIds.of(reply, entry.born());
         long until = found.first() + found.until() - found.from() - 1;
         boolean all = some.last() >= until || reply.size() < ReadStore.PAIRS_PER_CALL;
         return all ? some : store.times(queue, entry.born(), found.first(), until);

@@ -35,7 +35,7 @@ final class ReplyWindows {
     }
 
     /** Of {@code wanted} messages that may not be there yet those that writers have noted, while they note all. */
-    long noted(long first, long wanted) {
+    long countNoted(long first, long wanted) {
         return sizes.upto() < first - 1 ? wanted : Math.min(wanted, Math.max(ValueSizes.UNKNOWN_ROWS, sizes.upto() - first + 1));
     }
 

@@ -42,7 +42,7 @@ class PlannerTest {
         World world = new World();
         Planner planner = new Planner(ReadOptions.parse(options), world);
         if (found.has("available_now")) {
-            planner.seal();
+            planner.prepareForAvailableNow();
         }
         for (JsonNode table : found.get("plannings")) {
             world.table = table;
@@ -89,13 +89,13 @@ class PlannerTest {
         private JsonNode table;
 
         @Override
-        public Map<String, Long> readCounters(Collection<String> queues) {
+        public Map<String, Long> askCounters(Collection<String> queues) {
             asked.add(("counters " + String.join(" ", queues)).strip());
             return Map.of();
         }
 
         @Override
-        public Map<String, QueueState> readStates(Map<String, Long> ids) {
+        public Map<String, QueueState> askStates(Map<String, Long> ids) {
             asked.add("states " + text(ids));
             Map<String, QueueState> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
             ids.forEach((queue, id) -> found.put(queue, state(table.get("queues").get(queue), id)));
@@ -103,7 +103,7 @@ class PlannerTest {
         }
 
         @Override
-        public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
+        public Map<String, FoundTime> askTimes(Map<String, Long> wanted) {
             asked.add("times " + text(wanted));
             Map<String, FoundTime> found = new HashMap<>();
             wanted.keySet().forEach(queue -> found.put(queue, new FoundTime(table.get("times").get(queue).asLong(), 0, 0, 0, 0)));
@@ -111,7 +111,7 @@ class PlannerTest {
         }
 
         @Override
-        public Map<String, String> readFingerprints(Map<String, Long> ids) {
+        public Map<String, String> askFingerprints(Map<String, Long> ids) {
             asked.add("marks " + text(ids));
             Map<String, String> found = new HashMap<>();
             ids.forEach((queue, id) -> found.put(queue, "m" + id));
@@ -119,7 +119,7 @@ class PlannerTest {
         }
 
         @Override
-        public long[] lastIdWithinBytes(String queue, long first, long last, long budget) {
+        public long[] askLastIdWithinBytes(String queue, long first, long last, long budget) {
             asked.add("bytes " + queue + " " + first + ".." + last + " " + budget);
             long size = table.get("sizes").get(queue).asLong();
             long fitting = Math.min(last - first + 1, budget / size);
@@ -137,7 +137,7 @@ class PlannerTest {
         }
 
         @Override
-        public void forgetQueue(String queue) {
+        public void stopHolding(String queue) {
             asked.add("gone " + queue);
         }
 

@@ -28,7 +28,7 @@ class PubSubListenerTest {
                 }
 
                 @Override
-                public Server find() {
+                public Server resolve() {
                     if (asked.incrementAndGet() == 1) {
                         throw new IllegalStateException("as tests have it");
                     }

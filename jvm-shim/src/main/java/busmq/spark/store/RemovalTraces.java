@@ -5,7 +5,7 @@ import busmq.spark.ErrorKind;
 import busmq.spark.core.Loss;
 
 /** What shows which client removed messages: whether a reliable consumer holds some, how many listen, whether the whole database is empty. */
-record LossEvidence(boolean unacked, long listeners, boolean empty) {
+record RemovalTraces(boolean unacked, long listeners, boolean empty) {
     /** The error for a loss. Removal leaves little trace: un-acked copies or another listener mean a consumer, else it was a deletion. */
     BusException error(String queue, Loss loss, long ownListeners) {
         String kind = loss.kind();

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.cluster import Cluster
+from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.endpoint import AnyNode, Endpoint
 from busmq_spark.redis_io.sentinel import DEFAULT_MASTER, SENTINEL_PORT, SentinelMaster
 from busmq_spark.redis_io.urls import DEFAULT_PORT, Credentials, Server, TlsFiles, parse
 
 
 @dataclass(frozen=True, slots=True)
-class RedisAddress:
+class RedisLayout:
     """``servers`` are the data servers (direct), the sentinels, or some nodes of the cluster. Secrets do not show in its repr."""
 
     layout: str
@@ -33,7 +33,7 @@ class RedisAddress:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """One per server a queue may live on; a cluster is one."""
         if self.cluster:
-            return (Cluster(self.servers),)
+            return (ClusterSeeds(self.servers),)
         if self.layout == "sentinel":
             return (SentinelMaster(self.servers, self.master, self.login),)
         return self.servers
@@ -49,7 +49,7 @@ class RedisAddress:
         return ",".join(endpoint.masked for endpoint in self.endpoints)
 
 
-def address(options: RedisOptions) -> RedisAddress:
+def redis_layout(options: RedisOptions) -> RedisLayout:
     """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before anything is connected."""
     trust = TlsFiles(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
     login = Credentials(options.user, options.password, trust)
@@ -58,7 +58,7 @@ def address(options: RedisOptions) -> RedisAddress:
     servers = parse(options.address, Credentials(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
     _check_layout(options, servers)
     _check_tls(options, servers)
-    return RedisAddress(options.layout, servers, login, options.master)
+    return RedisLayout(options.layout, servers, login, options.master)
 
 
 def _check_layout(options: RedisOptions, servers: Sequence[Server]) -> None:

@@ -12,17 +12,17 @@ import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 
 /** What CREATE TABLE may say of a queue: its ttl and its maxsize, as TBLPROPERTIES or OPTIONS, and columns that a queue has. */
-public final class NewTable {
+public final class CreateTableOptions {
     private static final Set<String> FORMATS = Set.of("busmq", "busmq-realtime");
     private static final Set<String> OURS = Set.of("ttl", "maxsize");
     /** What Spark adds by itself. */
     private static final Set<String> SPARKS = Set.of(TableCatalog.PROP_PROVIDER, TableCatalog.PROP_OWNER, TableCatalog.PROP_TABLE_TYPE,
             TableCatalog.PROP_IS_MANAGED_LOCATION);
 
-    private NewTable() {}
+    private CreateTableOptions() {}
 
     /** The options to create the queue with; {@code given} are those of the catalog. Throws BUSMQ_CONFIG for what a queue cannot be. */
-    public static WriteOptions options(String queue, TableInfo info, Map<String, String> given) {
+    public static WriteOptions parse(String queue, TableInfo info, Map<String, String> given) {
         SourceSchema.check(info.schema(), false);
         if (info.partitions().length > 0) {
             throw BusException.config("a queue has no partitions; leave PARTITIONED BY out");

@@ -7,22 +7,22 @@ import java.util.List;
  * When messages came, as the clock of their queue knows it around some ids: the column {@code timestamp}, as busmq_spark/spark/message_times.py has it.
  * Times within a second are left out: the clock is right to the second, and rows that are read again shall not differ by less.
  */
-public final class MessageTimes {
+public final class TimesOfIds {
     /** Nothing is known. */
-    public static final MessageTimes NONE = new MessageTimes(new long[0], new long[0]);
+    public static final TimesOfIds NONE = new TimesOfIds(new long[0], new long[0]);
     private static final long SECOND_MS = 1000;
     private static final long MS_US = 1000;
 
     private final long[] ms;
     private final long[] ids;
 
-    private MessageTimes(long[] ms, long[] ids) {
+    private TimesOfIds(long[] ms, long[] ids) {
         this.ms = ms;
         this.ids = ids;
     }
 
     /** What the script {@code times} has answered; of another life of the queue than {@code born} the times are of other messages. */
-    static MessageTimes of(List<Object> reply, String born) {
+    static TimesOfIds of(List<Object> reply, String born) {
         if (!ReadStore.text(reply.get(0)).equals(born)) {
             return NONE;
         }
@@ -33,11 +33,11 @@ public final class MessageTimes {
             ms[i] = ReadStore.number(reply.get(1 + 2 * i));
             ids[i] = ReadStore.number(reply.get(2 + 2 * i));
         }
-        return new MessageTimes(ms, ids);
+        return new TimesOfIds(ms, ids);
     }
 
     /** These and what of the others is of later ids. */
-    MessageTimes and(MessageTimes later) {
+    TimesOfIds and(TimesOfIds later) {
         int from = 0;
         while (from < later.ids.length && later.ids[from] <= last()) {
             from++;
@@ -47,7 +47,7 @@ public final class MessageTimes {
         long[] allIds = Arrays.copyOf(ids, ids.length + more);
         System.arraycopy(later.ms, from, allMs, ms.length, more);
         System.arraycopy(later.ids, from, allIds, ids.length, more);
-        return new MessageTimes(allMs, allIds);
+        return new TimesOfIds(allMs, allIds);
     }
 
     /** The last id whose time is known; -1 when there is none. */

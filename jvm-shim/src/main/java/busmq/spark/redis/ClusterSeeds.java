@@ -17,7 +17,7 @@ import redis.clients.jedis.exceptions.JedisException;
  * A Redis Cluster: some nodes that are known beforehand, and how to ask one of all which slots are where. The credentials of the first seed
  * are those of every node that is found through them.
  */
-record Cluster(List<Server> seeds) implements Endpoint {
+record ClusterSeeds(List<Server> seeds) implements Endpoint {
     @Override
     public String masked() {
         return seeds.stream().map(Server::masked).collect(Collectors.joining(","));
@@ -35,7 +35,7 @@ record Cluster(List<Server> seeds) implements Endpoint {
 
     /** A master, whichever: notifications reach every node. */
     @Override
-    public Server find() {
+    public Server resolve() {
         List<ClusterNode> masters = new ArrayList<>(slots(Set.of(), Set.of()).masters());
         return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
     }

@@ -8,10 +8,10 @@ import busmq.spark.BusException;
 import org.junit.jupiter.api.Test;
 
 /** Waiting for room in a full queue, with a clock of the test's own. */
-class FullPolicyTest {
+class FullQueuePolicyTest {
     private long now = 1000;
 
-    private long pause(FullPolicy policy, long left) {
+    private long pause(FullQueuePolicy policy, long left) {
         long pause = policy.pauseMs("q", () -> 10, left, now);
         now += pause;
         return pause;
@@ -19,7 +19,7 @@ class FullPolicyTest {
 
     @Test
     void aQueueThatStaysFullFailsAfterTheDeadlineAndSaysWhatIsLeft() {
-        FullPolicy policy = new FullPolicy(5000);
+        FullQueuePolicy policy = new FullQueuePolicy(5000);
         BusException error = assertThrows(BusException.class, () -> {
             for (int i = 0; i < 10_000; i++) {
                 pause(policy, 7);
@@ -31,7 +31,7 @@ class FullPolicyTest {
 
     @Test
     void everyBitOfRoomStartsTheDeadlineAnew() {
-        FullPolicy policy = new FullPolicy(5000);
+        FullQueuePolicy policy = new FullQueuePolicy(5000);
         for (int left = 100; left > 0; left--) {
             for (long start = now; now < start + 4000;) {
                 pause(policy, left);
@@ -42,7 +42,7 @@ class FullPolicyTest {
 
     @Test
     void pausesBeginShortAndNeverGetLong() {
-        FullPolicy policy = new FullPolicy(5000);
+        FullQueuePolicy policy = new FullQueuePolicy(5000);
         assertEquals(5, pause(policy, 7));
         long longest = 0;
         for (int i = 0; i < 40; i++) {
@@ -53,7 +53,7 @@ class FullPolicyTest {
 
     @Test
     void aTimeoutOfZeroFailsAtOnce() {
-        BusException error = assertThrows(BusException.class, () -> pause(new FullPolicy(0), 7));
+        BusException error = assertThrows(BusException.class, () -> pause(new FullQueuePolicy(0), 7));
         assertTrue(error.getMessage().contains("holds its maxsize of 10 messages; 7 rows are not stored"), error.getMessage());
     }
 }

@@ -11,12 +11,12 @@ import java.util.List;
 import java.util.Map;
 
 /** Where the servers of a bus are, in whichever layout, from the options a user gave. */
-final class RedisAddress {
+final class RedisLayout {
     private static final int PORT = Contract.whole("port");
     private static final int SENTINEL_PORT = Contract.whole("sentinelPort");
     private static final String DEFAULT_MASTER = Contract.text("sentinelMaster");
 
-    private RedisAddress() {
+    private RedisLayout() {
     }
 
     /**
@@ -33,7 +33,7 @@ final class RedisAddress {
         checkTls(options, servers);
         return switch (options.layout()) {
             case "sentinel" -> List.of(new SentinelMaster(servers, options.master(), login));
-            case "cluster" -> List.of(new Cluster(servers));
+            case "cluster" -> List.of(new ClusterSeeds(servers));
             default -> List.copyOf(servers);
         };
     }

@@ -3,7 +3,7 @@
 Rule 1. Results of calls are put in at once, since their number is bounded by the calls in flight. A task that takes messages from the bus for the
         peer waits for ``room`` first, so a peer that reads slowly is served slowly and costs no more than ``HIGH`` and one message.
 Rule 2. What is put in at once can grow, too: one message goes to each of many listeners. Beyond ``most`` the peer is given up, and nothing is kept.
-Rule 3. Once closed nothing is sent and nothing waits: what waited for room, or for a packet to leave, learns that it never will.
+Rule 3. Once closed nothing is sent and nothing waits: what waited for room, or for a packet to be sent, learns that this will never be.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ HIGH = 512 * 1024
 """Bytes that may wait before nothing more is taken for the peer."""
 
 
-class Outbox:
+class SendBuffer:
     """Packets in the order of ``put``; ``run`` sends them."""
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int, most: int, on_sent: Callable[[], None] = lambda: None) -> None:
         self._send, self._high, self._most, self._on_sent = send, high, most, on_sent
         self._packets: deque[tuple[bytes, Callable[[], None] | None]] = deque()
-        self._marks: set[asyncio.Future[bool]] = set()
+        self._waiters: set[asyncio.Future[bool]] = set()
         self.waiting = 0
         """Bytes that wait, the packet under way included."""
         self.flooded = self.closed = False
@@ -31,15 +31,15 @@ class Outbox:
         self._room.set()
         self._sent.set()
 
-    def put(self, packet: bytes, left: Callable[[], None] | None = None) -> None:
-        """Send it after those before it; ``left`` is called once it has left for the peer, if it ever does."""
+    def put(self, packet: bytes, on_sent: Callable[[], None] | None = None) -> None:
+        """Send it after those before it; ``on_sent`` is called once it was sent to the peer, if it ever is."""
         if self.flooded or self.closed:
             return
         if self.waiting + len(packet) > self._most:
             self.flooded = True
             self._packets.clear()
             return
-        self._packets.append((packet, left))
+        self._packets.append((packet, on_sent))
         self.waiting += len(packet)
         self._filled.set()
         self._sent.clear()
@@ -58,16 +58,16 @@ class Outbox:
         return not self.closed
 
     async def passed(self) -> bool:
-        """True once everything put so far has left, False when it is closed before."""
+        """True once everything put so far was sent, False when it is closed before."""
         if self.closed or not self.waiting:
             return not self.closed
-        mark: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._marks.add(mark)
-        self._packets.append((b"", lambda: _reach(mark, passed=True)))
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        self._packets.append((b"", lambda: _reach(waiter, passed=True)))
         try:
-            return await mark
+            return await waiter
         finally:
-            self._marks.discard(mark)
+            self._waiters.discard(waiter)
 
     async def sent(self) -> None:
         """Returns when nothing waits any more."""
@@ -77,8 +77,8 @@ class Outbox:
         """The peer is gone: what waits for it is dropped."""
         self.closed, self.waiting = True, 0
         self._packets.clear()
-        for mark in self._marks:
-            _reach(mark, passed=False)
+        for waiter in self._waiters:
+            _reach(waiter, passed=False)
         self._room.set()
         self._sent.set()
 
@@ -93,14 +93,14 @@ class Outbox:
         packets = self._packets
         while True:
             while packets:
-                packet, left = packets.popleft()
+                packet, on_sent = packets.popleft()
                 if packet:
                     await self._send(packet)
                     if self.closed:
                         return
                     self.waiting -= len(packet)
-                if left is not None:
-                    left()
+                if on_sent is not None:
+                    on_sent()
                 self._on_sent()
                 if self.waiting <= self._high:
                     self._room.set()
@@ -109,6 +109,6 @@ class Outbox:
             await self._filled.wait()
 
 
-def _reach(mark: asyncio.Future[bool], *, passed: bool) -> None:
-    if not mark.done():
-        mark.set_result(passed)
+def _reach(waiter: asyncio.Future[bool], *, passed: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(passed)

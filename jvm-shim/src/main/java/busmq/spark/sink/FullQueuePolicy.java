@@ -5,12 +5,12 @@ import busmq.spark.ErrorKind;
 import java.util.function.LongSupplier;
 
 /** What to do while a queue is at its {@code maxsize}: try again until so many ms have passed without any room; 0 fails at once. */
-final class FullPolicy {
+final class FullQueuePolicy {
     private final long timeoutMs;
     private long since;
     private long left = -1;
 
-    FullPolicy(long timeoutMs) {
+    FullQueuePolicy(long timeoutMs) {
         this.timeoutMs = timeoutMs;
     }
 
