@@ -7,8 +7,8 @@ import re
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.federation.bulk.frames import BulkFrameKind
 from busmq_spark.federation.bulk import operations
+from busmq_spark.federation.bulk.frames import BulkFrameKind
 from busmq_spark.federation.bulk.operations import OPERATIONS, JsonCodec
 from tests.protocol_page import PAGE, ROOT, with_scripts
 

@@ -60,12 +60,11 @@ def _lags_together(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
             continue
         if names:
             readers += [_Reader(keys, name, max(last, state.floor) + 1, max(0, state.last_id - last)) for name, last in names.items()]
-        else:
-            if taken is not None:  # a reliable consumer has taken this message, the oldest of those that it has not acknowledged
-                last = int(taken) - 1
-            else:
-                last = max(state.floor, state.done, int(acked_without_name or 0))  # of a query
-            readers.append(_Reader(keys, "", last + 1, max(0, state.last_id - last)))
+            continue
+        last = max(state.floor, state.done, int(acked_without_name or 0))  # of a query
+        if taken is not None:  # by a reliable consumer: the oldest message that it has not acknowledged
+            last = int(taken) - 1
+        readers.append(_Reader(keys, "", last + 1, max(0, state.last_id - last)))
     return (yield from _lags(readers))
 
 

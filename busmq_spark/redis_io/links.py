@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.link import SyncLink
 
 Link: TypeAlias = SyncLink | ClusterLink

@@ -24,7 +24,7 @@ from busmq_spark.spark.process import freeze
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import task_store
 from busmq_spark.store.loss_errors import loss_error
-from busmq_spark.store.protocol import RemovalTraces, MessageRows, ReadStore
+from busmq_spark.store.protocol import MessageRows, ReadStore, RemovalTraces
 
 log = logging.getLogger("busmq_spark")
 _OF_RANGE, _OF_POSITION = attrgetter(*Range.__match_args__), attrgetter(*Position.__match_args__)

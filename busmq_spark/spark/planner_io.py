@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import TimesOfIds
-from busmq_spark.core.planner import FetchRows, AskTimes, HandleLoss, Question, AskCounters, AskFingerprints, AskStates, StopHolding
+from busmq_spark.core.planner import AskCounters, AskFingerprints, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
 from busmq_spark.core.position import Range
 from busmq_spark.spark.message_times import times_of
 from busmq_spark.spark.reader_queues import ReaderQueues
@@ -20,7 +20,7 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 
 
 class PlannerIO:
-    """Answers the questions of one planning. ``prefetched``: the rows that were fetched for it, by queue; ``times``: theirs, where rows have times."""
+    """Answers the questions of one planning. ``prefetched``: rows that were fetched for it, by queue; ``times``: theirs, where rows have times."""
 
     def __init__(self, reader_queues: ReaderQueues, *, strict: bool, timed: bool = False) -> None:
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}

@@ -26,7 +26,7 @@ from busmq_spark.spark.stores import planning_store
 from busmq_spark.start import Start
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import RemovalTraces, PushNotifiers, QueueCreation, SourceStore
+from busmq_spark.store.protocol import PushNotifiers, QueueCreation, RemovalTraces, SourceStore
 from busmq_spark.store.redis_store import RedisStore
 
 SHORT_TTL_S = 3600
@@ -94,8 +94,7 @@ class ReaderQueues:
         ttls = self._open([queue for queue in new if queue not in self.paused], known)
         found = list(ttls)
         if self._options.subscription:  # before the lease, which would outlive the error
-            entering = [queue for queue in found if queue not in known]
-            self._check_acked_by_others([q for q in entering if first_start(self._options, q, sources) == "earliest"], sources)
+            self._check_acked_by_others([q for q in found if q not in known and first_start(self._options, q, sources) == "earliest"], sources)
         if self._token and found:
             found = self._refuse_mixed(found)
             if not start_unknown:  # before the leases, which a query that is refused would keep as long as its process lives

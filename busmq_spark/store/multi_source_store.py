@@ -18,7 +18,7 @@ from busmq_spark.core.sources import by_source, spell, split
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import PerQueueOperations, only
-from busmq_spark.store.protocol import RemovalTraces, MessageRows, ReadStore, Site
+from busmq_spark.store.protocol import MessageRows, ReadStore, RemovalTraces, Site
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 

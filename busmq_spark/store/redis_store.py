@@ -30,13 +30,13 @@ from busmq_spark.core.state import Ack, AckResult, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
+from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
 from busmq_spark.redis_io.range_connection import range_connection
-from busmq_spark.store.protocol import RemovalTraces, MessageRows, QueueCreation, Site
+from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
 

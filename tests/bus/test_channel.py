@@ -17,9 +17,9 @@ from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError, QueueFull, StateError
 from tests.bus.channels import TEXTS, Seen, pair
 from tests.bus.conftest import OpenBus
-from tests.layouts import servers_of
 from tests.bus.tools import until
 from tests.conftest import Fresh
+from tests.layouts import servers_of
 
 
 @pytest.mark.parametrize("first", ["connect", "listen"])

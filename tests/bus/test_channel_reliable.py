@@ -21,9 +21,9 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, StateError
 from tests.bus.channels import Seen, pair
 from tests.bus.conftest import OpenBus
-from tests.layouts import servers_of
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
+from tests.layouts import servers_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -26,9 +26,9 @@ from busmq_spark.errors import (
     TooFewDestinations,
 )
 from busmq_spark.redis_io import endpoint
-from tests.layouts import LAYOUTS, servers_of
 from tests.conftest import Fresh
 from tests.faults.proxy import Proxy
+from tests.layouts import LAYOUTS, servers_of
 
 
 @pytest.fixture(params=LAYOUTS)

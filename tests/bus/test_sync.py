@@ -12,9 +12,9 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError, QueueFull, StateError
-from tests.layouts import servers_of
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
+from tests.layouts import servers_of
 
 
 def test_names_and_results_are_those_of_the_asyncio_objects(layout: str, request: pytest.FixtureRequest, fresh: Fresh) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import FetchRows, AskTimes, HandleLoss, Question, AskCounters, AskFingerprints, AskStates, StopHolding
+from busmq_spark.core.planner import AskCounters, AskFingerprints, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState

@@ -16,8 +16,8 @@ from busmq_spark.core.state import QueueState, states
 from busmq_spark.embedded import RedisServer
 from busmq_spark.option_table import parse
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.place import new_token
 from tests.faults.process import DriverProcess

@@ -29,7 +29,7 @@ from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import _Session
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import RemovalTraces, QueueCreation, ReadStore, WriteStore
+from busmq_spark.store.protocol import QueueCreation, ReadStore, RemovalTraces, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))

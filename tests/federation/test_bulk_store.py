@@ -62,7 +62,8 @@ def test_times_and_ages_are_those_of_the_queue(store: Store, fresh: Fresh, direc
     parts = [filled(store, fresh(), [b"x"] * 3) for _ in range(3)]
     wanted = {part.queue: (1, 3) for part in parts}
     found = times_of(store, parts)
-    assert found == times_of(direct, parts) and set(found) == set(wanted)
+    assert found == times_of(direct, parts)
+    assert set(found) == set(wanted)
     assert [(times.born, [id for _, id in times.pairs]) for times in found.values()] == [(part.born, [0, 3]) for part in parts]
     ages = store.ages({part.queue: 3 for part in parts} | {"no-such-queue": 1})
     assert ages.pop("no-such-queue") == -1

@@ -9,8 +9,8 @@ import pytest
 
 from busmq_spark.spark import lease, polling, stores
 from busmq_spark.store import source_caller
-from tests.layouts import servers_of
 from tests.federation.far import quick
+from tests.layouts import servers_of
 from tests.peers.node import Peer, missing, need
 from tests.peers.npm import Npm
 from tests.peers.queries import SECRET as QUERIES_SECRET

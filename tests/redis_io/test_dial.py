@@ -10,8 +10,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.dial import dial_async
+from busmq_spark.redis_io.layout import redis_layout
 from tests.layouts import servers_of
 
 

@@ -13,8 +13,8 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, TlsFailed
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.translate import translate
 from busmq_spark.redis_io.urls import parse

@@ -14,8 +14,8 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, encode_error
 from busmq_spark.federation.progress import unsent
 from busmq_spark.metrics import Metrics
-from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.endpoint import patience
+from busmq_spark.redis_io.layout import RedisLayout
 
 log = logging.getLogger("busmq_spark")
 

@@ -24,7 +24,7 @@ from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error
-from busmq_spark.store.protocol import RemovalTraces, QueueCreation
+from busmq_spark.store.protocol import QueueCreation, RemovalTraces
 
 LAST, READER = "busmq_spark:last", "busmq_spark:reader"
 """Fields in a queue's metadata: the highest id acked, and who reads."""

@@ -36,7 +36,7 @@ from busmq_spark.federation.npm.append import PlainAppender, text_of
 from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.protocol import RemovalTraces, MessageRows, QueueCreation
+from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces
 
 FIRST_ROWS, MOST_ROWS, PIECE_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
