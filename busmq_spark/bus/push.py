@@ -2,6 +2,7 @@
 
 Rule 1. Nothing is sent twice. When the link breaks under way, the futures of that chunk fail with LinkLost, and what follows is sent.
 Rule 2. While the link is up no task is needed: one costs as much as the rest of a push. Everything unusual is looked into by a task.
+Rule 3. What is short waits until the end of the loop's turn for what goes with it. A batch does not: Redis stores it while the next is made.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from busmq_spark.errors import BusError, LinkLost, QueueFull
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
+BATCH = 50
+"""So many messages are sent at once."""
 V = TypeVar("V")
 
 
@@ -77,7 +80,10 @@ class PushPipeline:
         self._pending.append(push)
         if not self._under_way:
             self._under_way = True
-            asyncio.get_running_loop().call_soon(self._next)
+            if len(push.values) < BATCH:
+                asyncio.get_running_loop().call_soon(self._next)
+            else:
+                self._next()
 
     async def flushed(self) -> None:
         """Wait until everything added so far is stored or has failed."""

@@ -1,5 +1,5 @@
 """The asyncio twin of ``link.py``: same rules, but shared by many tasks. Their steps go out in the order they were asked for, without waiting
-for each other, in one write per turn of the loop; replies come back in that order.
+for each other, in one write per turn of the loop where they are short; replies come back in that order.
 """
 
 from __future__ import annotations

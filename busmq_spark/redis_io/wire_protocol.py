@@ -1,4 +1,4 @@
-"""One open connection to Redis on the running loop: bytes out once per turn of the loop, replies in order, and a watch over silence.
+"""One open connection to Redis on the running loop: bytes out once per turn of the loop and 8 KB, replies in order, and a watch over silence.
 
 redis-py dials (address, TLS, AUTH); then this protocol takes its transport over, since a stream reader and a coroutine per reply cost about
 six times as much as the parsing itself.
@@ -21,6 +21,8 @@ from busmq_spark.redis_io.wire import pack
 
 _WATCH_S = 1.0
 """How often silence is looked at, at most."""
+_MOST_UNSENT = 8 * 1024
+"""So many bytes do not wait for the end of the loop's turn: Redis works on them while the rest is made."""
 
 
 def _reply_error(text: str) -> Exception:
@@ -40,6 +42,7 @@ class WireProtocol(asyncio.Protocol):
         self._reader = hiredis.Reader(protocolError=rx.InvalidResponse, replyError=_reply_error)
         self._waiting: deque[tuple[asyncio.Future[list[Any]], list[Any], int]] = deque()
         self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._reply_s = reply_s
         self._last_data_at = self._loop.time()
         self.lost = asyncio.Event()
@@ -62,8 +65,12 @@ class WireProtocol(asyncio.Protocol):
             self._loop.call_soon(self._send)
         if not self._waiting:
             self._last_data_at = self._loop.time()
-        self._unsent.append(pack(calls, whole=whole))
+        packed = pack(calls, whole=whole)
+        self._unsent.append(packed)
+        self._unsent_bytes += len(packed)
         self._waiting.append((future, [], len(calls)))
+        if self._unsent_bytes >= _MOST_UNSENT:
+            self._send()
         return future
 
     def abort(self) -> None:
@@ -72,8 +79,8 @@ class WireProtocol(asyncio.Protocol):
         self._fail(rx.ConnectionError("the link was closed"))
 
     def _send(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        if self.open:
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if unsent and self.open:
             self._transport.write(b"".join(unsent))
 
     def data_received(self, data: bytes) -> None:

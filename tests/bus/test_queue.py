@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.bus.bus import Bus
 from busmq_spark.core import queue as flows
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
 from tests.bus.conftest import OpenBus
@@ -154,6 +155,25 @@ async def test_many_messages_and_single_ones_keep_the_order_of_the_calls(open_bu
         assert queue.pushed == 2502
         assert [message.json() async for message in queue.consume(max=2502)] == list(range(2502))
         assert list(await queue.push_many([])) == []
+
+
+async def test_a_batch_is_sent_at_once_and_what_is_short_with_what_else_its_turn_brings(
+    redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as one, bus.queue(fresh()) as two:
+        sent: list[bytes] = []
+        transport = bus.servers.commands[0].wire._transport  # type: ignore[union-attr]  # one server: no cluster
+        monkeypatch.setattr(transport, "write", lambda data, write=transport.write: (sent.append(data), write(data)))
+        pushes = [one.push("short of one"), two.push("short of two")]
+        assert sent == []
+        await asyncio.gather(*pushes)
+        assert [data for data in sent if b"short of one" in data and b"short of two" in data]
+        sent.clear()
+        batches = [queue.push_many(["x" * 100] * 500) for queue in (one, two)]
+        assert len(sent) == 2
+        last = [queue.push("last") for queue in (one, two)]
+        assert await asyncio.gather(*last) == [502, 502]
+        assert [each.result() for each in batches] == [list(range(2, 502))] * 2
 
 
 async def test_ids_of_many_messages_are_right_although_others_push_in_between(open_bus: OpenBus, fresh: Fresh) -> None:
