@@ -1,4 +1,4 @@
-"""What is finished, as it finishes: the outcomes of jobs, by subscription, or from the queue that they are pushed to.
+"""The outcomes of jobs as they are written: by pub/sub, or from the queue ``<name>.done``.
 
 async for outcome in jobs.completions():
     print(outcome.job, outcome.group, outcome.ok)
@@ -88,7 +88,7 @@ class Completions:
 
 async def stored(bus: Bus, name: str, group: str) -> AsyncIterator[Outcome]:
     """Outcomes that were pushed to a queue, each at least once for an ordered group. A batch is acked when the loop asks for the next one."""
-    async with bus.queue(name) as done, done.group(group) as reader:
+    async with bus.queue(name) as outcomes, outcomes.group(group) as reader:
         async for batch in reader.batches(BATCH):
             for message in batch:
                 try:

@@ -56,7 +56,7 @@ class PendingPush(Generic[V]):
 
 
 class PushPipeline:
-    """What one queue has to push."""
+    """The values waiting to be pushed to one queue; one call is under way at a time."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue

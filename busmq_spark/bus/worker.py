@@ -131,7 +131,7 @@ class Worker:
             self._over.set()
 
     async def detach(self) -> None:
-        """The same, by the name that every object of a bus has."""
+        """As ``stop``: every object of a bus has ``detach``."""
         await self.stop()
 
     async def pause(self, timeout_s: float | None = None) -> None:

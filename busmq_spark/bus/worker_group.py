@@ -85,7 +85,7 @@ class JobGroup(SharedGroup):
         return await self._insist(lambda _: self._run(flow()))
 
     async def settled(self, some: Sequence[Delivery]) -> None:
-        """These have their outcomes."""
+        """Ack what has an outcome."""
         await self._settle(some, "ack")
         if self._worker.options.group_limit:
             self.wake()
@@ -95,7 +95,7 @@ class JobGroup(SharedGroup):
         await self._nap(seconds)
 
     def wake(self) -> None:
-        """There may be."""
+        """Read again at once."""
         self._wake.set()
 
     async def _bury(self, spent: Sequence[Delivery]) -> None:

@@ -263,7 +263,7 @@ class Forwarder:
 
         def write(connection: sqlite3.Connection) -> None:
             rows.note_subscription_made(connection, entry.keys, entry.queue, end=end)
-            rows.done(connection, entry.id)
+            rows.delete_entry(connection, entry.id)
 
         self._writer.submit(write, durable=False).result()
         assert self.rescan_all is not None

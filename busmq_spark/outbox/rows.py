@@ -127,12 +127,12 @@ def route(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> lis
     if found:
         connection.execute("UPDATE entry SET refs = ? WHERE id = ?", (len(found), id))
     else:
-        done(connection, id)
+        delete_entry(connection, id)
     return found
 
 
-def done(connection: sqlite3.Connection, id: int) -> None:
-    """An entry is of no use any more."""
+def delete_entry(connection: sqlite3.Connection, id: int) -> None:
+    """Delete an entry that all its queues have."""
     connection.execute("DELETE FROM entry WHERE id = ?", (id,))
 
 

@@ -10,7 +10,9 @@
 -- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
 -- from a connection that was closed: they are never read, and are deleted with the list.
 -- @include append
--- The sink has recorded this batch, so what is left of earlier ones is never committed; another run may be staging this batch, which must not fail.
+
+-- Deletes the lists of earlier batches: the sink has recorded this batch, so they are never committed. Lists of this batch stay: another run may be
+-- staging it, which must not fail.
 local function tidy(stages, prefix, batch)
   local found = redis.call('HGETALL', stages)
   for i = 1, #found, 2 do
@@ -20,15 +22,16 @@ local function tidy(stages, prefix, batch)
     if not of or of < batch or redis.call('EXISTS', prefix .. attempt) == 0 then redis.call('HDEL', stages, attempt) end
   end
 end
-local nth, moved, count, total = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local batch = tonumber(ARGV[3])
-local progress = redis.call('HGET', KEYS[5], ARGV[2])
+local metadata, messages, msgid, toack, sinks, stage, stages = unpack(KEYS)
+local sink, batch, nth, moved, count, total = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local last, long_ttl_s, prefix, recorded_by, void, whole = ARGV[8] == '1', tonumber(ARGV[9]), ARGV[10], ARGV[11], tonumber(ARGV[12]), ARGV[13]
+local progress = redis.call('HGET', sinks, sink)
 local at_nth, at_moved = 0, 0
 if progress then
-  local b, s, m, made, mark = string.match(progress, '^(%d+):(%w+):?(%d*);?(%d*);?(.*)$')
-  if not (tonumber(made) and tonumber(made) < tonumber(ARGV[12])) then
-    local other = tonumber(made) and ARGV[11] ~= '0' and made ~= ARGV[11]
-    local same = s == 'done' and mark ~= '' and mark == ARGV[13]
+  local b, s, m, made, digest = string.match(progress, '^(%d+):(%w+):?(%d*);?(%d*);?(.*)$')
+  if not (tonumber(made) and tonumber(made) < void) then
+    local other = tonumber(made) and recorded_by ~= '0' and made ~= recorded_by
+    local same = s == 'done' and digest ~= '' and digest == whole
     if other and tonumber(b) >= batch and not (tonumber(b) == batch and same) then return {'other', tonumber(made), 0} end
     if tonumber(b) > batch then return {'stale', tonumber(b), 0} end
     if tonumber(b) == batch then
@@ -42,7 +45,7 @@ local stored, room = opened()
 if not stored then return {'missing', 0, 0} end
 if stored.err then return stored end
 local ttl = tonumber(stored[1])
-local left = redis.call('LLEN', KEYS[6])
+local left = redis.call('LLEN', stage)
 if left < total - moved then return {'lost', left, 0} end
 count = math.min(count, room)
 if count <= 0 and total > moved then return {'full', tonumber(stored[2]), 0} end
@@ -50,23 +53,23 @@ count = math.max(0, math.min(count, total - moved)) -- a queue that peers overfi
 local after, new
 if moved + count < total then
   after = string.format('%.0f:%d:%d', batch, nth, moved + count)
-elseif ARGV[8] == '1' then
+elseif last then
   after = string.format('%.0f:done', batch)
 else
   after = string.format('%.0f:%d:0', batch, nth + 1)
 end
 if count > 0 then
-  new = append(stored, 8, redis.call('LRANGE', KEYS[6], 0, count - 1), 1, count)
+  new = append(stored, 8, redis.call('LRANGE', stage, 0, count - 1), 1, count)
   if new.err then return new end
-  redis.call('LTRIM', KEYS[6], count, -1)
-  redis.call('EXPIRE', KEYS[6], ARGV[9])
+  redis.call('LTRIM', stage, count, -1)
+  redis.call('EXPIRE', stage, long_ttl_s)
 else
-  for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
+  for _, key in ipairs({metadata, messages, msgid, toack}) do redis.call('EXPIRE', key, ttl) end
 end
-if moved + count >= total then redis.call('UNLINK', KEYS[6]) end
-if ARGV[11] ~= '0' then after = after .. ';' .. ARGV[11] .. ';' .. ARGV[13] end
-redis.call('HSET', KEYS[5], ARGV[2], after)
-redis.call('EXPIRE', KEYS[5], math.max(ttl, tonumber(ARGV[9])))
-if moved + count >= total and ARGV[8] == '1' then tidy(KEYS[7], ARGV[10], batch) end
+if moved + count >= total then redis.call('UNLINK', stage) end
+if recorded_by ~= '0' then after = after .. ';' .. recorded_by .. ';' .. whole end
+redis.call('HSET', sinks, sink, after)
+redis.call('EXPIRE', sinks, math.max(ttl, long_ttl_s))
+if moved + count >= total and last then tidy(stages, prefix, batch) end
 if new then drop(stored, 8, new) end
 return {'moved', count, 0}

@@ -2,8 +2,8 @@
 -- KEYS metadata messages acks group due tries runs msgid clock bytes
 -- ARGV name born most ttl_s, then parts: token action ms runs (id count) ..., so many runs of consecutive ids
 --      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again now; this try does not count)
--- Result {status, for each message: 1 done, 0 its lease is another's now, -1 it was settled before}. status: ok | no_group (the group is of another
---      life of the queue, or there is none).
+-- Result {status, letters}: one letter for each message, in one text: d done, l its lease is another's now, s it was settled before. status: ok |
+--      no_group (the group is of another life of the queue, or there is none).
 -- At most `most` messages are dropped a call; the rest with the next. due, tries, runs: include/leases.lua.
 -- @include even_if_full
 -- @include find

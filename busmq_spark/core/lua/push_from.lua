@@ -12,12 +12,12 @@ local stored, room = opened()
 if not stored then return {0, -1} end
 if stored.err then return stored end
 local argv, values, count, done, upto = ARGV, {}, 0, 0, nil
-local before = redis.call('HGET', KEYS[5], argv[2])
-local mark = tonumber(string.match(before or '0:0', '^%d+'))
+local progress = redis.call('HGET', KEYS[5], argv[2])
+local appended = tonumber(string.match(progress or '0:0', '^%d+')) -- the number of the sender's last message that was appended
 local at, full = 4, false
 while at < #argv and not full do
   local sequence, offered = tonumber(argv[at]), tonumber(argv[at + 1])
-  local known = math.min(offered, math.max(0, mark - sequence + 1))
+  local known = math.min(offered, math.max(0, appended - sequence + 1))
   local fitting = math.max(0, math.min(offered - known, room - count))
   full, at = known + fitting < offered, at + 2
   for i = 0, fitting - 1 do values[count + 1 + i] = argv[at + known + i] end
@@ -29,7 +29,7 @@ local new = append(stored, 6, values, 1, count)
 if new.err then return new end
 local now = redis.pcall('TIME')
 local s = tonumber(now[1] or 0)
-if not before and s > 0 then
+if not progress and s > 0 then
   local some = redis.pcall('HRANDFIELD', KEYS[5], 8, 'WITHVALUES') -- none without the right to it
   for i = 1, #some, 2 do
     local at = tonumber(string.match(some[i + 1], ':(%d+)$'))

@@ -18,7 +18,7 @@ local function looked_at(lets, now)
   return now and string.sub(lets or '', 1, 10) == now
 end
 
-local few, room = 1000, 1048576 -- what is left of that
+local few, room = 1000, 1048576 -- budget of this call: messages of peers, and their bytes, still to be measured
 
 local function weigh(q, noted, last, first, bytes)
   local limit = tonumber(string.match(q.retain, ':(%d+)$') or 0)
