@@ -9,7 +9,7 @@
 -- @include sizes
 -- @include waiting
 local function opened()
-  local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'lets', 'bytes', 'cap')
+  local stored = redis.call('HMGET', KEYS[1], 'ttl', 'maxsize', 'sizes', 'clock', 'mirror_of', 'retain', 'cap')
   if not tonumber(stored[1] or nil) then return nil end
   if stored[5] then return redis.error_reply('BUSMQ_QUEUE_IS_MIRROR ' .. KEYS[1]) end
   local maxsize = tonumber(stored[2] or nil) or 0
@@ -17,16 +17,19 @@ local function opened()
 end
 
 local function append(stored, at, values, from, count)
-  if tonumber(redis.call('GET', KEYS[3]) or 0) + count > 9007199254740991 then return redis.error_reply('BUSMQ_MAX_ID ids are used up') end
-  local ttl, last = tonumber(stored[1]), redis.call('INCRBY', KEYS[3], count)
-  local first, before = last - count + 1, from - 1
-  local pairs = {unpack(values, from, before + 2 * count)} -- as long as it gets: it would grow in steps else
+  local last = redis.call('INCRBY', KEYS[3], count)
+  if last > 9007199254740991 then
+    redis.call('INCRBY', KEYS[3], -count)
+    return redis.error_reply('BUSMQ_MAX_ID ids are used up')
+  end
+  local first, pairs = last - count + 1, {}
   for i = 1, count do
     pairs[2 * i - 1] = first + i - 1 -- Redis writes a whole number of up to 53 bits with all its digits
-    pairs[2 * i] = values[before + i]
+    pairs[2 * i] = values[from + i - 1]
   end
   redis.call('RPUSH', KEYS[2], unpack(pairs))
   local noted, bytes = sizes(stored[3], first, last, values, from)
+  local ttl = string.format('%.0f', stored[1]) -- once: Redis before 7 takes long to write a number
   local times = KEYS[at] and clock(KEYS[2], KEYS[at], stored[4], first, last, ttl, stored[6])
   if times then redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times) else redis.call('HSET', KEYS[1], 'sizes', noted) end
   for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
@@ -35,15 +38,18 @@ local function append(stored, at, values, from, count)
 end
 
 local function drop(stored, at, new)
-  local acks, retain, lets, known, cap = KEYS[at + 1], stored[6], stored[7], stored[8], stored[9]
+  local acks, retain, cap = KEYS[at + 1], stored[6], stored[7]
   if not new.times or not (cap or retain) then return end
+  local lets, known, second = false, false, string.sub(new.times, 1, 10)
+  if retain then lets, known = unpack(redis.call('HMGET', KEYS[1], 'lets', 'bytes')) end
+  local due = retain and (known or string.sub(lets or '', 1, 10) ~= second)
+  if not (cap or due) then return end
   -- @include let_go
   local most, how = string.match(cap or '', '^(%d+)(:?%a*)$') -- `:drop` where also those go that a reader has not acknowledged
   local over = most and redis.call('LLEN', KEYS[2]) / 2 - most or 0
   if over > 0 and how == '' then over = math.min(over, find(KEYS[2], lowest(acks, new.last)) + 1) end
   if over > 0 then redis.call('LTRIM', KEYS[2], 2 * math.min(over, 2000), -1) end -- it never empties the list
-  local second = string.sub(new.times, 1, 10)
-  if retain and (known or not looked_at(lets, second)) then
+  if due then
     local q = {metadata = KEYS[1], messages = KEYS[2], acks = acks, clock = KEYS[at], bytes = KEYS[at + 2], ttl = tonumber(stored[1]), retain = retain}
     keep(q, lets, known, second, new.last, new.first, new.bytes)
   end

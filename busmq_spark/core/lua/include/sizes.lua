@@ -3,21 +3,18 @@
 -- sizes = since:upto:longest:giant:giants. All of since..upto was noted; messages of peers, which note nothing, never count as known: after them
 -- since starts again. giant is the newest of them over 64 KB (0: none), longest the bytes of the longest but for giants, giants that of the longest.
 local function sizes(noted, first, last, values, from)
-  local since, upto, longest, giant, giants = string.match(noted or '', '^(%d+):(%d+):(%d+):(%d+):(%d+)$')
-  if tonumber(upto) == first - 1 then
-    longest, giant, giants = tonumber(longest), tonumber(giant), tonumber(giants)
-  else
-    since, longest, giant, giants = first, 0, 0, 0
-  end
+  local since, upto, longest, giants = string.match(noted or '', '^(%d+):(%d+):(%d+):(%d+:%d+)$')
+  if tonumber(upto) ~= first - 1 then since, longest, giants = string.format('%.0f', first), 0, '0:0' end
   local bytes = 0
+  longest = tonumber(longest)
   for i = 0, last - first do
     local size = #values[from + i]
     bytes = bytes + size
     if size > 65536 then
-      giant, giants = first + i, math.max(giants, size)
+      giants = string.format('%.0f:%d', first + i, math.max(string.match(giants, '%d+$'), size))
     elseif size > longest then
       longest = size
     end
   end
-  return string.format('%.0f:%.0f:%d:%.0f:%d', since, last, longest, giant, giants), bytes
+  return string.format('%s:%.0f:%d:%s', since, last, longest, giants), bytes
 end
