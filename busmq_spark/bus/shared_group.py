@@ -259,7 +259,7 @@ class SharedGroup(Group):
         return refused + (await self._reject(spent, error or "a retry was asked for, and its tries are used up") if spent else [])
 
     async def _reject(self, some: Sequence[Delivery], error: object) -> list[Delivery]:
-        refused = await self._settle(some, "extend", flows.LEASE_MS)  # so that what another has by now makes no dead letter
+        refused = await self._settle(some, "extend", round(self.lease_s * 1000))  # so that what another has by now makes no dead letter
         ours = list({each.id: each for each in some if each not in refused}.values())
         if not ours:
             return refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 import time
@@ -103,7 +104,7 @@ async def left_s(url: str) -> float:
 
 async def killed_s(url: str) -> float:
     async with Bus(url) as bus, bus.topic("bench", PARTITIONS) as topic:
-        words = ("-m", "tests.bus.topic_worker", url, "bench", "g", "another machine")
+        words = ("-m", "tests.bus.topic_worker", json.dumps({"url": url}), "bench", "g", "another machine")
         async with topic.group("g") as stays:
             process = await asyncio.create_subprocess_exec(sys.executable, *words, cwd=Path(__file__).parents[2])
             await owns(stays, PARTITIONS // 2)

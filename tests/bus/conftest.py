@@ -1,5 +1,6 @@
-"""One behaviour, many places: a test that takes ``open_bus`` runs on one server, on three, behind sentinels and on a cluster; and with the objects of
-another bus, behind our federation server (``federated``) and behind npm's (``npm``), save for what a table in federated.py excepts."""
+"""One behaviour, many places: a test that takes ``place`` runs on one server, on three, behind sentinels and on a cluster; one that takes
+``open_bus`` also with the objects of another bus, behind our federation server (``federated``) and behind npm's (``npm``), save for what a table
+in federated.py excepts."""
 
 from __future__ import annotations
 

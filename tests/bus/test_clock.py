@@ -12,10 +12,9 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.flow import command
 from busmq_spark.errors import ConfigError, TimeUnknown
-from busmq_spark.redis_io.link import SyncLink
-from tests.clocks import DAY, HOUR, SECOND, noted, npm_push
+from tests.bus.tools import UNTIL_S, redis
+from tests.clocks import DAY, HOUR, SECOND
 from tests.conftest import Fresh
-from tests.support import PATIENCE_S, wait_until
 
 
 async def pass_by(queue: Queue, ms: int) -> None:
@@ -28,8 +27,8 @@ async def pass_by(queue: Queue, ms: int) -> None:
     await link.execute(command("HSET", queue.keys.metadata, "clock", f"{int(newest[0]) - ms}:{newest[1]}"))
 
 
-async def test_ids_are_found_by_time_and_times_by_id(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+async def test_ids_are_found_by_time_and_times_by_id(place: dict[str, Any], fresh: Fresh) -> None:
+    async with Bus(**place) as bus, bus.queue(fresh()) as queue:
         for _ in range(2):
             await queue.push_many(["a", "b", "c"])
             await pass_by(queue, HOUR)
@@ -41,13 +40,13 @@ async def test_ids_are_found_by_time_and_times_by_id(redis_url: str, fresh: Fres
         assert await queue.id_at("-1m") == 6
         assert await queue.id_at(-DAY) == 0
         assert await queue.ms_of(7) is None
-        for bad in ("soon", datetime(2026, 5, 1), "-10 messages", -0.5):  # noqa: DTZ001  # that is what is bad
+        for bad in ("soon", datetime(2026, 5, 1), "2026-05-01T12:00:00", "-10x", "-10 messages", -0.5):  # noqa: DTZ001  # that is what is bad
             with pytest.raises(ConfigError, match=r"the time is .*; expected -10m, or a time such as"):
                 await queue.id_at(bad)  # type: ignore[arg-type]
 
 
-async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_message_waits(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_message_waits(place: dict[str, Any], fresh: Fresh) -> None:
+    async with Bus(**place) as bus, bus.queue(fresh()) as queue:
         await queue.subscribe("all")
         for _ in range(2):
             await queue.push_many(["a", "b", "c"])
@@ -66,16 +65,19 @@ async def test_a_subscription_begins_at_a_time_and_says_how_long_its_first_messa
             await bus.queue(fresh()).id_at("-1m")
 
 
-async def test_a_consumer_notes_when_messages_of_peers_were_there(redis_url: str, link: SyncLink, fresh: Fresh) -> None:
-    def redis(*words: str | int) -> Any:
-        return link.execute(command(*words))
+async def test_a_consumer_notes_when_messages_of_peers_were_there(place: dict[str, Any], fresh: Fresh) -> None:
+    async with Bus(**place) as bus, bus.queue(fresh()) as queue:
 
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
+        async def last_noted() -> bytes:
+            return (await redis(queue, "HGET", queue.keys.metadata, "clock") or b"").partition(b":")[2]
+
         for id in (1, 2):
-            npm_push(redis, queue.keys)
+            await redis(queue, "RPUSH", queue.keys.messages, await redis(queue, "INCR", queue.keys.msgid), "v")  # as a peer does
             [message] = [each async for each in queue.consume(max=1)]
             assert message.id == id
-            await asyncio.to_thread(wait_until, lambda id=id: [each.id for each in noted(redis, queue.keys)][-1:] == [id], PATIENCE_S)
+            async with asyncio.timeout(UNTIL_S):
+                while await last_noted() != b"%d" % id:  # noqa: ASYNC110  what is in Redis publishes no change
+                    await asyncio.sleep(0.01)
 
 
 async def test_what_is_taken_while_the_bus_ends_is_no_error(redis_url: str, fresh: Fresh) -> None:

@@ -12,12 +12,12 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
 from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+from tests.bus.lost_servers import kill_in_sync
 from tests.bus.tools import until
 from tests.bus.traffic import Traffic
 from tests.conftest import Fresh
 from tests.faults.proxy import Proxy
 from tests.moves import Move
-from tests.support import wait_until
 
 pytestmark = pytest.mark.fault
 both = pytest.mark.parametrize("reliable", [False, True], ids=["unreliable", "reliable"])
@@ -211,14 +211,6 @@ async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_na
                 gate.open()
                 await asyncio.Event().wait()
         assert [type(error) for error in offline] == [Unauthorized]
-
-
-def kill_in_sync(master: RedisServer) -> RedisServer:
-    """SIGKILL once its replica has everything that anybody was told is stored: what Redis itself loses is not ours to find."""
-    master.command("CLIENT", "PAUSE", 20_000, "WRITE")
-    wait_until(lambda: master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
-    master.kill()
-    return master
 
 
 @both

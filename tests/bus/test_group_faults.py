@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+import signal
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -20,13 +19,13 @@ from busmq_spark.core.group import Delivery
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from tests.bus.group_tools import dead_letters, end_leases, ids, some
+from tests.bus.killable import Killable
 from tests.bus.tools import UNTIL_S, stored, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 from tests.support import FACTOR
 
 pytestmark = pytest.mark.fault
-ROOT = Path(__file__).parents[2]
 LONG_S = 3600
 LEASED = "group_lease"
 
@@ -98,28 +97,58 @@ async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_an
             assert await stored(same) == []
 
 
-class Worker:
-    """A process that reads a shared group, and what it has printed."""
+class Ledger:
+    """What the workers of a group have printed."""
 
-    def __init__(self, process: Process) -> None:
-        self.process, self.seen = process, list[tuple[int, int]]()
-        self.reading = asyncio.ensure_future(self._read())
+    def __init__(self) -> None:
+        self.begun: dict[tuple[int, int], list[Worker]] = defaultdict(list)
+        """Who has begun a message, by id and try."""
+        self.latest: dict[int, int] = {}
+        """Message → its last try."""
+        self.acked: list[tuple[int, int]] = []
+        """What was acked, by id and try, but for acks that were refused."""
 
-    @classmethod
-    async def start(cls, *words: object) -> Worker:
-        command = (sys.executable, "-m", "tests.bus.group_worker", *map(str, words))
-        return cls(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE))
+    async def begin(self, place: dict[str, Any], queue: str, tries: int) -> Worker:
+        """A worker that writes here."""
+        worker = await Worker.start("group_worker", place, queue, "g", tries)
+        worker.ledger = self
+        return worker
 
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            self.seen += [(id, tries) for id, tries in json.loads(line)]
+    def check(self, count: int) -> None:
+        """Each message was begun, and no try of it twice."""
+        assert set(self.latest) == set(range(1, count + 1))
+        assert [pair for pair, workers in self.begun.items() if len(workers) > 1] == []
 
-    async def kill(self) -> list[tuple[int, int]]:
-        self.process.kill()
-        await self.process.wait()
-        await self.reading
-        return self.seen
+    def check_acks(self) -> None:
+        """Each message was acked once at most, by who had leased it last. Not so where replies are lost: who asks again takes it for its own."""
+        assert [(id, tries) for id, tries in self.acked if tries != self.latest[id]] == []
+        assert len({id for id, _ in self.acked}) == len(self.acked)
+
+
+class Worker(Killable):
+    """A process that reads a shared group."""
+
+    ledger: Ledger
+    answers = 0
+    """How many batches it has settled."""
+    seen = 0
+    """How many messages it has begun."""
+
+    def heard(self, said: Any) -> None:
+        if isinstance(said, dict):
+            self.answers += 1
+            self.ledger.acked += [(id, tries) for id, tries in said["acked"]]
+            return
+        self.seen += len(said)
+        for id, tries in said:
+            self.ledger.begun[id, tries].append(self)
+            self.ledger.latest[id] = max(tries, self.ledger.latest.get(id, 0))
+
+    def goes_on(self, answers: int) -> bool:
+        """Whether it has settled more than so many batches, or is dead; it is stopped, or is about to be."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+        return self.answers > answers or self.process.returncode is not None
 
 
 async def produce(queue: Queue, enough: asyncio.Event) -> None:
@@ -132,54 +161,64 @@ async def produce(queue: Queue, enough: asyncio.Event) -> None:
 
 async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: Fresh) -> None:
     """Each at least once, never twice in one try, and dead letters are exactly those that fail each time."""
-    tries, poison = 25, [b"poison", b"v", b"v", b"poison"]
+    tries, poison, ledger = 25, [b"poison", b"v", b"v", b"poison"], Ledger()
     with RedisServer(aof=True) as server:
-        async with Bus(server.url) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
-            seen: list[tuple[int, int]] = []
+        place = {"url": server.url}
+        async with Bus(**place) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
             async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:
                 await queue.push_many(poison)
                 enough = asyncio.Event()
                 producing = asyncio.ensure_future(produce(queue, enough))
-                workers = [await Worker.start(server.url, queue.name, "g", tries) for _ in range(3)]
+                workers = [await ledger.begin(place, queue.name, tries) for _ in range(3)]
                 for turn in range(6):
-                    begun = len(workers[turn % 3].seen)
-                    await until(lambda turn=turn, begun=begun: len(workers[turn % 3].seen) > begun)
-                    seen += await workers[turn % 3].kill()
+                    worker = workers[turn % 3]
+                    begun = worker.seen
+                    await until(lambda worker=worker, begun=begun: worker.seen > begun)
+                    await worker.kill()
                     if turn == 2:
                         await asyncio.to_thread(server.kill)
                         await asyncio.to_thread(server.restart)
-                    workers[turn % 3] = await Worker.start(server.url, queue.name, "g", tries)
+                    workers[turn % 3] = await ledger.begin(place, queue.name, tries)
                 enough.set()
                 await producing
                 await asyncio.wait_for(group.idle(), UNTIL_S)
                 for worker in workers:
-                    seen += await worker.kill()
+                    await worker.kill()
                 [state] = await queue.groups()
             letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
-    assert {id for id, _ in seen} == set(range(1, state.subscription.last + 1))
-    assert [pair for pair, times in Counter(seen).items() if times > 1] == []
+    ledger.check(state.subscription.last)
     assert set(letters) == {1, 4}
 
 
-async def test_six_workers_of_whom_one_after_the_other_is_killed_handle_each_message(fresh: Fresh) -> None:
-    """A long queue: each message at least once, never twice in one try, and dead letters are exactly those that fail each time."""
-    count, kills, tries, batch = 10_000 * FACTOR, 20, 100, 1000
-    poisoned = {id for id in range(1, count + 1) if id % (count // 5) == 0}
-    with RedisServer(aof=True) as server:
-        async with Bus(server.url) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
-            seen: list[tuple[int, int]] = []
-            async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:
-                for first in range(1, count + 1, batch):
-                    await queue.push_many([b"poison" if id in poisoned else b"v" for id in range(first, first + batch)])
-                workers = [await Worker.start(server.url, queue.name, "g", tries) for _ in range(6)]
-                for kill in range(kills):
-                    await until(lambda kill=kill: len(seen) + sum(len(each.seen) for each in workers) > count * kill // kills)
-                    seen.extend(await workers[kill % 6].kill())
-                    workers[kill % 6] = await Worker.start(server.url, queue.name, "g", tries)
-                await asyncio.wait_for(group.idle(), UNTIL_S * FACTOR)
-                for worker in workers:
-                    seen.extend(await worker.kill())
-            letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
-    assert {id for id, _ in seen} == set(range(1, count + 1))
-    assert [pair for pair, times in Counter(seen).items() if times > 1] == []
-    assert set(letters) == poisoned
+async def wake(ledger: Ledger, hang: Sequence[int]) -> None:
+    """A worker that hangs with a message goes on when another has it, which hangs, too, until the first has answered: too late."""
+    for id in hang:
+        await until(lambda id=id: ledger.latest.get(id, 0) > 1)
+        for worker in [worker for tries in (1, 2) for worker in ledger.begun.get((id, tries), [])]:
+            await until(partial(worker.goes_on, worker.answers))
+
+
+async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_is_handled(layout: str, place: dict[str, Any], fresh: Fresh) -> None:
+    """A long queue: each message at least once, never twice in one try, acked by its last owner only; dead letters are those that fail each time."""
+    count, kills, many, hangs = (10_000, 10, 6, 3) if layout == "direct" else (1_000, 2, 3, 1)
+    count, kills, tries, batch, ledger = count * FACTOR, kills * FACTOR, 30, 1000, Ledger()
+    poison = {id for id in range(1, count + 1) if id % (count // 5) == 0}
+    hang = [count * n // hangs + 7 for n in range(hangs)]
+    async with Bus(**place) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
+        async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:
+            for at in range(1, count + 1, batch):
+                await queue.push_many([b"poison" if id in poison else b"hang" if id in hang else b"v" for id in range(at, at + batch)])
+            waking = asyncio.ensure_future(wake(ledger, hang))
+            workers = [await ledger.begin(place, queue.name, tries) for _ in range(many)]
+            for kill in range(kills):
+                await until(lambda kill=kill: len(ledger.latest) > count * kill // kills)
+                await workers[kill % many].kill()
+                workers[kill % many] = await ledger.begin(place, queue.name, tries)
+            await waking
+            await asyncio.wait_for(group.idle(), UNTIL_S * FACTOR)
+            for worker in workers:
+                await worker.kill()
+        letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
+    ledger.check(count)
+    ledger.check_acks()
+    assert set(letters) == poison

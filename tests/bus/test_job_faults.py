@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from busmq_spark.bus import job_waits
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.core.keys import client_channel
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import JobFailed, LinkLost
+from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.group_tools import end_leases
-from tests.bus.job_tools import Held, held_ends, letters, nothing, until_none
+from tests.bus.job_tools import LONG_S, Held, held_ends, letters, nothing, until_none
+from tests.bus.killable import Killable
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 
 pytestmark = pytest.mark.fault
-ROOT = Path(__file__).parents[2]
 
 
-class Killable:
-    """A process of ``job_process``, and what it has printed."""
-
-    def __init__(self, process: Process) -> None:
-        self.process, self.said = process, list[Any]()
-        self.reading = asyncio.ensure_future(self._read())
-
-    @classmethod
-    async def start(cls, *words: object) -> Killable:
-        command = (sys.executable, "-m", "tests.bus.job_process", *map(str, words))
-        return cls(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE))
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            self.said.append(json.loads(line))
-
-    async def kill(self) -> list[Any]:
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        await self.process.wait()
-        await self.reading
-        return self.said
+async def started(place: dict[str, Any], *words: object) -> Killable:
+    return await Killable.start("job_process", place, *words)
 
 
 def of_job(name: str) -> Callable[[Command], bool]:
@@ -147,23 +124,29 @@ async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(
                     assert (await waiting)["g"].ok
 
 
-async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(
+    place: dict[str, Any], fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both are cut: its subscription while the outcome is published, and the link that it reads with."""
-    held = Held()
-    with Proxy(redis_server.port) as proxy:
-        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.jobs(fresh()) as jobs:  # noqa: SIM117  too long
-            async with other.jobs(jobs.queue.name).worker("g")(held()):
-                _, waiting = await waiting_for(jobs)
-                await until(lambda: held.begun)
-                bus.servers.pubsub[0].drop()
-                bus.servers.commands[0].drop()
-                subscribing = proxy.hold(lambda command: command.name == "SUBSCRIBE")
-                held.go.set()
-                again = await asyncio.to_thread(subscribing.wait)
-                await asyncio.wait_for(other.jobs(jobs.queue.name).queue.group("g", shared=True).idle(), UNTIL_S)
-                subscribing.open()
-                again.release()
-                assert (await waiting)["g"].ok
+    held, connect, gate = Held(), PubSubConnection._connect, asyncio.Event()
+    monkeypatch.setattr(job_waits, "POLL_S", LONG_S)
+
+    async def late(connection: PubSubConnection) -> None:
+        await gate.wait()
+        await connect(connection)
+
+    async with Bus(**place) as bus, Bus(**place) as other, bus.jobs(fresh()) as jobs:  # noqa: SIM117  too long
+        async with other.jobs(jobs.queue.name).worker("g")(held()):
+            _, waiting = await waiting_for(jobs)
+            await until(lambda: held.begun)
+            monkeypatch.setattr(PubSubConnection, "_connect", late)
+            for link in (*bus.servers.pubsub, *bus.servers.commands):
+                link.drop()
+            held.go.set()
+            await held_ends(other.jobs(jobs.queue.name), "g")
+            assert not waiting.done()
+            gate.set()
+            assert (await waiting)["g"].ok
 
 
 async def test_nobody_listens_and_the_outcome_is_found_all_the_same(redis_url: str, fresh: Fresh) -> None:
@@ -177,16 +160,16 @@ async def test_nobody_listens_and_the_outcome_is_found_all_the_same(redis_url: s
             assert (await waiting)["g"].ok
 
 
-async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(place: dict[str, Any], fresh: Fresh) -> None:
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         some = [jobs.new() for _ in range(5)]
         for job in some:
             job["hold"] = True
             await jobs.send(job)
-        first = await Killable.start("work", redis_url, jobs.queue.name, 2, 5)
+        first = await started(place, "work", jobs.queue.name, 2, 5)
         await until(lambda: len(first.said) == 5)
         assert {tuple(each) for each in await first.kill()} == {(job.id, 1) for job in some}
-        second = await Killable.start("work", redis_url, jobs.queue.name, 2, 5)
+        second = await started(place, "work", jobs.queue.name, 2, 5)
         await until(lambda: len(second.said) == 5)
         waiting = [asyncio.ensure_future(job.wait("g", timeout_s=UNTIL_S)) for job in some]
         assert {tuple(each) for each in await second.kill()} == {(job.id, 2) for job in some}
@@ -198,12 +181,12 @@ async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(
             assert sorted(letter.tries for letter in await letters(jobs)) == [2] * 5
 
 
-async def test_a_limit_of_the_group_holds_in_three_processes(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+async def test_a_limit_of_the_group_holds_in_three_processes(place: dict[str, Any], fresh: Fresh) -> None:
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         some = [jobs.new() for _ in range(200)]
         for job in some:
             await jobs.send(job)
-        workers = [await Killable.start("work", redis_url, jobs.queue.name, 50, 16, 2, 60) for _ in range(3)]
+        workers = [await started(place, "work", jobs.queue.name, 50, 16, 2, 60) for _ in range(3)]
         await until_none(lambda: no_groups(jobs))
         seen = []
         while sum(len(each.said) for each in workers) < 200:
@@ -215,10 +198,10 @@ async def test_a_limit_of_the_group_holds_in_three_processes(redis_url: str, fre
         assert 0 < max(seen) <= 2
 
 
-async def test_a_waiter_is_killed_and_another_process_waits_on(redis_url: str, fresh: Fresh) -> None:
+async def test_a_waiter_is_killed_and_another_process_waits_on(place: dict[str, Any], fresh: Fresh) -> None:
     held = Held()
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(held()):
-        waiter = await Killable.start("wait", redis_url, jobs.queue.name)
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(held()):
+        waiter = await started(place, "wait", jobs.queue.name)
         await until(lambda: held.begun)
         [id] = await waiter.kill()
         waiting = asyncio.ensure_future(jobs.get(id).wait("g", timeout_s=UNTIL_S))
@@ -228,8 +211,9 @@ async def test_a_waiter_is_killed_and_another_process_waits_on(redis_url: str, f
 
 async def test_workers_and_redis_are_killed_and_each_job_has_one_outcome(fresh: Fresh) -> None:
     with RedisServer(aof=True) as server:
-        async with Bus(server.url) as bus, bus.jobs(fresh()) as jobs:
-            workers = [await Killable.start("work", server.url, jobs.queue.name, 50, 4) for _ in range(2)]
+        place = {"url": server.url}
+        async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
+            workers = [await started(place, "work", jobs.queue.name, 50, 4) for _ in range(2)]
             published: list[str] = []
             await until_none(lambda: no_groups(jobs))
             async with jobs.completions(jobs.queue.name) as completions:  # type: ignore[attr-defined]
@@ -245,7 +229,7 @@ async def test_workers_and_redis_are_killed_and_each_job_has_one_outcome(fresh: 
                     if turn == 1:
                         await asyncio.to_thread(server.kill)
                         await asyncio.to_thread(server.restart)
-                    workers[turn % 2] = await Killable.start("work", server.url, jobs.queue.name, 50, 4)
+                    workers[turn % 2] = await started(place, "work", jobs.queue.name, 50, 4)
                 done = await asyncio.gather(*(each for _, each in waiting))
                 following.cancel()
             for worker in workers:

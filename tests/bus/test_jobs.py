@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,14 +57,14 @@ async def test_what_a_handler_raises_is_the_error_of_its_group(open_bus: OpenBus
         assert (letter.group, letter.tries, letter.error) == ("bad", 2, "ValueError: no room")
 
 
-async def test_a_rejection_is_no_other_try(redis_url: str, fresh: Fresh) -> None:
+async def test_a_rejection_is_no_other_try(place: dict[str, Any], fresh: Fresh) -> None:
     calls = []
 
     async def refuse(job: Job) -> None:
         calls.append(job.tries)
         raise Reject("unreadable")
 
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(refuse):
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(refuse):
         done = await jobs.send(jobs.new(), wait=["g"], fail_fast=False, timeout_s=UNTIL_S)
         assert (done["g"].error, done["g"].tries, calls) == ("unreadable", 1, [1])
         [letter] = await letters(jobs)
@@ -71,8 +72,8 @@ async def test_a_rejection_is_no_other_try(redis_url: str, fresh: Fresh) -> None
         assert await stored(jobs.queue) == []
 
 
-async def test_fields_are_kept_until_they_are_saved_and_stacked(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+async def test_fields_are_kept_until_they_are_saved_and_stacked(place: dict[str, Any], fresh: Fresh) -> None:
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         job = jobs.new()
         job["bytes"], job["text"], job["none"] = b"\x00\xff", "\u00e9", None
         job.set("short", [1, 2.5], ttl_s=100)
@@ -131,9 +132,9 @@ async def test_waiting_later_in_another_process_and_at_once_when_it_is_done(open
         assert await other.jobs(jobs.queue.name).get(job.id).wait("g", timeout_s=0.001) == done
 
 
-async def test_a_wait_that_ends_too_soon_says_for_whom_and_may_go_on(redis_url: str, fresh: Fresh) -> None:
+async def test_a_wait_that_ends_too_soon_says_for_whom_and_may_go_on(place: dict[str, Any], fresh: Fresh) -> None:
     held = Held()
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("slow")(held()), jobs.worker("quick")(nothing):
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("slow")(held()), jobs.worker("quick")(nothing):
         job = jobs.new()
         with pytest.raises(JobTimeout, match=r"no outcome of \['slow'\] within 0.2 s") as caught:
             await jobs.send(job, wait=["slow", "quick"], timeout_s=0.2)

@@ -17,7 +17,6 @@ from busmq_spark.embedded.group import DirectGroup
 from busmq_spark.errors import (
     BusError,
     ConfigError,
-    LinkLost,
     MessageRefused,
     PublishIncomplete,
     QueueBusy,
@@ -279,34 +278,6 @@ async def test_a_reply_that_is_lost_is_an_event_of_which_it_is_not_known_where_i
                     await publishing
                 await bus.publish([key], "x", id="mine")
             assert [each.id for each in await events_of(bus, queue)] == ["mine", "mine"]  # who reads it recognises the second
-
-
-@pytest.mark.timeout(120)
-async def test_who_publishes_before_redis_is_up_delivers_when_it_comes_and_else_learns_that_it_did_not(
-    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key, queue = fresh("k"), fresh()
-    with RedisServer(aof=True) as server:
-        async with Bus(server.url) as before:
-            await before.subscribe([key], into=queue)
-        server.kill()
-
-        async def publisher() -> Receipt:
-            async with Bus(server.url) as bus:
-                return await bus.publish([key], "x", require=1)
-
-        publishing = asyncio.ensure_future(publisher())
-        await asyncio.sleep(0)
-        await asyncio.to_thread(server.restart)
-        assert (await publishing).destinations == (queue,)
-        async with Bus(server.url) as bus:
-            assert [each.data for each in await events_of(bus, queue)] == ["x"]
-            server.kill()
-            monkeypatch.setattr(endpoint, "PATIENCE_S", 0.5)
-            with pytest.raises(LinkLost, match="cannot reach Redis"):
-                await bus.publish([key], "x")
-        with pytest.raises(LinkLost, match="cannot reach Redis"):
-            await publisher()
 
 
 async def test_a_table_that_is_something_else_is_named(fresh: Fresh) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core import dead_letter
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, MessageRefused, StateError
+from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
 from busmq_spark.redis_io.holder import LEASE_MS
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import dead_letters, end_leases, ids, some
@@ -65,8 +66,8 @@ async def test_what_a_holder_has_not_settled_comes_again_when_it_stops_and_its_t
             assert [(each.id, each.tries) for each in await some(group.batches(), 2)] == [(2, 1), (3, 1)]
 
 
-async def test_an_answer_behind_the_lease_is_refused_and_told(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as slow, queue.group("g", shared=True) as quick:
+async def test_an_answer_behind_the_lease_is_refused_and_told(place: dict[str, Any], fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+    async with Bus(**place) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as slow, queue.group("g", shared=True) as quick:
         await queue.push_many("ab")
         late = await some(slow.batches(), 2)
         await end_leases(queue, "g")
@@ -77,6 +78,17 @@ async def test_an_answer_behind_the_lease_is_refused_and_told(redis_url: str, fr
         assert "ack of id 1 is refused" in caplog.text
         assert await quick.ack(again) == []
         assert await slow.retry(late[:1]) == late[:1]
+
+
+async def test_a_consumer_that_takes_messages_from_under_the_group_is_told(
+    place: dict[str, Any], fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Bus(**place) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
+        await queue.push_many("abc")
+        assert [message.text async for message in queue.consume(max=2)] == ["a", "b"]
+        with caplog.at_level(logging.WARNING):
+            assert ids(await some(group.batches(), 1)) == [3]
+        assert f"2 messages left queue {queue.name!r} before group 'g' had settled them: another takes them" in caplog.text
 
 
 async def test_tries_that_are_used_up_make_a_dead_letter_with_the_reason(open_bus: OpenBus, fresh: Fresh) -> None:
@@ -175,6 +187,18 @@ async def test_a_full_dead_letter_queue_holds_up_no_good_message(redis_url: str,
         assert (await group.state()).waiting == 2
 
 
+async def test_what_is_rejected_is_leased_for_as_long_as_any_message_of_the_group(redis_url: str, fresh: Fresh) -> None:
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, full_queue(bus, f"{queue.name}.dead"):
+        for lease_s, least_ms in ((5, -UNTIL_S * 1000), (60, 30_000)):
+            async with queue.group("g", shared=True, lease_s=lease_s) as group:
+                await queue.push("bad")
+                [bad] = await some(group.batches(1), 1)
+                with pytest.raises(QueueFull):
+                    await group.reject(bad)
+                assert least_ms < await remaining_ms(queue, "g") <= 1000 * lease_s
+                await group.ack(bad)
+
+
 async def test_a_redis_that_takes_no_dead_letter_holds_up_no_good_message(fresh: Fresh) -> None:
     with RedisServer() as server:
         async with Bus(server.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=1) as group:
@@ -231,8 +255,8 @@ async def test_who_stops_second_waits_for_the_first(redis_server: RedisServer, f
             assert (await group.state()).in_flight == 0
 
 
-async def test_a_pause_counts_for_all_holders(redis_url: str, fresh: Fresh) -> None:
-    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
+async def test_a_pause_counts_for_all_holders(place: dict[str, Any], fresh: Fresh) -> None:
+    async with Bus(**place) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
         await group.pause()
         await queue.push("a")
         reading = asyncio.ensure_future(some(group.batches(), 1))

@@ -3,63 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-import time
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import command
-from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import DirectGroup, RedisServer
 from busmq_spark.errors import LinkLost
+from tests.bus.killable import Killable
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
-from tests.moves import Move
+from tests.layouts import LAYOUTS, servers_of
 
 pytestmark = pytest.mark.fault
-ROOT = Path(__file__).parents[2]
 
 
-class Worker:
-    """A process that is a member, and what it has printed."""
+class Worker(Killable):
+    """A process that is a member."""
 
     def __init__(self, process: Process) -> None:
-        self.process = process
+        super().__init__(process)
         self.handled: list[tuple[int, int, str, float]] = []
         """Partition, id, text and time of what it has begun to handle."""
         self.acked: dict[int, int] = {}
         """Partition → up to which id it has acked."""
-        self.killed_at = float("inf")
-        self._reading = asyncio.ensure_future(self._read())
 
-    @classmethod
-    async def start(cls, *words: str) -> Worker:
-        command = (sys.executable, "-m", "tests.bus.topic_worker", *words)
-        return cls(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE, limit=2**20))
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            partition, what, *at = json.loads(line)
-            if at:
-                self.handled += [(partition, id, text, at[0]) for id, text in what]
-            else:
-                self.acked[partition] = what
-
-    async def kill(self) -> None:
-        self.process.kill()
-        await self.process.wait()
-        self.killed_at = time.monotonic()
-        await self._reading
+    def heard(self, said: Any) -> None:
+        partition, what, *at = said
+        if at:
+            self.handled += [(partition, id, text, at[0]) for id, text in what]
+        else:
+            self.acked[partition] = what
 
 
 def check(workers: list[Worker], producer: Producer) -> None:
@@ -79,43 +61,48 @@ def check(workers: list[Worker], producer: Producer) -> None:
             assert first.acked.get(partition, 0) < id, "handled again though it was acked"
 
 
-async def test_members_are_killed_under_load_and_each_message_is_handled_in_order(fresh: Fresh) -> None:
+async def test_members_are_killed_under_load_and_each_message_is_handled_in_order(layout: str, place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh("t")
-    with RedisServer() as server:
-        async with Bus(server.url) as bus, bus.topic(name, 10) as topic, Producer(topic) as producer:
-            workers = [await Worker.start(server.url, name, "g") for _ in range(3)]
-            for turn in range(5):
-                worker = workers[-3]
-                begun = len(worker.handled)
-                await until(lambda worker=worker, begun=begun: len(worker.handled) > begun + 20)
-                await worker.kill()
-                workers.append(await Worker.start(server.url, name, "g"))
-                others = workers[-3:] if turn % 2 else workers[-3:-1]
-                counts = [len(other.handled) for other in others]
-                await until(lambda others=others, counts=counts: all(len(o.handled) > n for o, n in zip(others, counts, strict=True)))
-            await producer.__aexit__()
-            await all_read(topic)
-            for worker in workers:
-                if worker.killed_at == float("inf"):
-                    await worker.kill()
+    members, kills = (3, 4) if layout == "direct" else (2, 2)
+    async with Bus(**place) as bus, bus.topic(name, 10) as topic, Producer(topic) as producer:
+        workers = [await Worker.start("topic_worker", place, name, "g") for _ in range(members)]
+        for turn in range(kills):
+            worker = workers[-members]
+            begun = len(worker.handled)
+            await until(lambda worker=worker, begun=begun: len(worker.handled) > begun + 20)
+            await worker.kill()
+            workers.append(await Worker.start("topic_worker", place, name, "g"))
+            others = workers[-members:] if turn % 2 else workers[-members:-1]
+            counts = [len(other.handled) for other in others]
+            await until(lambda others=others, counts=counts: all(len(o.handled) > n for o, n in zip(others, counts, strict=True)))
+        await producer.__aexit__()
+        await all_read(topic)
+        for worker in workers:
+            await worker.kill()
     check(workers, producer)
 
 
-async def test_the_partitions_of_a_member_of_another_machine_move_when_its_lease_ends(fresh: Fresh) -> None:
-    name = fresh("t")
-    with RedisServer() as server:
-        async with Bus(server.url) as bus, bus.topic(name, 4) as topic, Producer(topic) as producer:
-            far = await Worker.start(server.url, name, "g", "another machine")
-            await until(lambda: len({partition for partition, *_ in far.handled}) == 4)
-            async with Reader({"url": server.url}, name) as reader:
-                await until(lambda: reader.member.partitions == [2, 3])
-                await far.kill()
-                lease = await redis(topic.queues[0], "PTTL", topic.queues[0].keys.lease("g"))
-                assert lease > 0
-                await balanced([reader], 4)
-                await producer.__aexit__()
-                await all_read(topic)
-            events = [event for event in reader.events if event[0] != "assigned"]
+async def test_the_partitions_of_a_member_of_another_machine_move_when_its_lease_ends(request: pytest.FixtureRequest, fresh: Fresh) -> None:
+    """On every layout, and on all of them together: a lease lasts."""
+    places = [servers_of(layout, request.getfixturevalue) for layout in LAYOUTS]
+    async with asyncio.TaskGroup() as together:
+        for place in places:
+            together.create_task(wait_for_the_lease(place, fresh("t")))
+
+
+async def wait_for_the_lease(place: dict[str, Any], name: str) -> None:
+    async with Bus(**place) as bus, bus.topic(name, 4) as topic, Producer(topic, pause_s=0.05) as producer:
+        far = await Worker.start("topic_worker", place, name, "g", "another machine")
+        await until(lambda: len({partition for partition, *_ in far.handled}) == 4)
+        async with Reader(place, name) as reader:
+            await until(lambda: reader.member.partitions == [2, 3])
+            await far.kill()
+            lease = await redis(topic.queues[0], "PTTL", topic.queues[0].keys.lease("g"))
+            assert lease > 0
+            await balanced([reader], 4)
+            await producer.__aexit__()
+            await all_read(topic)
+        events = [event for event in reader.events if event[0] != "assigned"]
     assert [event for event in events if event[0] == "lost"] == []
     assert repeated(reader.seen) == []
     first = {partition: min(id for which, id, _ in reader.seen if which == partition) for partition in (0, 1)}
@@ -172,41 +159,6 @@ async def test_a_topic_is_attached_while_a_server_is_away_and_has_its_partitions
                 await topic.push("v", partition=3)
                 batch = await asyncio.wait_for(anext(member.batches()), UNTIL_S)
                 assert (batch.partition, batch[0].text) == (3, "v")
-
-
-@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-async def test_a_master_is_killed_and_members_read_on_with_its_successor(kind: str, fresh: Fresh) -> None:
-    """The one that knows of the topic; in a cluster it has some of the partitions."""
-    name = fresh("t")
-    with SentinelGroup() if kind == "sentinel" else ClusterGroup() as group:
-        place = {"url": ",".join(group.urls), "layout": kind}
-        async with Bus(**place) as bus, bus.topic(name, 6) as topic, Reader(place, name) as one, Reader(place, name) as two:
-            await balanced([one, two], 6)
-            for turn in range(2):
-                await topic.push_many([f"k{n}:{turn}" for n in range(60)], keys=[f"k{n}" for n in range(60)])
-                await until(lambda turn=turn: len(one.seen) + len(two.seen) == 60 * (turn + 1))
-                await all_read(topic)
-                if turn == 0:
-                    await asyncio.to_thread(group.kill_master, *([topic.keys.base] if isinstance(group, ClusterGroup) else []))
-            await balanced([one, two], 6)
-            async with Reader(place, name) as three:
-                await balanced([one, two, three], 6)
-            assert repeated([*one.seen, *two.seen]) == []
-
-
-async def test_slots_of_a_topic_move_while_members_come_and_go(cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    name, place = fresh("t"), {"url": ",".join(cluster_group.urls), "layout": "cluster"}
-    async with Bus(**place) as bus, bus.topic(name, 4) as topic, Producer(topic) as producer, Reader(place, name) as one:
-        for key in (topic.keys.base, topic.queues[3].keys.metadata) * 2:
-            moving = asyncio.ensure_future(asyncio.to_thread(Move(cluster_group, key).whole))
-            async with Reader(place, name) as two:
-                await balanced([one, two], 4)
-                await moving
-                begun = producer.pushed
-                await until(lambda begun=begun: producer.pushed > begun + 5)
-            await balanced([one], 4)
-        await producer.__aexit__()
-        await all_read(topic)
 
 
 def is_script(name: str, topic: str) -> Callable[[Command], bool]:

@@ -57,10 +57,10 @@ async def test_members_come_and_go_and_each_message_is_handled_once_in_order(pla
     assert in_order(seen)
 
 
-async def test_of_twelve_members_of_ten_partitions_two_are_idle_and_take_over(redis_url: str, fresh: Fresh) -> None:
+async def test_of_twelve_members_of_ten_partitions_two_are_idle_and_take_over(place: dict[str, Any], fresh: Fresh) -> None:
     name = fresh("t")
-    async with Bus(redis_url) as bus, bus.topic(name, 10):
-        readers = [await Reader({"url": redis_url}, name).__aenter__() for _ in range(12)]
+    async with Bus(**place) as bus, bus.topic(name, 10):
+        readers = [await Reader(place, name).__aenter__() for _ in range(12)]
         await balanced(readers, 10)
         assert [reader.member.partitions for reader in readers] == [*([n] for n in range(10)), [], []]  # in the order in which they came
         await readers.pop(3).leave()

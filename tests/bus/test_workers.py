@@ -7,6 +7,7 @@ import logging
 import re
 from collections import Counter
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -23,27 +24,27 @@ from tests.conftest import Fresh
 from tests.faults.proxy import Proxy
 
 
-async def test_a_deadline_cancels_the_handler_and_is_another_try(redis_url: str, fresh: Fresh) -> None:
+async def test_a_deadline_cancels_the_handler_and_is_another_try(place: dict[str, Any], fresh: Fresh) -> None:
     held, tries = Held(), []
 
     async def slow(job: Job) -> None:
         tries.append(job.tries)
         await held()(job)
 
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=2)(slow):
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=2)(slow):
         done = await jobs.send(jobs.new(), wait=["g"], fail_fast=False, timeout_s=UNTIL_S)
         assert (tries, held.now, held.ended) == ([1, 2], 0, [])
         assert re.search(r"BUSMQ_WORK_TIMEOUT\] job \w+ of group 'g' of queue .*: not done within 0.05 s", done["g"].error)
 
 
-async def test_an_answer_behind_the_deadline_is_refused(redis_url: str, fresh: Fresh) -> None:
+async def test_an_answer_behind_the_deadline_is_refused(place: dict[str, Any], fresh: Fresh) -> None:
     async def stubborn(job: Job) -> None:
         try:
             await asyncio.sleep(LONG_S)
         except asyncio.CancelledError:
             return  # as if nothing had happened
 
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=1)(stubborn):
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=1)(stubborn):
         with pytest.raises(JobFailed, match="not done within"):
             await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
 
@@ -67,10 +68,10 @@ async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: s
             assert [job.tries for job in held.begun] == [1]
 
 
-async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_that_has_lost_its_lease_is_refused_and_told(place: dict[str, Any], fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     slow, quick = Held(), Held()
     async with AsyncExitStack() as stack:
-        bus, other = [await stack.enter_async_context(Bus(redis_url)) for _ in range(2)]
+        bus, other = [await stack.enter_async_context(Bus(**place)) for _ in range(2)]
         jobs = await stack.enter_async_context(bus.jobs(fresh()))
         await stack.enter_async_context(jobs.worker("g", lease_s=600, limit=1)(slow()))
         waiting = asyncio.ensure_future(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S))
@@ -108,25 +109,28 @@ async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vai
         assert await letters(jobs) == []
 
 
-@pytest.mark.parametrize("limit", [1, 4, 16])
-async def test_no_more_handlers_run_at_once_than_asked_for(redis_url: str, fresh: Fresh, limit: int) -> None:
+async def test_no_more_handlers_run_at_once_than_asked_for(place: dict[str, Any], fresh: Fresh) -> None:
+    async def run(limit: int) -> None:
+        held = Held()
+        handler = held()
+
+        async def brief(job: Job) -> None:
+            held.go.clear()
+            asyncio.get_running_loop().call_soon(held.go.set)
+            await handler(job)
+
+        async with bus.jobs(fresh()) as jobs, jobs.worker("g", limit=limit)(brief):
+            await asyncio.gather(*(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S) for _ in range(200)))
+            assert len(set(held.ended)) == 200
+            assert held.most <= limit
+
+    async with Bus(**place) as bus:
+        await asyncio.gather(*map(run, (1, 4, 16)))
+
+
+async def test_pausing_waits_for_what_is_begun_and_nothing_more_begins(place: dict[str, Any], fresh: Fresh) -> None:
     held = Held()
-    handler = held()
-
-    async def brief(job: Job) -> None:
-        held.go.clear()
-        asyncio.get_running_loop().call_soon(held.go.set)
-        await handler(job)
-
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=limit)(brief):
-        await asyncio.gather(*(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S) for _ in range(200)))
-        assert len(set(held.ended)) == 200
-        assert held.most <= limit
-
-
-async def test_pausing_waits_for_what_is_begun_and_nothing_more_begins(redis_url: str, fresh: Fresh) -> None:
-    held = Held()
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=1)(held()) as worker:
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=1)(held()) as worker:
         for _ in range(3):
             await jobs.send(jobs.new())
         await until(lambda: held.begun)
@@ -141,9 +145,9 @@ async def test_pausing_waits_for_what_is_begun_and_nothing_more_begins(redis_url
         assert len(held.ended) == 3
 
 
-async def test_draining_finishes_what_is_begun_and_ends(redis_url: str, fresh: Fresh) -> None:
+async def test_draining_finishes_what_is_begun_and_ends(place: dict[str, Any], fresh: Fresh) -> None:
     held = Held()
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         worker = jobs.worker("g", limit=1)(held())
         running = asyncio.ensure_future(worker.run())
         await until(lambda: worker._tasks)
@@ -156,9 +160,9 @@ async def test_draining_finishes_what_is_begun_and_ends(redis_url: str, fresh: F
         assert (len(held.ended), await stored(jobs.queue)) == (1, [2])
 
 
-async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(redis_url: str, fresh: Fresh) -> None:
+async def test_stopping_gives_back_what_runs_and_its_try_does_not_count(place: dict[str, Any], fresh: Fresh) -> None:
     held = Held()
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         async with jobs.worker("g")(held()) as worker:
             await jobs.send(jobs.new())
             await until(lambda: held.begun)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.topic import Topic
-from busmq_spark.errors import LinkLost
+from busmq_spark.errors import LinkLost, QueueBusy
 from tests.bus.tools import until
 
 Seen = list[tuple[int, int, str]]
@@ -19,9 +19,10 @@ Seen = list[tuple[int, int, str]]
 class Reader:
     """A member of a group on a bus of its own that acks what it gets, until it leaves."""
 
-    def __init__(self, place: dict[str, object], topic: str, group: str = "g", seen: Seen | None = None) -> None:
+    def __init__(self, place: dict[str, object], topic: str, group: str = "g", seen: Seen | None = None, *, refused: bool = False) -> None:
+        """``refused``: an ack may come too late, and is no error."""
         self.bus = Bus(**place)  # type: ignore[arg-type]
-        self._topic, self._group = topic, group
+        self._topic, self._group, self._late = topic, group, (QueueBusy,) if refused else ()
         self.seen: Seen = [] if seen is None else seen
         self.events: list[tuple[str, int]] = []
 
@@ -46,14 +47,15 @@ class Reader:
     async def _read(self) -> None:
         async for batch in self.member.batches(most=50):
             self.seen += [(batch.partition, each.id, each.text) for each in batch]
-            await self.member.ack(batch)
+            with suppress(*self._late):
+                await self.member.ack(batch)
 
 
 class Producer:
     """Pushes without end: values ``key:n``, where n counts up per key."""
 
-    def __init__(self, topic: Topic, keys: int = 40) -> None:
-        self.topic, self._keys = topic, [f"k{n}" for n in range(keys)]
+    def __init__(self, topic: Topic, keys: int = 40, pause_s: float = 0.002) -> None:
+        self.topic, self._keys, self._pause_s = topic, [f"k{n}" for n in range(keys)], pause_s
         self.pushed = 0
         self._enough = False
 
@@ -70,7 +72,7 @@ class Producer:
             with suppress(LinkLost):
                 await self.topic.push_many([f"{key}:{self.pushed}" for key in self._keys], keys=self._keys)
             self.pushed += 1
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(self._pause_s)
 
 
 def spread(readers: list[Reader], partitions: int) -> bool:

@@ -33,6 +33,7 @@ EVERYWHERE = (
     "test_subscription",
     "test_group",
     "test_group_leases",
+    "test_group_model",
     "test_cap",
     "test_job",
     "test_sender",

@@ -19,6 +19,7 @@ from busmq_spark.options import RedisOptions
 from tests.cli.conftest import COMMAND, environment
 from tests.federation.bulk_site import SECRET, site
 from tests.federation.cutting import Cutter, cutter
+from tests.layouts import servers_of
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, of
 from tests.support import FACTOR, wait_until
 
@@ -26,13 +27,11 @@ pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow, pytest.mar
 QUEUES = ("a", "b", "c")
 
 
-class Scene:
-    """Two data centres with a line from one to the other, and producers in the first."""
+class Place:
+    """Two data centres, and producers in the first."""
 
-    def __init__(self, far: Centre, near: Centre, line: Cutter, *, federated: bool) -> None:
-        self.far, self.near, self.line = far, near, line
-        self.url = f"ws://127.0.0.1:{line.port}/bus" if federated else f"redis://127.0.0.1:{line.port}"
-        self.secret = SECRET if federated else ""
+    def __init__(self, far: Centre, near: Centre, url: str, secret: str = "") -> None:
+        self.far, self.near, self.url, self.secret = far, near, url, secret
         self._done = threading.Event()
         for name in QUEUES:
             far.create(name)
@@ -67,6 +66,14 @@ class Scene:
 
     def alike(self) -> bool:
         return all(self.near.stored(name) == self.far.stored(name) for name in QUEUES)
+
+
+class Scene(Place):
+    """The same with a line from one to the other."""
+
+    def __init__(self, far: Centre, near: Centre, line: Cutter, *, federated: bool) -> None:
+        self.line = line
+        super().__init__(far, near, f"ws://127.0.0.1:{line.port}/bus" if federated else f"redis://127.0.0.1:{line.port}", SECRET if federated else "")
 
 
 @pytest.fixture(params=["direct", "federated"])
@@ -114,30 +121,43 @@ def test_while_the_line_is_cut_silent_slow_or_far_away(scene: Scene, seed: int) 
 
 
 def test_while_its_process_is_killed_twenty_times_under_load(scene: Scene, tmp_path: Path) -> None:
+    kill_again_and_again(scene, 20, tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["three", "sentinel", "cluster"])
+def test_while_its_process_is_killed_and_the_copies_are_on_servers_of_every_layout(
+    layout: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    where = RedisOptions(**{"layout": "direct", **servers_of(layout, request.getfixturevalue)})
+    with RedisServer() as there, centre(there.url) as far, centre(where) as near:
+        kill_again_and_again(Place(far, near, there.url), 2 * FACTOR, tmp_path)
+
+
+def kill_again_and_again(place: Place, kills: int, folder: Path) -> None:
     chance = random.Random(20)
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        command = [*COMMAND, "mirror", "--from", scene.url, *QUEUES]
-        where = {**environment(str(scene.near.options.url)), "BUSMQ_MIRROR_SECRET": scene.secret}
-        with (tmp_path / "mirror.log").open("ab") as log:
+        command = [*COMMAND, "mirror", "--from", place.url, "--layout", place.near.options.layout, *QUEUES]
+        where = {**environment(str(place.near.options.url)), "BUSMQ_MIRROR_SECRET": place.secret}
+        with (folder / "mirror.log").open("ab") as log:
             started.append(subprocess.Popen(command, env=where, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         return started[-1]
 
     def last() -> int:
-        return sum(scene.near.state(name).last_id for name in QUEUES)
+        return sum(place.near.state(name).last_id for name in QUEUES)
 
     try:
-        with scene.producing(20):
+        with place.producing(20):
             processes = [start(), start()]  # two at once, of which always one is killed
-            for kill in range(20):
+            for kill in range(kills):
                 before = last()
                 wait_until(lambda b=before: last() > b + chance.randrange(200), what=f"more is copied before kill {kill}")  # type: ignore[misc]
                 processes[kill % 2].kill()
                 processes[kill % 2].wait()
                 processes[kill % 2] = start()
-            scene.check()
-        wait_until(scene.alike, what="all is copied")
+            place.check()
+        wait_until(place.alike, what="all is copied")
     finally:
         for process in started:
             process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,11 @@ class Place:
     """A Redis to forward to."""
 
     settings: dict[str, Any]
+
+    @property
+    def words(self) -> str:
+        """The same for the program of ``program.py``."""
+        return json.dumps(self.settings)
 
     def outbox(self, path: Path) -> SyncOutbox:
         more = {name: value for name, value in self.settings.items() if name != "url"}

@@ -1,4 +1,6 @@
-"""A program that publishes, for tests that kill it or fill its disk: ``python -m tests.outbox.program PATH URL QUEUE ORDER…``.
+"""A program that publishes, for tests that kill it or fill its disk: ``python -m tests.outbox.program PATH TO QUEUE ORDER…``.
+
+TO is a URL, or the settings of an outbox in JSON.
 
 It writes a line ``kept FIRST LAST`` for what a call has returned for, and is told by lines of stdin what to do next:
 ``push COUNT [SIZE]``, ``publish``, ``forever SIZE``, ``until-full SIZE``, ``limit BYTES``, ``drain``, ``close``. ``publish`` has QUEUE as its key.
@@ -6,6 +8,7 @@ It writes a line ``kept FIRST LAST`` for what a call has returned for, and is to
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from pathlib import Path
@@ -42,8 +45,9 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def main(path: str, url: str, queue: str, first: str) -> None:
-    with SyncOutbox(Path(path), url) as outbox:
+def main(path: str, to: str, queue: str, first: str) -> None:
+    settings = json.loads(to) if to.startswith("{") else {"url": to}
+    with SyncOutbox(Path(path), settings.pop("url"), **settings) as outbox:
         publisher = Publisher(outbox, queue, int(first))
         say("open")
         for line in sys.stdin:

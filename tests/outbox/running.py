@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 class Program:
     """One run of it, of messages from ``first`` on."""
 
-    def __init__(self, path: Path, url: str, queue: str, first: int = 1, more: Mapping[str, str] | None = None) -> None:
-        words = [sys.executable, "-m", "tests.outbox.program", str(path), url, queue, str(first)]
+    def __init__(self, path: Path, to: str, queue: str, first: int = 1, more: Mapping[str, str] | None = None) -> None:
+        words = [sys.executable, "-m", "tests.outbox.program", str(path), to, queue, str(first)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **(more or {})}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(words, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)

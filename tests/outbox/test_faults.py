@@ -91,6 +91,21 @@ def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: RedisSer
     check_rounds(numbers(there.values(queue)), kept)
 
 
+@pytest.mark.parametrize("seed", range(FACTOR))
+def test_publisher_and_forwarder_are_killed_on_every_layout(anywhere: Place, path: Path, fresh: Fresh, seed: int) -> None:
+    chance, queue, kept = Random(seed), fresh("orders"), []
+    for number in range(1, 3):
+        with Program(path, anywhere.words, queue, number * ROUND + 1) as program:
+            program.wait("open")
+            program.tell("forever", chance.choice([10, 1000]))
+            program.wait("kept", chance.randrange(1, 60))
+            program.kill()
+            kept.append(program.kept)
+    with anywhere.outbox(path) as outbox:
+        drain(outbox)
+    check_rounds(numbers(anywhere.values(queue)), kept)
+
+
 @pytest.mark.parametrize("seed", range(4 * FACTOR))
 def test_the_link_is_cut_at_any_byte(cutter: Cutter, here: Place, path: Path, fresh: Fresh, seed: int) -> None:
     """Towards Redis: a script is executed or not. Back: it was, and nobody knows."""
@@ -213,18 +228,19 @@ def test_a_sign_up_is_one_mail_though_the_bus_is_down_and_the_web_is_killed_righ
     assert [json.loads(value)["data"] for value in Place({"url": url}).values("mail")] == [1]
 
 
-def test_who_subscribes_while_the_publisher_is_down_has_what_it_still_keeps(server: RedisServer, path: Path) -> None:
-    with Program(path, f"redis://127.0.0.1:{lasting_port()}", "signup") as web:
+def test_who_subscribes_while_the_publisher_is_down_has_what_it_still_keeps(anywhere: Place, path: Path, fresh: Fresh) -> None:
+    key, mail = fresh("signup"), fresh("mail")
+    with Program(path, f"redis://127.0.0.1:{lasting_port()}", key) as web:
         web.wait("open")
         web.do("publish")
         web.kill()
-    with Bus.sync(server.url) as bus:
-        bus.subscribe(["signup"], into="mail")
-    with Program(path, server.url, "signup", 2) as web:
+    with Bus.sync(**anywhere.settings) as bus:
+        bus.subscribe([key], into=mail)
+    with Program(path, anywhere.words, key, 2) as web:
         web.wait("open")
         web.do("publish")
         web.do("drain")
-    assert [json.loads(value)["data"] for value in Place({"url": server.url}).values("mail")] == [1, 2]
+    assert [json.loads(value)["data"] for value in anywhere.values(mail)] == [1, 2]
 
 
 def test_of_four_destinations_three_of_which_have_confirmed_only_the_fourth_is_sent_again(server: RedisServer, path: Path) -> None:

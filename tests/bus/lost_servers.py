@@ -1,0 +1,93 @@
+"""The servers of a layout, of which a test kills some: those that have successors once nothing is lost by it, others to come back as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from busmq_spark.bus.queue import Queue
+from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from tests.conftest import Fresh
+from tests.soak.machine import Machine
+from tests.support import wait_until
+
+Kind = DirectGroup | SentinelGroup | ClusterGroup
+
+
+def kill_in_sync(master: RedisServer) -> RedisServer:
+    """SIGKILL once its replica has everything that anybody was told is stored: what Redis itself loses is not ours to find."""
+    master.command("CLIENT", "PAUSE", 20_000, "WRITE")
+    wait_until(lambda: master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
+    master.kill()
+    return master
+
+
+class Servers:
+    """All of a layout, with what they have on their disks."""
+
+    def __init__(self, group: Kind, machine: Machine | None = None) -> None:
+        """``machine``: on which they run, if it is one of their own."""
+        self._group, self._machine = group, machine
+        self._layout = "cluster" if isinstance(group, ClusterGroup) else "sentinel" if isinstance(group, SentinelGroup) else "direct"
+
+    @property
+    def machine(self) -> Machine:
+        """Whose clock is theirs."""
+        assert self._machine is not None
+        return self._machine
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """As arguments of Bus."""
+        return {"url": ",".join(self._group.urls), "layout": self._layout}
+
+    def beside(self, key: str, fresh: Fresh, key_of: Callable[[str], str]) -> str:
+        """A name whose key is at the node of a cluster where ``key`` is; any in another layout."""
+        if not isinstance(group := self._group, ClusterGroup):
+            return fresh()
+        return next(name for name in iter(fresh, "") if group.owner(key_of(name)) is group.owner(key))
+
+    def kill(self, queue: Queue) -> None:
+        """The one that has the queue; it comes back at once where it has no successor, and else as the replica of that."""
+        if isinstance(self._group, DirectGroup):
+            server = self._group.servers[queue.server]
+            server.kill()
+        else:
+            server = kill_in_sync(self._master(queue))
+            wait_until(lambda: self._master(queue) is not server, what="there is a successor")
+        server.restart()
+
+    def stop(self) -> None:
+        """SIGKILL for all of them."""
+        for server in self._all():
+            server.kill()
+
+    def start(self) -> None:
+        """All of them again."""
+        for server in self._all():
+            server.restart()
+
+    def _master(self, queue: Queue) -> RedisServer:
+        assert not isinstance(self._group, DirectGroup)
+        return self._group.master if isinstance(self._group, SentinelGroup) else self._group.owner(queue.keys.metadata)
+
+    def _all(self) -> list[RedisServer]:
+        if isinstance(self._group, ClusterGroup):
+            return self._group.nodes
+        return [*self._group.servers, *(self._group.sentinels if isinstance(self._group, SentinelGroup) else [])]
+
+
+@contextmanager
+def own_servers(layout: str, machine: Machine) -> Iterator[Servers]:
+    """New ones, on a machine, which keep what they have when they are killed."""
+    groups: dict[str, Callable[[], Kind]] = {
+        "direct": lambda: DirectGroup(1, aof=True),
+        "three": lambda: DirectGroup(3, aof=True),
+        "sentinel": lambda: SentinelGroup(aof=True),
+        "cluster": lambda: ClusterGroup(aof=True),
+    }
+    with ExitStack() as stack:
+        with machine.on():
+            group = stack.enter_context(groups[layout]())
+        yield Servers(group, machine)
