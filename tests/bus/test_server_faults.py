@@ -18,7 +18,7 @@ from busmq_spark.outbox import forwarder
 from busmq_spark.redis_io import endpoint
 from tests.bus.loads import HOUR_S, flow, loads
 from tests.bus.lost_servers import Servers, own_servers
-from tests.bus.tools import UNTIL_S
+from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
 from tests.layouts import LAYOUTS
 from tests.moves import Move
@@ -54,11 +54,16 @@ async def test_they_go_on_when_servers_are_killed(servers: Servers, tmp_path: Pa
 async def test_they_go_on_when_clocks_are_set_by_an_hour(servers: Servers, tmp_path: Path, fresh: Fresh) -> None:
     """All leases have ended at once, and their holders do not know; then those that were given last an hour longer."""
     async with loads(servers, tmp_path, fresh, lease_s=30) as some:
-        for seconds in (HOUR_S, -HOUR_S):
-            servers.machine.set_clock(seconds)
-            ahead_s = await some[1].queue.server_ms() / 1000 - time.time()
-            assert abs(ahead_s - max(0, seconds)) < HOUR_S / 2
-            await flow(*some)
+        shared = some[1]
+        async with shared.queue.group("g", shared=True) as slow:
+            held = await anext(slow.batches(5))
+            for seconds in (HOUR_S, -HOUR_S):
+                servers.machine.set_clock(seconds)
+                ahead_s = await shared.queue.server_ms() / 1000 - time.time()
+                assert abs(ahead_s - max(0, seconds)) < HOUR_S / 2
+                await flow(*some)
+                await until(lambda: {(each.id, 2) for each in held} <= {*shared.seen})
+                assert await slow.ack(held) == held
 
 
 async def test_who_publishes_before_any_server_is_up_delivers_when_they_are_and_else_learns_that_it_did_not(

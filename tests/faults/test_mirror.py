@@ -128,7 +128,7 @@ def test_while_its_process_is_killed_twenty_times_under_load(scene: Scene, tmp_p
 def test_while_its_process_is_killed_and_the_copies_are_on_servers_of_every_layout(
     layout: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    where = RedisOptions(**{"layout": "direct", **servers_of(layout, request.getfixturevalue)})
+    where = RedisOptions(**servers_of(layout, request.getfixturevalue))
     with RedisServer() as there, centre(there.url) as far, centre(where) as near:
         kill_again_and_again(Place(far, near, there.url), 2 * FACTOR, tmp_path)
 
