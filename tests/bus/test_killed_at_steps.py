@@ -47,8 +47,8 @@ class Step:
 
     def matches(self, command: Command) -> bool:
         where = f"{self.name}.dead" if self.script == "push" else self.name
-        if self.kind == "job":  # its key is that of the job; what is no outcome only begins the work
-            return command.name == self.script and where.encode() in command.args[7]
+        if self.kind == "job":  # its key is that of the job, and an outcome names the queue
+            return command.name == self.script and any(where.encode() in outcome for outcome in command.args[6::5])
         return command.name == self.script and any(where in key for key in command.keys)
 
     @property
