@@ -18,7 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from operator import ge
 from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.group import POLL_S, Group, check_most
@@ -92,6 +92,9 @@ def check_seconds(name: str, value: object, least: float, most: float = MOST_S) 
 
 class SharedGroup(Group):
     """One holder of a shared group."""
+
+    _apart = False
+    """Whether messages are settled one by one, and not in the lists that they come in."""
 
     def __init__(self, queue: Queue, name: str, start: str | int, options: SharedOptions) -> None:
         super().__init__(queue, name, start)
@@ -202,7 +205,7 @@ class SharedGroup(Group):
                 return None
             self.queue._need_attached(f"read as group {self.name!r} from")
             again, self._unanswered = bool(self._unanswered), self._unanswered or new_token()
-            leased = await self._run(flows.lease(self.queue.keys, self.name, self._unanswered, most, again=again))
+            leased = await self._run(flows.lease(self.queue.keys, self.name, self._unanswered, most, again=again, apart=self._apart))
             self._unanswered = ""
             if leased.status == "no_group":
                 await self._register_anew()
@@ -218,15 +221,15 @@ class SharedGroup(Group):
 
     def _recovered(self) -> Flow[None]:
         """What a lease call has leased whose reply was not had."""
-        leased = yield from flows.lease(self.queue.keys, self.name, self._unanswered, 1, again=True)
+        leased = yield from flows.lease(self.queue.keys, self.name, self._unanswered, 1, again=True, apart=self._apart)
         self._unanswered = ""
         self._held.update({each.id: each for each in leased.deliveries})
 
     # -- settling ---------------------------------------------------------------------------------------------------------------------------
 
     async def _settle(self, deliveries: Sequence[Delivery], action: Action, ms: int = 0) -> list[Delivery]:
-        some, refused = deliveries, []
-        if not all(a.id < b.id for a, b in pairwise(some)):
+        some, refused, ids = deliveries, [], [each.id for each in deliveries]
+        if any(map(ge, ids, ids[1:])):  # else none is there twice
             some = list({(each.id, each.token): each for each in some}.values())
         for first in range(0, len(some), CHUNK_MESSAGES):
             refused += await self._settle_chunk(some[first : first + CHUNK_MESSAGES], action, ms)

@@ -65,6 +65,8 @@ def check_limit(limit: object) -> None:
 class JobGroup(SharedGroup):
     """The group of a worker: what it gives up has an outcome, too."""
 
+    _apart = True
+
     def __init__(self, queue: Queue, worker: Worker) -> None:
         start = "latest" if worker.options.start == "new" else worker.options.start
         super().__init__(queue, worker.options.group, start, worker.options.shared())

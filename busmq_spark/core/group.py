@@ -130,13 +130,13 @@ class Group:
         return not (self.in_flight or self.waiting or self.unread)
 
 
-def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = False) -> Flow[Leased]:
+def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = False, apart: bool = False) -> Flow[Leased]:
     """Lease up to ``most`` messages (1,000 a call at most), under a token that was never used before.
 
-    After a lost reply repeat the call with ``again`` and its token; it leases nothing more.
+    After a lost reply repeat the call with ``again`` and its token; it leases nothing more. ``apart``: they will be settled one by one.
     """
     names = (keys.metadata, keys.messages, keys.acks, *keys.group(name))
-    args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, TTL_S, int(again), LEASE_MS)
+    args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, TTL_S, int(again), LEASE_MS, int(apart))
     status, *found = yield script("group_lease", names, args, idempotent=False)
     if not found:
         return Leased(status.decode())

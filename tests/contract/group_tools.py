@@ -25,8 +25,8 @@ class Shared:
         self.run, self.redis, self.keys, self.life, self.name = run, redis, keys, life, name
         run(register(keys, name, "earliest", shared={"lease_ms": LEASE_MS, "limit": 0, **settings}))
 
-    def leased(self, most: int = 10, token: str = "", *, again: bool = False) -> Leased:
-        return self.run(flows.lease(self.keys, self.name, token or f"t{next(_tokens)}", most, again=again))
+    def leased(self, most: int = 10, token: str = "", *, again: bool = False, apart: bool = False) -> Leased:
+        return self.run(flows.lease(self.keys, self.name, token or f"t{next(_tokens)}", most, again=again, apart=apart))
 
     def lease(self, most: int = 10) -> Sequence[Delivery]:
         return self.leased(most).deliveries

@@ -24,6 +24,18 @@ def test_what_is_leased_together_is_one_lease_until_a_part_of_it_is_settled(shar
     assert group.settle("ack", held) == [0, 0, 0, -1, -1, 0, 1, 0]
 
 
+def test_messages_that_are_settled_one_by_one_have_leases_of_their_own(shared: Make) -> None:
+    group = shared(6)
+    together, apart = group.lease(2), group.leased(3, apart=True).deliveries
+    assert group.leases() == {1: 2, 3: 1, 4: 1, 5: 1}
+    assert group.settle("ack", [*together, apart[1]]) == [1, 1, 1]
+    group.pass_by(LEASE_MS + 1)
+    assert [(each.id, each.tries) for each in group.leased(9, apart=True).deliveries] == [(3, 2), (5, 2), (6, 1)]
+    group.pass_by(LEASE_MS + 1)
+    assert [(each.id, each.tries) for each in group.lease()] == [(3, 3), (5, 3), (6, 2)]
+    assert group.settle("ack", apart) == [0, -1, 0]
+
+
 def test_a_late_answer_is_refused_where_another_has_the_message_and_counts_where_nobody_has(shared: Make) -> None:
     group = shared(8)
     late = group.lease(6)

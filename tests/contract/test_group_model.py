@@ -62,12 +62,12 @@ class SharedGroup(RuleBasedStateMachine):
     def push(self, many: int) -> None:
         self.given += self.link.run(queue.push_many(self.keys, [b"v"] * many))
 
-    @rule(most=st.integers(1, 7))
-    def lease(self, most: int) -> None:
-        self._lease(most)
+    @rule(most=st.integers(1, 7), apart=st.booleans())
+    def lease(self, most: int, apart: bool) -> None:
+        self._lease(most, apart)
 
-    def _lease(self, most: int) -> None:
-        found = self.link.run(flows.lease(self.keys, "g", token := f"t{next(_tokens)}", most))
+    def _lease(self, most: int, apart: bool = False) -> None:
+        found = self.link.run(flows.lease(self.keys, "g", token := f"t{next(_tokens)}", most, apart=apart))
         again = {id for id, known in self.open.items() if not known.in_flight(self.now) and (known.due_at is None or known.due_at <= self.now)}
         room = min(most, self.limit - self._in_flight()) if self.limit else most
         got = [each.id for each in found.deliveries]
@@ -79,7 +79,7 @@ class SharedGroup(RuleBasedStateMachine):
             assert each.tries == (self.open[each.id].tries if each.id in self.open else 0) + 1
             self.open[each.id] = Known(each.tries, token, leased_until=self.now + LEASE)
         self.next = max([self.next, *got])
-        again_leased = self.link.run(flows.lease(self.keys, "g", token, 1, again=True)).deliveries
+        again_leased = self.link.run(flows.lease(self.keys, "g", token, 1, again=True, apart=apart)).deliveries
         assert [each[:5] for each in again_leased] == sorted(each[:5] for each in found.deliveries)  # not when the reply was made
         self.deliveries += found.deliveries
 

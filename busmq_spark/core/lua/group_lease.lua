@@ -1,8 +1,9 @@
 -- Lease messages of a shared group: those that are due again first (their lease has ended, or their redelivery has come), then new ones.
 -- KEYS metadata messages acks group due tries runs
--- ARGV token most room ttl_s again lease_ms
+-- ARGV token most room ttl_s again lease_ms apart
 --      token: names the messages of this call, unique for ever. again 1: a call with this token may have been executed, whose reply was lost: what it
---      has leased is returned, and nothing more. lease_ms: of a group that has no other
+--      has leased is returned, and nothing more. lease_ms: of a group that has no other. apart 1: each message has a lease of its own, since each is
+--      settled by itself: then that costs less, and leasing costs more
 -- Result {status, now, wait, gone, {id, try, first, value, value ...} ...}. status: ok | paused | missing (no such queue) | no_group (the group is of
 --      another life of the queue, or there is none). now: ms since 1970. wait: ms until a message is due again, -1 when none will be. gone: how many messages
 --      were taken from the queue by others before this group had settled them. Then messages with consecutive ids: the id of the first of them, how often
@@ -20,21 +21,23 @@ local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next', 'lease_
 if set[1] ~= known[2] or not (set[2] or set[4]) then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
-for i = 3, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
+redis.call('EXPIRE', acks, lasting)
 local newest, wide = counted(group, runs, set[2], set[3], set[4])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local ms = digits(now)
+local ms = string.format('%.0f', now)
 local head = tonumber(redis.call('LINDEX', messages, 0) or nil)
 local out, gone, book = {'ok', ms, -1, 0}, 0, leases(due, tries, runs)
 local ends = now + tonumber(set[5] or ARGV[6])
 
--- Leases the first n messages of pairs. Where ids have a hole, a lease ends.
+-- Leases the first n messages of pairs, together. Where ids have a hole, a lease ends.
 local function lease(pairs, n, try, first)
   local at = 1
   while at <= n do
     local id, upto = tonumber(pairs[2 * at - 1]), n
-    if tonumber(pairs[2 * n - 1]) - id > n - at then
+    if ARGV[7] == '1' then
+      upto = at
+    elseif tonumber(pairs[2 * n - 1]) - id > n - at then
       upto = at
       while tonumber(pairs[2 * upto + 1]) == id + upto + 1 - at do upto = upto + 1 end
     end
@@ -46,14 +49,16 @@ local function lease(pairs, n, try, first)
   end
 end
 
+-- Up to n messages that are stored, from this id on.
+local function stored(id, n)
+  local pairs = run(messages, math.max(0, id - head), n, room)
+  if tonumber(pairs[1] or nil) == id then return pairs end
+  return run(messages, find(messages, id - 1) + 1, n, room)
+end
+
 -- Leases messages of a lease once more, up to one of them: those that are still stored.
 local function lease_anew(old, upto, same)
-  local pairs, count = {}, upto - old.id + 1
-  if head then
-    pairs = run(messages, math.max(0, old.id - head), count, room)
-    if tonumber(pairs[1] or nil) ~= old.id then pairs = run(messages, find(messages, old.id - 1) + 1, count, room) end
-  end
-  local n = 0
+  local pairs, n = head and stored(old.id, upto - old.id + 1) or {}, 0
   while pairs[2 * n + 1] and tonumber(pairs[2 * n + 1]) <= upto do
     n = n + 1
     room = room - #pairs[2 * n]
@@ -100,7 +105,7 @@ else
     end
     local left = lease_again(book.named(names), most, false)
     if left > 0 and room > 0 and head then
-      local pairs = run(messages, find(messages, newest) + 1, left, room)
+      local pairs = stored(newest + 1, left)
       if pairs[1] then
         gone = gone + tonumber(pairs[1]) - newest - 1
         newest = tonumber(pairs[#pairs - 1])
@@ -110,10 +115,8 @@ else
   end
 end
 local vanished, wider = book.save()
-if #out > 4 or vanished > 0 then
-  redis.call('HSET', group, 'newest', digits(newest), 'wide', digits(wide + wider))
-  for i = 5, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
-end
+if #out > 4 or vanished > 0 then redis.call('HSET', group, 'newest', newest, 'wide', wide + wider) end
+for i = 5, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
 local lease_end = redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local later = redis.call('ZREVRANGEBYSCORE', due, '(-' .. ms, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local next_due = math.min(tonumber(lease_end or nil) or math.huge, later and -tonumber(later) or math.huge)

@@ -18,7 +18,6 @@ local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next')
 if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
-for i = 3, 7 do redis.call('EXPIRE', KEYS[i], lasting) end
 local newest, wide = counted(group, runs, set[2], set[3], set[4])
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
@@ -70,7 +69,7 @@ while ARGV[at] do
   at = behind
 end
 local gone, wider = book.save()
-if wider ~= 0 then redis.call('HSET', group, 'wide', digits(wide + wider)) end
+if wider ~= 0 then redis.call('HSET', group, 'wide', wide + wider) end
 
 -- The low-water mark: everything up to it is settled, or was taken from the queue by others. What is behind it is settled or begins a lease, unless others
 -- have taken the first messages of that lease.
@@ -88,7 +87,7 @@ else
 end
 redis.call('HSET', acks, name, string.format('%.0f', low), ':born', ARGV[2], ':shared:' .. name, 1)
 local second = seen(acks, name)
-redis.call('EXPIRE', acks, lasting)
+for _, i in ipairs({3, 5, 6, 7}) do redis.call('EXPIRE', KEYS[i], lasting) end
 if known[3] then
   local q = {metadata = metadata, messages = messages, acks = acks, clock = times, bytes = bytes, ttl = tonumber(known[1]), retain = known[3]}
   local all = lowest(acks, low)

@@ -5,10 +5,7 @@
 -- tries: name -> try:token:first:count; without count it is 1, as it was when each message had a lease of its own.
 -- runs: name -> name, of the leases of more than one message; so the one that a message is in is found.
 -- A lease here: id, last (of its messages), try, token, first, score (as in due) once it is known or new, and after: what was cut off behind it.
-local function digits(number)
-  return string.format('%.0f', number)
-end
-
+-- Numbers are given to Redis as they are: it writes a whole number of up to 53 bits with all its digits.
 -- The fields newest, wide and next of a group as numbers newest and wide. wide: how many messages are in leases, beyond one for each lease. next: what newest
 -- was called when each message had a lease of its own; programs of that time, which know no others, find no group any more, and leave no runs.
 local function counted(group, runs, newest, wide, before)
@@ -25,7 +22,8 @@ local function leases(due, tries, runs)
   -- Reads the leases with these names, unless they are known.
   function book.read(names)
     for from = 1, #names, 1000 do
-      for i, record in ipairs(redis.call('HMGET', tries, unpack(names, from, math.min(from + 999, #names)))) do
+      local records = redis.call('HMGET', tries, unpack(names, from, math.min(from + 999, #names)))
+      for i, record in ipairs(records) do
         local id = tonumber(names[from + i - 1])
         if known[id] == nil then
           local try, token, first, count = string.match(record or '', '^(%d+):([^:]*):(%d+):?(%d*)$')
@@ -41,7 +39,7 @@ local function leases(due, tries, runs)
   function book.between(from, upto)
     local names = {}
     for id = from, upto do
-      if known[id] == nil then names[#names + 1] = digits(id) end
+      if known[id] == nil then names[#names + 1] = id end
     end
     book.read(names)
   end
@@ -71,20 +69,24 @@ local function leases(due, tries, runs)
     return known[id]
   end
 
+  local around -- the last lease that one was in, as the call found it
   -- The lease that the message is in; nil when it is settled, or was never leased.
   function book.of(id, wide)
-    book.between(id, id)
+    if known[id] == nil then book.read({id}) end
     if known[id] or wide == 0 then return known[id] or nil end
-    local name = redis.call('ZREVRANGEBYSCORE', runs, digits(id), '-inf', 'LIMIT', 0, 1)[1]
-    if not name then return nil end
-    book.read({name})
-    local lease = stored[tonumber(name)] or known[tonumber(name)]
+    if not around or id < around.id or id > around.id + around.more then
+      local name = redis.call('ZREVRANGEBYSCORE', runs, id, '-inf', 'LIMIT', 0, 1)[1]
+      if not name then return nil end
+      book.read({name})
+      around = stored[tonumber(name)] or known[tonumber(name)]
+    end
+    local lease = around
     while lease and lease.last < id do lease = lease.after end
     return lease and lease.id <= id and not lease.dropped and lease or nil
   end
 
   function book.score(lease)
-    lease.score = lease.score or tonumber(redis.call('ZSCORE', due, digits(lease.id)) or nil) or -1
+    lease.score = lease.score or tonumber(redis.call('ZSCORE', due, lease.id) or nil) or -1
     return lease.score
   end
 
@@ -99,9 +101,11 @@ local function leases(due, tries, runs)
 
   -- Makes its messages first..last a lease of their own.
   function book.cut(lease, first, last)
+    if first == lease.id and last == lease.last then return book.put(lease) end
     local function part(from, upto)
-      lease.after = book.put({id = from, last = upto, try = lease.try, token = lease.token, first = lease.first, score = book.score(lease), after = lease.after})
-      return lease.after
+      local piece = {id = from, last = upto, more = upto - from, try = lease.try, token = lease.token, first = lease.first, score = book.score(lease)}
+      piece.after, lease.after = lease.after, piece
+      return book.put(piece)
     end
     if last < lease.last then part(last + 1, lease.last) end
     lease.last = last
@@ -126,19 +130,19 @@ local function leases(due, tries, runs)
   function book.save()
     local scores, records, multiple, wider = {}, {}, {}, 0
     for id in next, changed do
-      local lease, old, name = known[id], stored[id], digits(id)
+      local lease, old = known[id], stored[id]
       local more, before = lease and lease.last - id or 0, old and old.more or 0
       wider = wider + more - before
       if lease then
-        if lease.score then scores[#scores + 1], scores[#scores + 2] = digits(lease.score), name end
-        records[#records + 1], records[#records + 2] = name, lease.try .. ':' .. lease.token .. ':' .. lease.first .. (more > 0 and ':' .. more + 1 or '')
+        if lease.score then scores[#scores + 1], scores[#scores + 2] = lease.score, id end
+        records[#records + 1], records[#records + 2] = id, lease.try .. ':' .. lease.token .. ':' .. lease.first .. (more > 0 and ':' .. more + 1 or '')
       elseif old then
-        gone[#gone + 1] = name
+        gone[#gone + 1] = id
       end
       if more > 0 and before == 0 then
-        multiple[#multiple + 1], multiple[#multiple + 2] = name, name
+        multiple[#multiple + 1], multiple[#multiple + 2] = id, id
       elseif more == 0 and before > 0 then
-        single[#single + 1] = name
+        single[#single + 1] = id
       end
     end
     if #scores > 0 then redis.call('ZADD', due, unpack(scores)) end
