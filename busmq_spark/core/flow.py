@@ -31,6 +31,8 @@ class Call:
     script: Script | None = None
     key_count: int = 0
     idempotent: bool = True
+    wired: tuple[int, bytes | memoryview] | None = None
+    """Further words, and how many: as they are sent, each ``$<length> CR LF <bytes> CR LF``."""
 
 
 Step: TypeAlias = Call | Sequence[Call]

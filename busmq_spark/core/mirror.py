@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys, mirror_report
+from busmq_spark.core.position import Range
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.core.state import checked_id, parts
 from busmq_spark.errors import MirrorStopped, QueueMissing
@@ -100,8 +101,9 @@ class Chunk:
     """The last id that the origin has given."""
     floor: int = 0
     """Up to this id nothing is stored there any more; 0 drops nothing here."""
-    ids: Sequence[int] = ()
-    values: Sequence[bytes] = ()
+    rows: int = 0
+    pairs: bytes | memoryview = b""
+    """Id and value of each of ``rows`` messages, as words of a command (:class:`Call`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,22 @@ def _span(queue: str, row: tuple[Any, ...]) -> Span:
     return Span(ttl_s, born.decode("utf-8", "replace"), maxsize, *ids, after_mark.decode(), upto_mark.decode(), mirror_of.decode("utf-8", "replace"))
 
 
+def around(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
+    """The spans to ask for before ranges are read, one of each queue: with the id before the first, and the last, which may be NEWEST."""
+    return {part.queue: (part.first - 1, part.last) for part in parts}
+
+
+def stored(parts: Sequence[Range], spans: Mapping[str, Span]) -> list[Range]:
+    """What of the ranges is stored, as their spans have it. Nothing of one whose queue has another life, or has not given its last id."""
+    found: list[Range] = []
+    for part in parts:
+        span = spans[part.queue]
+        first, last = max(part.first, span.oldest), part.last or span.upto
+        if span.born == part.born and span.last_id >= part.last and span.oldest > 0 and first <= last:
+            found.append(replace(part, first=first, last=last))
+    return found
+
+
 def positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Positions]]]:
     """The life that the groups of each queue belong to ('' where it has none), and where they are."""
     replies = yield [script("positions", [keys.acks for keys in part], ()) for part in parts(queues, queues)]
@@ -173,20 +191,18 @@ def begin(keys: QueueKeys, span: Span, of: MirrorOf, *, expected: str = "", repl
 
 
 def append(keys: QueueKeys, chunk: Chunk) -> Flow[Appended]:
-    """Append a chunk to the mirror, as far as it is not there. At most CHUNK_MESSAGES messages and CHUNK_BYTES (see core/message.py).
+    """Append a chunk to the mirror, as far as it is not there. At most CHUNK_MESSAGES messages, of CHUNK_BYTES about (see core/message.py).
 
     Safe to send twice or late. Raises MirrorStopped when ids were given here, by a program that does not know mirrors.
     """
-    pairs = [word for pair in zip(chunk.ids, chunk.values, strict=True) for word in pair]
-    while True:
-        args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, ACK_MOST, *pairs)
-        status, a, more = yield script("mirror_append", (*keys.shared, keys.acks, keys.clock), args)
-        if status == b"foreign":
-            raise foreign(keys.name, int(a), int(more))
-        if status == b"ok" and more:
-            pairs = []  # they are there
-            continue
-        return Appended(status.decode(), int(a) if status in (b"ok", b"at") else 0)
+    args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, ACK_MOST)
+    call = script("mirror_append", (*keys.shared, keys.acks, keys.clock), args)
+    status, a, more = yield replace(call, wired=(2 * chunk.rows, chunk.pairs)) if chunk.rows else call
+    while status == b"ok" and more:
+        status, a, more = yield call  # the messages are there
+    if status == b"foreign":
+        raise foreign(keys.name, int(a), int(more))
+    return Appended(status.decode(), int(a) if status in (b"ok", b"at") else 0)
 
 
 def foreign(queue: str, first: int, last: int) -> MirrorStopped:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
-from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, status_of
 from busmq_spark.mirror.target import MirrorTarget
-from busmq_spark.mirror.windows import SHORT_ROWS, WINDOW_BYTES, MirroredQueue, Window, WindowRows, behind, judge, owned, reissued, taken
+from busmq_spark.mirror.windows import SHORT_ROWS, WINDOW_BYTES, MirroredQueue, Window, WindowRows, behind, judge, owned, reissued, renewed, taken
 
 TOGETHER = 64
 """Queues with few messages whose windows are read in one call."""
@@ -89,7 +88,7 @@ class MirrorBook:
             seen = span
             if queue.begun and asked[name] != queue.last and span.last_id >= asked[name]:  # more was copied meanwhile
                 seen = replace(span, after_mark="", last_id=max(span.last_id, queue.last, queue.seen))
-            verdict = judge(queue, seen, name=self.name, new_life=self._settings.new_life)
+            verdict = judge(queue, seen, name=self.name)
             if verdict == "begin":
                 wanted[name] = span
             elif self._goes_on(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
@@ -122,11 +121,11 @@ class MirrorBook:
             return True
         return False
 
-    def _begin(self, wanted: Mapping[str, Span], tries: int = 3) -> None:
-        """Make mirrors, or resume them; an unexpected life here is replaced."""
-        expected = {name: self.queues[name].born for name in wanted}
+    def _begin(self, wanted: Mapping[str, Span], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
+        """Make mirrors, or resume them. ``replaced``: the lives here that may be given up for those at the origin."""
+        expected = dict.fromkeys(wanted, "") | dict(replaced or {})
         of = {name: MirrorOf(self._settings.masked, self._path(span)) for name, span in wanted.items()}
-        left: dict[str, Span] = {}
+        left: dict[str, str] = {}
         for name, begun in self._target.begin(wanted, of, expected).items() if wanted else ():
             queue, span = self.queues[name], wanted[name]
             if begun.status == "own" and self._settings.replace and not span.mirror_of:
@@ -136,17 +135,16 @@ class MirrorBook:
                 self._stop_queue(queue, owned(queue, span, begun))
             elif begun.status == "ok":
                 self._begun(queue, span, begun)
-            elif begun.mirror_of and not self._settings.replace and (other := MirrorOf.of(begun.mirror_of).origin) != self._settings.masked:
+            elif begun.mirror_of and (other := MirrorOf.of(begun.mirror_of).origin) != self._settings.masked and not self._settings.replace:
                 self._stop_queue(queue, taken(queue, begun, other))
-            elif queue.born != begun.born and self._settings.new_life == "stop" and begun.born:
-                queue.born, queue.last, queue.begun = begun.born, begun.last, True
-                self._goes_on(queue, span, judge(queue, span, new_life="stop"))
-                queue.begun = False
+            elif begun.mirror_of and begun.last and other == self._settings.masked and self._settings.new_life == "stop":
+                queue.begun, queue.born, queue.last, queue.ttl_s = False, begun.born, begun.last, span.ttl_s
+                self._stop_queue(queue, renewed(queue, span, begun))
             else:
                 queue.born, queue.last = begun.born, begun.last
-                left[name] = span
+                left[name] = begun.born
         if left and tries:
-            self._begin(left, tries - 1)
+            self._begin({name: wanted[name] for name in left}, left, tries - 1)
 
     def _begun(self, queue: MirroredQueue, span: Span, begun: Begun) -> None:
         if queue.born and queue.born != begun.born:
@@ -181,7 +179,7 @@ class MirrorBook:
     def _keep_alive(self, spans: Mapping[str, Span]) -> None:
         """A mirror lives as long as its origin does, and its ttl more."""
         now = time.monotonic()
-        due = [q for name, q in self.queues.items() if q.begun and name in spans and now - q.touched >= min(TOUCH_S, q.ttl_s / 4)]
+        due = [q for name, q in self.queues.items() if q.copy_here and name in spans and now - q.touched >= min(TOUCH_S, q.ttl_s / 4)]
         if due:
             self._target.touch([queue.name for queue in due])
         for queue in due:
@@ -202,18 +200,20 @@ class MirrorBook:
     def plan(self, now: float) -> list[Window]:
         """What is read next in one call: a window of one queue, or short ones of many."""
         windows: list[Window] = []
+        size = 0
         rate = self._settings.bytes_per_s
         for name in list(self._ready):
             if now < self._read_at:
                 break
             queue = self.queues.get(name)
             window = queue.window(min(WINDOW_BYTES, rate // 4) if rate else WINDOW_BYTES) if queue else None
-            if windows and window and window.rows > SHORT_ROWS:
+            if windows and window and (window.rows > SHORT_ROWS or size + window.bytes > WINDOW_BYTES):
                 continue
             del self._ready[name]
             if queue is None or window is None:
                 continue
             windows.append(window)
+            size += window.bytes
             self._spend(window.bytes)
             queue.planned = window.upto or window.newest
             if queue.seen > queue.planned:
@@ -233,24 +233,23 @@ class MirrorBook:
 
     def append(self, found: Sequence[WindowRows]) -> None:
         """Append what was read, as far as it is what was planned."""
-        sound: list[WindowRows] = []
+        sound: dict[str, WindowRows] = {}
         for rows in found:
             queue = self.queues.get(rows.window.queue)
             if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
                 continue  # planned before something went otherwise, or had by another mirror
             queue.measured(rows)
-            verdict = judge(queue, behind(rows, queue.last), name=self.name, new_life=self._settings.new_life)
+            verdict = judge(queue, behind(rows, queue.last), name=self.name)
             if verdict == "ok" and rows.sound:
-                sound.append(rows)
+                sound[queue.name] = rows
                 continue
             queue.reset()
             if verdict == "ok":
                 self._ready[queue.name] = None
             else:
                 self.look = True
-        for name, answer in self._target.append(sound).items() if sound else ():
-            [rows] = [each for each in sound if each.window.queue == name]
-            self._copied(self.queues[name], rows, answer)
+        for name, answer in self._target.append([*sound.values()]).items() if sound else ():
+            self._copied(self.queues[name], sound[name], answer)
 
     def _copied(self, queue: MirroredQueue, rows: WindowRows, answer: Appended | BusError) -> None:
         if not self._answered(queue, answer, 0):
@@ -258,12 +257,13 @@ class MirrorBook:
         assert isinstance(answer, Appended)
         ours = answer.last == rows.upto
         queue.last = answer.last
-        queue.mark = fingerprint(rows.values[-1]) if ours and rows.ids and rows.ids[-1] == rows.upto else ""
+        queue.mark = rows.mark(rows.upto) if ours else ""
         queue.planned = max(queue.planned, queue.last)
         queue.saw(max(queue.seen, rows.span.last_id, queue.last), time.monotonic())
-        skipped = rows.upto - rows.after - len(rows.ids)
-        queue.copied, queue.skipped = queue.copied + len(rows.ids), queue.skipped + skipped
-        self._counts.messages.add(len(rows.ids))
+        count = rows.count
+        skipped = rows.upto - rows.after - count
+        queue.copied, queue.skipped = queue.copied + count, queue.skipped + skipped
+        self._counts.messages.add(count)
         self._counts.bytes.add(rows.bytes)
         self._counts.skipped.add(skipped)
         if queue.seen > queue.planned:

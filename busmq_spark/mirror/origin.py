@@ -8,12 +8,12 @@ from contextlib import suppress
 
 from busmq_spark.core.mirror import Span
 from busmq_spark.core.position import Range
-from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError
+from busmq_spark.mirror.rows import WiredRows
 from busmq_spark.mirror.settings import PATIENCE_S, MirrorSettings
 from busmq_spark.mirror.windows import MOST_BYTES, Window, WindowRows
 from busmq_spark.redis_io.layout import redis_layout
-from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreation
+from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreation, RowStream
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 
@@ -65,48 +65,42 @@ class OriginStores:
 
 def read(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
     """The messages of windows, one of each queue, each with what the queue was before. Raises LinkLost."""
-    spans = store.spans({window.queue: (window.after, window.upto) for window in windows})
+    spans, pieces = store.read_with_spans([Range(window.queue, window.born, window.after + 1, window.upto) for window in windows])
     found = {window.queue: WindowRows(window, spans[window.queue]) for window in windows}
-    servers = store.locate([window.queue for window in windows])
-    ranges = []
-    for window in windows:
-        span, rows = spans[window.queue], found[window.queue]
-        rows.after, rows.upto = window.after, window.upto or span.last_id
-        last = window.upto or span.upto
-        rows.sound = span.born == window.born and span.last_id >= rows.upto
-        if rows.sound and span.oldest and max(window.after + 1, span.oldest) <= last:
-            ranges.append(Range(window.queue, span.born, max(window.after + 1, span.oldest), last, servers[window.queue]))
-    if ranges:
-        _fill(store, ranges, found)
+    for rows in found.values():
+        rows.after, rows.upto = rows.window.after, rows.window.upto or rows.span.last_id
+        rows.sound = rows.span.born == rows.window.born and rows.span.last_id >= rows.upto
+    _fill(pieces, found)
     unsure = [rows for rows in found.values() if rows.sound and not _whole(rows)]
     # What was to be read last has gone meanwhile: so it must still be true that the origin has our history, and that it has given these ids.
     after = store.spans({rows.window.queue: (rows.window.after, -1) for rows in unsure}) if unsure else {}
     for rows in unsure:
         now, then = after[rows.window.queue], rows.span
-        gone = not rows.span.upto_mark or now.floor >= (rows.ids[-1] + 1 if rows.ids else rows.window.after + 1)
+        gone = not rows.span.upto_mark or now.floor >= (rows.last or rows.window.after) + 1
         rows.sound = gone and now.born == then.born and now.last_id >= then.last_id and now.after_mark in ("", then.after_mark)
     return list(found.values())
 
 
-def _fill(store: OriginStore, ranges: Sequence[Range], found: dict[str, WindowRows]) -> None:
-    for piece in store.read_many(ranges, False):
+def _fill(pieces: RowStream, found: dict[str, WindowRows]) -> None:
+    came = 0
+    for piece in pieces:
         rows = found[piece.queue]
-        values = piece.values.to_pylist()
-        rows.ids += range(piece.first, piece.first + len(values))
-        rows.values += values
+        rows.parts.append(WiredRows.of(piece.first, piece.values))
         rows.bytes += piece.values.nbytes
-        if rows.bytes > MOST_BYTES and len(rows.values) > 1 and rows.ids[-1] < rows.upto:
+        came += piece.values.nbytes
+        if came > MOST_BYTES:
+            pieces.close()
             for each in found.values():  # those behind it have not come either
-                each.sound = each.sound and bool(each.ids) and each.ids[-1] >= (each.window.upto or each.span.upto)
+                each.sound = each.sound and each.last >= (each.window.upto or each.span.upto)
             return
 
 
 def _whole(rows: WindowRows) -> bool:
     """Whether the last message that was to be read has come, and is the one that was planned."""
     last = rows.window.upto or rows.span.upto
-    if not last or not rows.span.upto_mark or not rows.ids or rows.ids[-1] != last:
+    if not last or not rows.span.upto_mark or rows.last != last:
         return False
-    rows.sound = fingerprint(rows.values[-1]) == rows.span.upto_mark
+    rows.sound = rows.mark(last) == rows.span.upto_mark
     return True
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 1.0
 """How long one step is retried by the links themselves; then the mirror pauses, and looks anew at what it knew."""
-RETENTIONS, NEW_LIVES = ("origin", "own"), ("follow", "stop")
+RETENTIONS, NEW_LIVES = ("origin", "own"), ("stop", "follow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class MirrorSettings:
     """Whether the origin's group positions are copied."""
     retention: str = "origin"
     """origin: what the origin does not store any more goes here, too. own: it stays until the readers of the mirror have acked it."""
-    new_life: str = "follow"
-    """What to do when a queue was made anew at the origin: follow it, which ends the copy of its life before, or stop."""
+    new_life: str = "stop"
+    """What to do when a queue was made anew at the origin: stop, which keeps the copy of its life before, or follow, which gives it up."""
     bytes_per_s: int = 0
     """Most bytes of values a second; 0: as fast as it goes."""
     name: str = ""

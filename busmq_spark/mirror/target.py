@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from busmq_spark.core import mirror as flows
 from busmq_spark.core.flow import Flow, together
 from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
-from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
 from busmq_spark.core.state import keep_alive, marks
 from busmq_spark.errors import BusError
@@ -21,8 +21,8 @@ from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.place import locate
 
 T = TypeVar("T")
-AT_ONCE = 4
-"""Chunks in one round trip: 2 MB, of which a copy is sent."""
+AT_ONCE, AT_ONCE_BYTES = 100, 1024 * 1024
+"""Most chunks in one round trip, and of how many bytes about; a copy of them is sent."""
 REPORT_TTL_S = 30
 
 
@@ -56,8 +56,7 @@ class MirrorTarget:
         self._locate([each.window.queue for each in rows])
         for server, link in enumerate(self._links):
             own = [piece for piece in pieces if self._places[piece[0]] == server]
-            for at in range(0, len(own), AT_ONCE):
-                part = own[at : at + AT_ONCE]
+            for part in _together(own):
                 for (queue, _), answer in zip(part, link.run(together([flows.append(self.keys(q), chunk) for q, chunk in part])), strict=True):
                     if not isinstance(found.get(queue), BusError):
                         found[queue] = answer
@@ -123,13 +122,25 @@ class MirrorTarget:
 
 def cut(rows: WindowRows) -> list[Chunk]:
     """What was read, in chunks that go into one call each; the last one covers what the window did, also where its last ids were gone."""
-    span = rows.span
+    span, after = rows.span, rows.after
     found: list[Chunk] = []
-    at, after = 0, rows.after
-    for values in chunks(rows.values):
-        ids = rows.ids[at : at + len(values)]
-        at += len(values)
-        upto = ids[-1] if at < len(rows.values) else rows.upto
-        found.append(Chunk(span.born, after, upto, span.last_id, ids=ids, values=values))
-        after = upto
-    return found or [Chunk(span.born, after, rows.upto, span.last_id)]
+    for part in rows.parts:
+        for last, count, pairs in part.chunks():
+            found.append(Chunk(span.born, after, last, span.last_id, rows=count, pairs=pairs))
+            after = last
+    last_one = found.pop() if found else Chunk(span.born, after, 0, span.last_id)
+    return [*found, replace(last_one, upto=rows.upto)]
+
+
+def _together(pieces: Iterable[tuple[str, Chunk]]) -> Iterator[list[tuple[str, Chunk]]]:
+    """What goes in one round trip."""
+    part: list[tuple[str, Chunk]] = []
+    size = 0
+    for piece in pieces:
+        part.append(piece)
+        size += len(piece[1].pairs)
+        if size >= AT_ONCE_BYTES or len(part) == AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -6,17 +6,17 @@ Rule 2. A conflict stops the queue and names its ids; nothing is overwritten.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 from busmq_spark.core.mirror import NEWEST, Begun, MirrorOf, Span
 from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
+from busmq_spark.mirror.rows import WiredRows
 
-WINDOW_BYTES = 4 * 1024 * 1024
-"""Bytes of values that are read before they are appended, about; a few windows are under way at once."""
-MOST_BYTES = 12 * 1024 * 1024
-"""A window with more is read again in smaller parts."""
+WINDOW_BYTES = 3 * 1024 * 1024
+"""Bytes of values that are read in one call, about, of however many queues. So many calls as there are readers (mirror/runner.py) are under way."""
+MOST_BYTES = 8 * 1024 * 1024
+"""A call that brings more ends there; what it was to bring besides is read again in smaller windows."""
 FIRST_ROWS, MOST_ROWS = 1_000, 50_000
 """Most messages of the first window of a queue, for which it is not known how long its values are, and of any."""
 SHORT_ROWS = 250
@@ -43,17 +43,31 @@ class Window:
 
 @dataclass(slots=True)
 class WindowRows:
-    """What was read of a window. ``span`` is from before the reading; ``ids`` and ``values`` are all that was stored of ``after + 1 .. upto``."""
+    """What was read of a window. ``span`` is from before the reading; ``parts`` are all that was stored of ``after + 1 .. upto``, in order."""
 
     window: Window
     span: Span
     upto: int = 0
     after: int = 0
-    ids: list[int] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
+    parts: list[WiredRows] = field(default_factory=list)
     bytes: int = 0
+    """Of their values."""
     sound: bool = False
     """Whether it may be appended. Else it is of another history than planned, or too large: look again."""
+
+    @property
+    def count(self) -> int:
+        """How many messages were read."""
+        return sum(map(len, self.parts))
+
+    @property
+    def last(self) -> int:
+        """The id of the last message that was read; 0 when there is none."""
+        return self.parts[-1].last if self.parts else 0
+
+    def mark(self, id: int) -> str:
+        """The fingerprint of a message; empty when it was not read."""
+        return next((fingerprint(part.value(id)) for part in self.parts if part.first <= id <= part.last), "")
 
 
 @dataclass(slots=True)
@@ -90,10 +104,15 @@ class MirroredQueue:
         """Ids that are given and not copied."""
         return max(0, self.seen - self.last)
 
+    @property
+    def copy_here(self) -> bool:
+        """Whether its mirror is here, also that of a life that has ended at the origin."""
+        return self.begun or (isinstance(self.stopped, MirrorStopped) and self.stopped.details["kind"] == "life")
+
     def window(self, bytes_: int) -> Window | None:
-        """What to read next, behind what is under way; None when there is nothing."""
+        """What to read next, behind what is under way; None when there is nothing, or the first window has not said yet how long values are."""
         left = self.seen - self.planned
-        if not self.begun or left <= 0:
+        if not self.begun or left <= 0 or (not self.row_bytes and self.planned > self.last):
             return None
         most = FIRST_ROWS if not self.row_bytes else max(1, min(MOST_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
         size = int(min(left, most) * self.row_bytes)
@@ -113,22 +132,21 @@ class MirroredQueue:
 
     def measured(self, rows: WindowRows) -> None:
         """Learn how long values are."""
-        if rows.values:
-            mean = rows.bytes / len(rows.values)
+        if count := rows.count:
+            mean = rows.bytes / count
             self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
 
 
 def behind(rows: WindowRows, last: int) -> Span:
     """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
-    span = rows.span
-    at = bisect_right(rows.ids, last)
-    if last > rows.after:
-        span = replace(span, after_mark=fingerprint(rows.values[at - 1]) if at and rows.ids[at - 1] == last else "")
-    rows.after, rows.ids, rows.values = last, rows.ids[at:], rows.values[at:]
+    if last <= rows.after:
+        return rows.span
+    span = replace(rows.span, after_mark=rows.mark(last))
+    rows.after, rows.parts = last, [part.behind(last) for part in rows.parts if part.last > last]
     return span
 
 
-def judge(queue: MirroredQueue, span: Span, *, name: str = "", new_life: str = "follow") -> MirrorStopped | str:
+def judge(queue: MirroredQueue, span: Span, *, name: str = "") -> MirrorStopped | str:
     """What to do after this look at a queue: ``ok``, ``gone`` (the origin has it no more), ``begin`` (it is not mirrored yet, or its life
     there is another), ``reissued`` (find out from where on), or why it stops. ``name`` is that of this bus."""
     if not span.ttl_s:
@@ -136,13 +154,8 @@ def judge(queue: MirroredQueue, span: Span, *, name: str = "", new_life: str = "
     if name and name in (path := MirrorOf.of(span.mirror_of).path if span.mirror_of else ()):
         reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
         return _stop(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place")
-    if not queue.begun:
+    if not queue.begun or span.born != queue.born:
         return "begin"
-    if span.born != queue.born:
-        if new_life == "follow":
-            return "begin"
-        reason = f"it was made anew at its origin; what is here is its life before, up to id {queue.last}"
-        return _stop(queue, "life", reason, 1, queue.last, "Promote it to keep that, or mirror it with new_life=follow to give it up")
     if span.last_id < queue.last:
         ids = f"ids {span.last_id + 1}..{queue.last}"
         reason = f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They are here"
@@ -172,6 +185,13 @@ def owned(queue: MirroredQueue, span: Span, found: Begun) -> MirrorStopped:
         return _stop(queue, "promoted", reason, first, span.last_id, _PROMOTED)
     reason = f"here is a queue of this name that is no mirror, with ids up to {found.last}"
     return _stop(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
+
+
+def renewed(queue: MirroredQueue, span: Span, found: Begun) -> MirrorStopped:
+    """Here is the copy of a life that has ended at the origin; it may be the only one."""
+    reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
+    remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"
+    return _stop(queue, "life", reason, 1, found.last, remedy)
 
 
 def taken(queue: MirroredQueue, found: Begun, origin: str) -> MirrorStopped:

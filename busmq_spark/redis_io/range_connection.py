@@ -21,7 +21,7 @@ from busmq_spark.redis_io.translate import translate
 from busmq_spark.redis_io.wire import pack
 
 _WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
-_START_BYTES = 4 * 1024 * 1024
+START_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 _LOOK_BYTES = 512 * 1024
 _KEEP_BYTES = 64 * 1024 * 1024
@@ -34,11 +34,13 @@ class RangeConnection:
     Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, start_bytes: int = START_BYTES) -> None:
+        """``start_bytes``: of the buffer, until a longer reply comes."""
         self.endpoint = endpoint
         self._connection: redis.Connection | None = None
         self._socket: Any = None
-        self._buffer = bytearray(_START_BYTES)
+        self._start_bytes = start_bytes
+        self._buffer = bytearray(start_bytes)
         self._used = self._at = 0
         self.waiting = 0
         """Replies that are still to come."""
@@ -81,7 +83,7 @@ class RangeConnection:
         self._connection = self._socket = None
         self.waiting = 0
         if len(self._buffer) > _KEEP_BYTES:
-            self._buffer = bytearray(_START_BYTES)
+            self._buffer = bytearray(self._start_bytes)
 
     def _pairs(self) -> ValueSpans:
         self._compact()
@@ -167,8 +169,9 @@ class ClusterRangeConnection:
     A list that was migrated before its slot (ASK) is read through ``single``, call by call, until the range ends.
     """
 
-    def __init__(self, single: ClusterLink) -> None:
+    def __init__(self, single: ClusterLink, start_bytes: int = START_BYTES) -> None:
         self.endpoint = single.endpoint
+        self._start_bytes = start_bytes
         self._single = single
         self._links: dict[Node, RangeConnection] = {}
         self._link: RangeConnection | None = None
@@ -226,7 +229,7 @@ class ClusterRangeConnection:
             if not self._single.serves(other):
                 self._links.pop(other).drop()
         if node not in self._links:
-            self._links[node] = RangeConnection(self.endpoint.server(node))
+            self._links[node] = RangeConnection(self.endpoint.server(node), self._start_bytes)
         return self._links[node]
 
     def _elsewhere(self, error: BusError) -> BusError:
@@ -252,6 +255,6 @@ def _pairs(reply: list[bytes]) -> ValueSpans:
 AnyRangeConnection: TypeAlias = RangeConnection | ClusterRangeConnection
 
 
-def range_connection(link: Link) -> AnyRangeConnection:
+def range_connection(link: Link, start_bytes: int = START_BYTES) -> AnyRangeConnection:
     """A link for windows beside one for questions, whatever the layout."""
-    return ClusterRangeConnection(link) if isinstance(link, ClusterLink) else RangeConnection(link.endpoint)
+    return ClusterRangeConnection(link, start_bytes) if isinstance(link, ClusterLink) else RangeConnection(link.endpoint, start_bytes)

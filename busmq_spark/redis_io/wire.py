@@ -24,7 +24,16 @@ def calls_of(step: Step) -> Sequence[Call]:
 
 def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
     """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
-    return b"".join([pack_words(_words(call, whole)) for call in calls])
+    return b"".join([_packed(call, whole) for call in calls])
+
+
+def _packed(call: Call, whole: bool) -> bytes:
+    words = _words(call, whole)
+    packed = pack_words(words)
+    if call.wired is None:
+        return packed
+    more, wired = call.wired
+    return b"".join((b"*%d" % (len(words) + more), packed[packed.index(b"\r") :], wired))
 
 
 def pack_words(words: tuple[Arg, ...]) -> bytes:
@@ -46,7 +55,7 @@ def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
 
 def as_eval(call: Call) -> Call:
     """The call as a plain command that needs no script to be known."""
-    return call if call.script is None else Call(_words(call, True), idempotent=call.idempotent)
+    return call if call.script is None else Call(_words(call, True), idempotent=call.idempotent, wired=call.wired)
 
 
 def unknown_scripts(replies: Sequence[Any]) -> list[int]:

@@ -29,7 +29,8 @@ def passed_on(method: Method[P, T], to: Callable[..., Any]) -> Method[P, T]:
     return passing
 
 
-def _each(method: Method[P, T]) -> Method[P, T]:
+def asked_each(method: Method[P, T]) -> Method[P, T]:
+    """A method that asks each store, or call, for its queues."""
     return passed_on(method, lambda store, *asked: store.ask_each(*asked))
 
 
@@ -40,19 +41,19 @@ class PerQueueOperations(ABC):
     def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
         """The answers to an operation, under the names of the queues."""
 
-    attach = _each(ReadStore.attach)
-    states = _each(ReadStore.states)
-    marks = _each(ReadStore.marks)
-    note_times = _each(ReadStore.note_times)
-    find_times = _each(ReadStore.find_times)
-    times = _each(ReadStore.times)
-    ages = _each(ReadStore.ages)
-    ack = _each(ReadStore.ack)
-    subscribe = _each(ReadStore.subscribe)
-    subscriptions = _each(ReadStore.subscriptions)
-    lease = _each(ReadStore.lease)
-    holders = _each(ReadStore.holders)
-    keep_alive = _each(ReadStore.keep_alive)
+    attach = asked_each(ReadStore.attach)
+    states = asked_each(ReadStore.states)
+    marks = asked_each(ReadStore.marks)
+    note_times = asked_each(ReadStore.note_times)
+    find_times = asked_each(ReadStore.find_times)
+    times = asked_each(ReadStore.times)
+    ages = asked_each(ReadStore.ages)
+    ack = asked_each(ReadStore.ack)
+    subscribe = asked_each(ReadStore.subscribe)
+    subscriptions = asked_each(ReadStore.subscriptions)
+    lease = asked_each(ReadStore.lease)
+    holders = asked_each(ReadStore.holders)
+    keep_alive = asked_each(ReadStore.keep_alive)
 
 
 def only(queues: Sequence[str], argument: Any, source: str = "") -> Any:

@@ -7,7 +7,7 @@ Every method raises LinkLost when the other side does not answer in time, and re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -53,6 +53,10 @@ class RemovalTraces:
     empty: bool
     acked: int = 0
     """The last id that a query without a subscription has acknowledged; 0 also where that is not known, as behind a federation server."""
+
+
+RowStream: TypeAlias = Generator[MessageRows, None, None]
+"""Rows that come as they are taken. To be read to its end, or closed."""
 
 
 class FullQueuePolicy:
@@ -128,6 +132,10 @@ class OriginStore(ReadStore, Protocol):
     """What a mirror reads from, beside the ranges (core/mirror.py)."""
 
     def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]: ...
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
+        """The spans around ranges, one of each queue, and then what of them is stored; ``last`` may be NEWEST. One round trip, where that can be."""
+        ...
+
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]: ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import Any, TypeVar
@@ -35,8 +36,8 @@ from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
-from busmq_spark.redis_io.range_connection import range_connection
-from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces, Site
+from busmq_spark.redis_io.range_connection import START_BYTES, range_connection
+from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces, RowStream, Site
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
 
@@ -162,6 +163,10 @@ class RedisStore:
         """Each queue as a mirror of it must know it: with each the id copied last, and that up to which it reads next."""
         return self._grouped(list(wanted), lambda part: mirrors.spans([(self.keys(q), wanted[q]) for q in part]))
 
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
+        spans, servers = self.spans(mirrors.around(parts)), self.locate([part.queue for part in parts])
+        return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored(parts, spans)], False)
+
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
         """The groups of each queue, and the life they belong to."""
         return self._grouped(queues, lambda part: mirrors.positions([self.keys(q) for q in part]))
@@ -212,7 +217,7 @@ class RedisStore:
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return read_range(self._ranges(part.server), part, fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
         for server, own in groupby(parts, key=lambda part: part.server):
             yield from read_ranges(self._ranges(server), list(own), fail_on_data_loss)
 
@@ -333,7 +338,9 @@ class RedisStore:
 
     def _ranges(self, server: int) -> RangeConnections:
         if not self._range_connections:
-            self._range_connections = [RangeConnections(link, range_connection(link), self._patience_s, self._reply_bytes) for link in self._links]
+            size = self._reply_bytes
+            many = [range_connection(link, min(START_BYTES, 2 * size)) for link in self._links]
+            self._range_connections = [RangeConnections(*both, self._patience_s, size) for both in zip(self._links, many, strict=True)]
         return self._range_connections[server]
 
     def _home(self, sink: str) -> Link:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import subprocess
 import sys
@@ -9,16 +10,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from busmq_spark.core import queue as q
+from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin, spans
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.client import CREDIT
 from busmq_spark.mirror.origin import open_origin
+from busmq_spark.mirror.rows import WiredRows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import Window, WindowRows
@@ -30,9 +34,10 @@ from tests.benchmarks.federation import SECRET, our_server, serving
 from tests.benchmarks.harness import Row, Spread, alternating, fill, ratios, redis
 from tests.spark.monitor import Monitor
 
-RUNS, ROWS, SIZE = 3, 200_000, 1_024
+RUNS, ROWS, SIZE = 5, 200_000, 1_024
+SMALL_ROWS, SMALL = 1_000_000, 100
 MIB = 1024 * 1024
-LEAST, LEAST_FAR = 0.5, 0.8
+LEAST, LEAST_FAR, LEAST_NATS = 0.5, 0.8, 1.0
 ROUND_TRIP_S, FARTHER_S = 0.1, 0.4
 QUEUES, MOST_S, MOST_COMMANDS, MOST_CPU, MOST_MB, IDLE_S = 1_000, 2.0, 25, 2.0, 200, 20.0
 
@@ -49,37 +54,94 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         )
         yield row("Mirror of one queue on loopback, beside reading it and appending it", found["mirror"], found["apart"], LEAST)
         if mirror_nats.SERVER:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            with mirror_nats.servers(folder) as (hub, leaf):
-                mirror_nats.filled(hub, ROWS, SIZE)
-                found = alternating(
-                    runs,
-                    mirror=lambda: rate(near, lambda: mirrored_s(near, there.url, here.url)),
-                    nats=lambda: ROWS * SIZE / MIB / mirror_nats.mirrored_s(leaf, ROWS),
-                )
-            yield row("Mirror of one queue on loopback, beside a stream mirror of NATS 2.10 in memory", found["mirror"], found["nats"], None)
+            yield beside_nats(near, there.url, here.url, runs)
         server = stack.enter_context(serving(our_server(there.url)))
         urls = {"nearby": server, **{name: stack.enter_context(away(server, s)) for name, s in (("far", ROUND_TRIP_S), ("farther", FARTHER_S))}}
         measures = {name: lambda url=url: rate(near, lambda: mirrored_s(near, url, here.url)) for name, url in urls.items()}  # type: ignore[misc]
-        found = alternating(runs, **measures)
+        alone = {f"{name}_alone": lambda url=url: read_mib_s(url, whole) for name, url in urls.items()}  # type: ignore[misc]
+        found = alternating(runs, **measures, **alone)
         for name, seconds in (("far", ROUND_TRIP_S), ("farther", FARTHER_S)):
             limit = CREDIT / MIB / seconds
-            what = f"Mirror of one queue {seconds * 1000:.0f} ms away, beside the same server nearby or what credit allows ({limit:.0f} MiB/s)"
+            what = f"Mirror of one queue {seconds * 1000:.0f} ms away, beside"
+            yield row(f"{what} reading it alone over the same link", found[name], found[f"{name}_alone"], None)
+            what = f"{what} the same server nearby or what credit allows ({limit:.0f} MiB/s)"
             yield row(what, found[name], [min(limit, rate) for rate in found["nearby"]], LEAST_FAR)
         yield memory(near, there.url, here.url)
+    with redis() as (there, link), redis() as (here, near):
+        fill(link, "bench", SMALL_ROWS, SMALL)
+        yield appending(near, there.url, here.url, runs)
+        if mirror_nats.SERVER:
+            yield beside_nats(near, there.url, here.url, runs, SMALL_ROWS, SMALL)
     with redis() as (there, link), redis() as (here, near):
         yield from many(link, near, there, here)
 
 
-def row(what: str, mirror: list[float], other: list[float], least: float | None) -> Row:
+def beside_nats(near: SyncLink, there: str, here: str, runs: int, rows: int = ROWS, size: int = SIZE) -> Row:
+    with tempfile.TemporaryDirectory() as folder, mirror_nats.servers(Path(folder)) as (hub, leaf):
+        mirror_nats.filled(hub, rows, size)
+        found = alternating(
+            runs,
+            mirror=lambda: rate(near, lambda: mirrored_s(near, there, here, rows), rows * size),
+            nats=lambda: rows * size / MIB / mirror_nats.mirrored_s(leaf, rows),
+        )
+    what = "Mirror of one queue on loopback, beside a stream mirror of NATS 2.10 in memory"
+    return row(what, found["mirror"], found["nats"], LEAST_NATS if size == SMALL else None, rows, size)
+
+
+def read_mib_s(url: str, whole: Range) -> float:
+    """Reading only, in one stream: over the same link no mirror is faster."""
+    store = open_origin(MirrorSettings(origin=url, patterns=("bench",), secret=SECRET))
+    store.counters(["bench"])
+    began = time.perf_counter()
+    assert sum(len(piece.values) for piece in store.read(whole, True)) == ROWS
+    took = time.perf_counter() - began
+    store.close()
+    return ROWS * SIZE / MIB / took
+
+
+def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
+    """CPU of Redis here for a message, beside RPUSH of the same words."""
+    store, target = open_origin(MirrorSettings(origin=there, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
+    span = store.spans({"bench": (-1, 0)})["bench"]
+    parts = [WiredRows.of(piece.first, piece.values) for piece in store.read(Range("bench", span.born, 1, SMALL_ROWS), True)]
+    keys = QueueKeys("bench")
+
+    def mirrored() -> float:
+        near.run(q.close(keys))
+        near.run(begin(keys, span, MirrorOf(there)))
+        before = cpu_s(near)
+        target.append([WindowRows(Window("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
+        return (cpu_s(near) - before) / SMALL_ROWS * 1e6
+
+    def pushed() -> float:
+        near.run(q.close(keys))
+        before = cpu_s(near)
+        for part in parts:
+            near.execute([replace(command("RPUSH", keys.messages), wired=(2 * count, words)) for _, count, words in part.chunks()])
+        return (cpu_s(near) - before) / SMALL_ROWS * 1e6
+
+    found = alternating(runs, mirror_append=mirrored, rpush=pushed)
+    store.close()
+    target.close()
+    script, floor = Spread.of(found["mirror_append"]), Spread.of(found["rpush"])
+    text = f"{script.text()} and {floor.text()} µs: {Spread.of(ratios(found['mirror_append'], found['rpush'])).text()}"
+    return Row(f"CPU of Redis to append a message of {SMALL} B to a mirror, and for RPUSH of the same words, 1,000 messages a call", text, "", None)
+
+
+def cpu_s(link: SyncLink) -> float:
+    said = link.execute(command("INFO", "cpu")).decode()
+    return sum(float(number) for number in re.findall(r"used_cpu_(?:sys|user):([\d.]+)", said))
+
+
+def row(what: str, mirror: list[float], other: list[float], least: float | None, rows: int = ROWS, size: int = SIZE) -> Row:
     share = Spread.of(ratios(mirror, other))
     text = f"{Spread.of(mirror).text(0)} and {Spread.of(other).text(0)} MiB/s: {share.text()}"
-    return Row(f"{what}, {ROWS:,} × {SIZE} B", text, f"≥ {least}" if least else "", share.median >= least if least else None)
+    return Row(f"{what}, {rows:,} × {size} B", text, f"≥ {least}" if least else "", share.median >= least if least else None)
 
 
-def rate(near: SyncLink, measure: Callable[[], float]) -> float:
+def rate(near: SyncLink, measure: Callable[[], float], size: int = ROWS * SIZE) -> float:
     near.run(q.close(QueueKeys("bench")))
-    return ROWS * SIZE / MIB / measure()
+    return size / MIB / measure()
 
 
 @contextmanager
@@ -99,15 +161,15 @@ def last(near: SyncLink, queue: str = "bench") -> int:
     return int(found)
 
 
-def mirrored_s(near: SyncLink, origin: str, here: str) -> float:
+def mirrored_s(near: SyncLink, origin: str, here: str, rows: int = ROWS) -> float:
     """From the first message that is there to the last: not the start of a process."""
     with mirroring(origin, here, "bench"):
         while not (before := last(near)):
             time.sleep(0.001)  # here and below: the resolution of what is measured; without it the poll takes a core from the mirror
         began = time.perf_counter()
-        while last(near) < ROWS:
+        while last(near) < rows:
             time.sleep(0.002)  # as above
-        return (time.perf_counter() - began) * ROWS / (ROWS - before)
+        return (time.perf_counter() - began) * rows / (rows - before)
 
 
 def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
@@ -118,7 +180,7 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
     began, rows, window = time.perf_counter(), None, Window("bench", span.born, 0, ROWS, ROWS)
     for piece in store.read(whole, True):
         upto = piece.first + len(piece.values) - 1
-        rows = WindowRows(window, span, upto, piece.first - 1, [*range(piece.first, upto + 1)], piece.values.to_pylist(), sound=True)
+        rows = WindowRows(window, span, upto, piece.first - 1, [WiredRows.of(piece.first, piece.values)], sound=True)
         target.append([rows])
     store.close()
     target.close()

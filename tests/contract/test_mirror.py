@@ -53,7 +53,8 @@ class Pair:
         span = self.span()
         after, upto = self.last if after is None else after, upto or span.last_id
         stored = [(id, value) for id, value in self.stored(self.origin) if after < id <= upto]
-        return Chunk(span.born, after, upto, span.last_id, floor, [id for id, _ in stored], [value for _, value in stored])
+        pairs = b"".join(b"$%d\r\n%d\r\n$%d\r\n%b\r\n" % (len(str(id)), id, len(value), value) for id, value in stored)
+        return Chunk(span.born, after, upto, span.last_id, floor, len(stored), pairs)
 
     def append(self, chunk: Chunk) -> Appended:
         found = self.run(flows.append(self.keys, chunk))
@@ -91,6 +92,11 @@ def test_a_mirror_has_the_ids_the_bytes_the_life_and_the_settings_of_its_origin(
     both = pair(5, ttl_s=90, maxsize=7)
     assert both.begin().status == "ok"
     both.copy()
+    longer = pair(0)
+    run(queue.push_many(longer.origin, [b"12", b"1", b"of many characters"]))
+    longer.begin()
+    longer.copy()
+    assert longer.field("sizes") == redis("HGET", longer.origin.metadata, "sizes") == b"1:3:18:0:0"
     assert both.stored() == both.stored(both.origin) == [(n, b"v%d" % n) for n in range(1, 6)]
     [of_origin, of_mirror] = run(state.states([(both.origin, 5), (both.keys, 5)]))
     assert of_mirror == of_origin

@@ -222,6 +222,8 @@ def test_calls_that_a_mirror_has_sent_before_it_was_promoted_change_nothing_afte
         looked(one)
         looked(other)
         for name in names:
+            # Rows may have been under way during the look: then their refusal says it.
+            wait_until(lambda q=name: (found := of(one, q)) and found.error, what=f"{name} stops")  # type: ignore[misc]
             found = of(one, name)
             assert found is not None
             assert isinstance(found.error, MirrorStopped)

@@ -190,6 +190,7 @@ def bulk_calls(queue: str) -> list[bytes]:
         "bytes_until": [queue, 1, 3, 100],
         "read": [[queue, "5f", 1, 9, 0], True, 4096],
         "read_many": [[[queue, "5f", 1, 9, 0], [queue, "5f", 2, 3, 0]], False, 4096],
+        "read_with_spans": [[[queue, "5f", 1, 0, 0]], 4096],
         "listen": [[queue]],
         "wait": [1],
         "recorded": ["sink", 0],

@@ -43,7 +43,7 @@ JSON = st.recursive(
 VALUES = st.lists(st.binary(max_size=50), min_size=1, max_size=30)
 STAGED = st.builds(StagedList, TEXT, WHOLE, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple), st.none() | WHOLE, WHOLE)
 NAMES = st.lists(TEXT, max_size=4).map(tuple)
-RUN = st.builds(SinkRun, TEXT, WHOLE, NAMES)
+RUN, RANGE = st.builds(SinkRun, TEXT, WHOLE, NAMES), st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
 STATE = st.builds(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, WHOLE)
 
 
@@ -72,8 +72,9 @@ ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "keep_alive": (NAMES, TEXT, TEXT),
     "traces": (TEXT,),
     "bytes_until": (TEXT, WHOLE, WHOLE, WHOLE),
-    "read": (st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE), st.booleans(), WHOLE),
-    "read_many": (st.lists(st.builds(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE), max_size=3).map(tuple), st.booleans(), WHOLE),
+    "read": (RANGE, st.booleans(), WHOLE),
+    "read_many": (st.lists(RANGE, max_size=3).map(tuple), st.booleans(), WHOLE),
+    "read_with_spans": (st.lists(RANGE, max_size=3).map(tuple), WHOLE),
     "listen": (NAMES,),
     "wait": (WHOLE,),
     "begin": (TEXT, TEXT, NAMES),
@@ -274,13 +275,12 @@ def test_every_operation_is_tried_here() -> None:
 SERVERS = {
     ServedBy.STORE: (RedisStore, "{}"),
     ServedBy.PEER: (PeerOperations, "{}"),
-    ServedBy.SESSION: (_Session, "_{}"),
-    ServedBy.BESIDE: (_Session, "_{}"),
+    **dict.fromkeys((ServedBy.SESSION, ServedBy.BESIDE), (_Session, "_{}")),
 }
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
 PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
 OTHERS = {"hello", "listen", "wait", "stage", "push", "push_from", "take_commands", "event_queues", "subscribe_events", "ends", "trim"}
-OTHERS |= {"spans", "positions"}  # what source and sink do not ask, or in other words
+OTHERS |= {"spans", "positions", "read_with_spans"}  # what source and sink do not ask, or in other words
 LOCAL = {"keys", "locate", "topic_queues", "appender", "commit_many", "truncate", "close"}
 """What the client answers itself, or with other operations."""
 

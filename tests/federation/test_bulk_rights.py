@@ -28,7 +28,7 @@ from tests.federation.bulk_site import Site, site
 pytestmark = pytest.mark.redis
 NEEDS = {
     "read": "ack ages bytes_until counters find_times holders keep_alive lease listen marks note_times read read_many states subscribe subscriptions "
-    "positions spans times traces",
+    "positions read_with_spans spans times traces",
     "write": "begin commit discard forget partitions push push_from record stage subscribe_events take_commands",
     "admin": "ends trim",
     "any": "attach",
@@ -117,6 +117,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "bytes_until": lambda: store.bytes_until(queue, 1, 3, 100),
         "read": lambda: next(store.read(Range(queue, "born", 1, 3), True)),
         "read_many": lambda: next(store.read_many([Range(queue, "born", 1, 1), Range(queue, "born", 2, 3)], True)),
+        "read_with_spans": lambda: next(store.read_with_spans([Range(queue, "born", 1, 0)])[1], None),
         "listen": lambda: store._link.call("listen", [queue]),
         "stage": lambda: staged(store, queue),
         "push": lambda: store.appender().push(queue, [b"4"], FullQueuePolicy(0)),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from busmq_spark.core.mirror import Span
+from busmq_spark.core.state import fingerprint
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.book import MirrorBook
+from busmq_spark.mirror.rows import WiredRows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics
 from busmq_spark.mirror.windows import MirroredQueue, Window, WindowRows, behind
@@ -63,8 +66,36 @@ def test_counters_from_before_do_not_hide_what_is_known_to_be_there(book: Mirror
 
 
 def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied_last() -> None:
-    rows = WindowRows(Window("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [11, 12, 13], [b"11", b"12", b"13"])
+    parts = [WiredRows.of(11, pa.array([b"11"])), WiredRows.of(12, pa.array([b"12", b"13"]))]
+    rows = WindowRows(Window("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, parts)
     assert behind(rows, 10).after_mark == "of 10"
     found = behind(rows, 12)
-    assert (rows.ids, rows.values, rows.after) == ([13], [b"13"], 12)
-    assert found.after_mark not in ("", "of 10")
+    assert (rows.count, rows.last, rows.after, rows.mark(12), rows.mark(13)) == (1, 13, 12, "", fingerprint(b"13"))
+    assert found.after_mark == fingerprint(b"12")
+
+
+def test_where_what_was_copied_meanwhile_was_not_read_its_fingerprint_is_not_known() -> None:
+    rows = WindowRows(Window("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [WiredRows.of(13, pa.array([b"13"]))])
+    assert behind(rows, 12).after_mark == ""
+    assert rows.count == 1
+
+
+def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(book: MirrorBook) -> None:
+    queue = book.queues["q"]
+    book.count({"q": 5_000}, {"q": 100})
+    [[window]] = [book.plan(0.0)]
+    assert (window.after, window.upto) == (100, 1_100)
+    assert book.plan(0.0) == []
+    book.append([WindowRows(window, span(5_000, "of 100"), 1_100, 100, [WiredRows.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
+    assert [(each.after, each.rows) for _ in range(2) for each in book.plan(0.0)] == [(100, 3_145), (3_245, 1_755)]
+    assert queue.row_bytes == 1_000
+
+
+def test_short_windows_of_many_queues_are_read_together_as_long_as_their_values_fit_one_call(book: MirrorBook) -> None:
+    book.queues = {
+        name: MirroredQueue(name, begun=True, born="b", seen=10, row_bytes=100_000.0) for name in [f"large-{n}" for n in range(8)] + ["small"]
+    }
+    book.queues["small"].row_bytes = 10.0
+    book.count(dict.fromkeys(book.queues, 10), dict.fromkeys(book.queues, 0))
+    calls = [[window.queue for window in book.plan(0.0)] for _ in range(4)]
+    assert calls == [["large-0", "large-1", "large-2", "small"], ["large-3", "large-4", "large-5"], ["large-6", "large-7"], []]

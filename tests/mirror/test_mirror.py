@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,13 @@ from busmq_spark.core import state
 from busmq_spark.core.subscription import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
+from busmq_spark.federation.bulk.client import BulkLink
+from busmq_spark.federation.bulk.socket import BulkWebSocket
+from busmq_spark.mirror import runner as runners
 from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.mirror.windows import MOST_BYTES, Window, WindowRows
 from busmq_spark.options import RedisOptions
+from busmq_spark.store.protocol import OriginStore
 from tests.clocks import npm_push
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, site
@@ -50,14 +57,23 @@ def test_queues_are_copied_between_data_centres_of_every_layout(
             assert here.run(name, state.subscriptions([here.keys(name)])) == [{"billing": 7}]
 
 
-def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Centre, fresh: Fresh) -> None:
+def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     name = fresh("federated")
     far.create(name)
     far.push(name, 3_000, size=500)
     far.run(name, register(far.keys(name), "billing", 7))
+    asked, send = list[str](), BulkLink._send_call
+
+    def noted(link: BulkLink, socket: BulkWebSocket, operation: str, *more: Any) -> int:
+        asked.append(operation)
+        return send(link, socket, operation, *more)
+
+    monkeypatch.setattr(BulkLink, "_send_call", noted)
     with site(url(far)) as served:
         with mirroring(served.url, near, f"{name}*", secret=SECRET, groups=True) as runner:
             copied(runner, far, [name])
+            assert "read_with_spans" in asked
+            assert not {"read", "read_many"} & {*asked}, "fingerprints and rows come in one round trip"
             far.push(name, 3)
             copied(runner, far, [name])
             later = fresh(name)
@@ -129,6 +145,27 @@ def test_messages_of_every_size_are_copied_and_memory_is_bounded_by_what_is_read
     with mirroring(url(far), near, name) as runner:
         copied(runner, far, [name])
     assert near.stored(name) == far.stored(name)
+
+
+def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre, near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of new queues nobody knows how long their values are: 40 of them, with 1 MB each, would be read in one call."""
+    names = [fresh("wide") for _ in range(40)]
+    for name in names:
+        far.create(name)
+        far.push(name, 10, size=100_000)
+    whole, came = runners.read, list[int]()
+
+    def noted(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
+        found = whole(store, windows)
+        came.append(sum(rows.bytes for rows in found))
+        return found
+
+    monkeypatch.setattr(runners, "read", noted)
+    with mirroring(url(far), near, *names) as runner:
+        copied(runner, far, names)
+    for name in names:
+        assert near.stored(name) == far.stored(name)
+    assert MOST_BYTES < max(came) < MOST_BYTES + 2 * 1024 * 1024
 
 
 def test_what_the_origin_drops_goes_here_too_or_stays_for_the_readers_here(far: Centre, near: Centre, fresh: Fresh) -> None:

@@ -16,18 +16,20 @@ from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from tests.clocks import npm_push
 from tests.conftest import Fresh
-from tests.mirror.centres import Centre, centre, copied, mirroring, of, url
+from tests.mirror.centres import Centre, centre, copied, looked, mirroring, of, url
 from tests.support import wait_until
 
 pytestmark = pytest.mark.redis
 
 
-def test_a_new_life_at_the_origin_begins_here_and_is_told(far: Centre, near: Centre, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_life_at_the_origin_begins_here_where_it_shall_be_followed_and_is_told(
+    far: Centre, near: Centre, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
     name = fresh("life")
     before = far.create(name)
     far.push(name, 5)
     metrics = Metrics()
-    runner = MirrorRunner(MirrorSettings(origin=url(far), patterns=(name,)), near.options, metrics)
+    runner = MirrorRunner(MirrorSettings(origin=url(far), patterns=(name,), new_life="follow"), near.options, metrics)
     runner.start()
     try:
         copied(runner, far, [name])
@@ -43,25 +45,68 @@ def test_a_new_life_at_the_origin_begins_here_and_is_told(far: Centre, near: Cen
         runner.stop()
 
 
-def test_a_new_life_stops_the_mirror_where_the_old_copy_shall_be_kept(far: Centre, near: Centre, fresh: Fresh) -> None:
+def test_a_new_life_stops_the_mirror_and_the_copy_of_the_old_one_is_kept(far: Centre, near: Centre, fresh: Fresh) -> None:
     name = fresh("keep")
-    far.create(name)
+    before = far.create(name, ttl_s=4)
     far.push(name, 5)
-    with mirroring(url(far), near, name, new_life="stop") as runner:
+    with mirroring(url(far), near, name) as runner:
         copied(runner, far, [name])
         kept = near.stored(name)
         far.run(name, queues.close(far.keys(name)))
-        far.create(name)
+        after = far.create(name, ttl_s=4)
         far.push(name, 9)
-        wait_until(lambda: (found := of(runner, name)) and found.error)
-    with mirroring(url(far), near, name, new_life="stop") as runner:
-        wait_until(lambda: (found := of(runner, name)) and found.error)
-        found = of(runner, name)
-        assert found is not None
-        assert isinstance(found.error, MirrorStopped)
-        assert (found.error.details["kind"], found.error.details["last"]) == ("life", 5)
-    assert near.stored(name) == kept
+        stopped(runner, name)
+    with mirroring(url(far), near, name) as runner:
+        error = stopped(runner, name)
+        assert (error.details["kind"], error.details["last"]) == ("life", 5)
+        assert before in str(error)
+        assert after in str(error)
+        near.redis(name, "EXPIRE", near.keys(name).metadata, 2)
+
+        def touched() -> bool:
+            looked(runner)
+            far.redis(name, "EXPIRE", far.keys(name).metadata, 4)
+            return int(near.redis(name, "TTL", near.keys(name).metadata)) > 2
+
+        wait_until(touched, what="the copy lives while it is mirrored no further")
+        assert near.stored(name) == kept
     assert near.run(name, flows.promote(near.keys(name))) == (True, 5, 5)
+
+
+def test_an_origin_that_comes_back_empty_does_not_take_the_copy_with_it(near: Centre, fresh: Fresh) -> None:
+    """The disaster that mirrors are for. Whether the copy or the new life is wanted, a person decides, who then says so."""
+    name = fresh("empty")
+    with RedisServer() as there, centre(there.url) as far:
+        far.create(name)
+        far.push(name, 50)
+        with mirroring(there.url, near, f"{name}*") as runner:
+            copied(runner, far, [name])
+            kept = near.stored(name)
+            there.kill()
+            wait_until(lambda: runner.error is not None, what="the mirror has seen it")
+            there.restart()
+            far.create(name)
+            far.push(name, 3, word="new")
+            assert stopped(runner, name).details["kind"] == "life"
+            for _ in range(2):
+                looked(runner)
+        assert near.stored(name) == kept
+        with mirroring(there.url, near, name, new_life="follow") as runner:
+            copied(runner, far, [name])
+        assert near.stored(name) == far.stored(name) == [(1, b"new1"), (2, b"new2"), (3, b"new3")]
+
+
+def test_a_new_life_is_followed_where_nothing_was_copied_of_the_one_before(far: Centre, near: Centre, fresh: Fresh) -> None:
+    name = fresh("nothing")
+    far.create(name)
+    with mirroring(url(far), near, name) as runner:
+        wait_until(lambda: near.state(name).exists, what="the mirror has begun")
+        far.run(name, queues.close(far.keys(name)))
+        born = far.create(name)
+        far.push(name, 2)
+        wait_until(lambda: near.state(name).born == born, what="the new life has begun")
+        copied(runner, far, [name])
+    assert near.stored(name) == far.stored(name)
 
 
 def stopped(runner: MirrorRunner, name: str) -> MirrorStopped:

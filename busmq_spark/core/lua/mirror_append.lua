@@ -27,18 +27,14 @@ local after, upto, floor = tonumber(argv[3]), tonumber(argv[4]), tonumber(argv[6
 if last < after then return {'at', copied, 0} end
 if #argv == 7 then even_if_full(KEYS[1], ttl) end
 local seen = math.max(tonumber(argv[5]), tonumber(known))
-local pairs, values = {}, {}
-for i = 8, #argv - 1, 2 do
-  if tonumber(argv[i]) > last then
-    local n = #values + 1
-    pairs[2 * n - 1], pairs[2 * n], values[n] = argv[i], argv[i + 1], argv[i + 1]
-  end
-end
 if upto > last then
-  if #values > 0 then redis.call('RPUSH', messages, unpack(pairs)) end
+  local first, count = 8, #argv
+  while first < count and tonumber(argv[first]) <= last do first = first + 2 end
+  local rows = (count + 1 - first) / 2
+  if rows > 0 then redis.call('RPUSH', messages, unpack(argv, first)) end
   redis.call('SET', KEYS[3], argv[4])
-  its_mark = pairs[#pairs - 1] == argv[4] and mark(values[#values]) or ''
-  local noted = #values == upto - last and sizes(stored[5], last + 1, upto, values, 1) or '' -- where an id is missing, nothing is known of sizes
+  its_mark = rows > 0 and argv[count - 1] == argv[4] and mark(argv[count]) or ''
+  local noted = rows == upto - last and sizes(stored[5], last + 1, upto, argv, first + 1, 2) or '' -- where an id is missing, nothing is known of sizes
   local times = clock(messages, KEYS[6], stored[6], last + 1, upto, ttl, stored[7])
   redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times, 'mirrored', string.format('%.0f:%s:%.0f', upto, its_mark, math.max(seen, upto)))
   for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end

@@ -7,10 +7,11 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from busmq_spark.core.mirror import Span, stored
 from busmq_spark.core.position import Range
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, Retry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
@@ -20,7 +21,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.socket import BulkWebSocket
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.store.protocol import RowStream
 
 CREDIT = 16 * 1024 * 1024
 """Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds the rate: credit by round trip."""
@@ -114,19 +115,46 @@ class BulkLink:
         assert self.hello is not None
         return self.hello
 
-    def read(self, parts: Sequence[Range], strict: bool) -> Iterator[MessageRows]:
-        """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MOST_RANGES."""
+    def read(self, parts: Sequence[Range], strict: bool, asked: int | None = None) -> RowStream:
+        """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MOST_RANGES.
+
+        ``asked``: the call whose answer they are, where it was sent.
+        """
         rest, retry = list(parts), None
         while rest:
             expected = RemainingRanges(rest, strict)
             try:
-                for rows in self._read_once(rest, expected, strict):
+                for rows in self._rows(self._ask_rows(rest, strict) if asked is None else asked, expected):
                     retry = None
                     yield rows
                 return
             except LinkLost as error:
-                rest = expected.rest
+                rest, asked = expected.rest, None
                 self._endure(error, retry := retry or Retry(time.monotonic))
+
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
+        """What the queues of ranges are, one range of each, and then the rows that are stored of them; in one round trip."""
+        retry = Retry(time.monotonic)
+        while True:
+            try:
+                id = self._send_call(self._ready(), "read_with_spans", (parts, CREDIT), b"")
+                spans = self._spans(id)
+                break
+            except LinkLost as error:
+                self._endure(error, retry)
+        if ranges := stored(parts, spans):
+            return spans, self.read(ranges, False, id)
+        return spans, self._rows(id, None)
+
+    def _spans(self, id: int) -> Mapping[str, Span]:
+        frame = self._next(id)
+        try:
+            if frame.kind is not BulkFrameKind.SPANS:
+                raise frames.wrong(f"{frame.kind.name} in answer to read_with_spans", "SPANS or ERROR")
+            found: Mapping[str, Span] = OPERATIONS["read_with_spans"].decode_result(frame.head)
+            return found
+        except WireError as error:
+            raise self._lost(error) from None
 
     def drop(self) -> None:
         """Close the connection; calls under way are dropped."""
@@ -145,23 +173,26 @@ class BulkLink:
         patience_s = max(self.address.patience_s, min(retry_s, FAILOVER_PATIENCE_S)) if type(retry_s) is int else self.address.patience_s
         time.sleep(retry.pause_s(error, patience_s))
 
-    def _read_once(self, parts: Sequence[Range], expected: RemainingRanges, strict: bool) -> Iterator[MessageRows]:
-        socket = self._ready()
+    def _ask_rows(self, parts: Sequence[Range], strict: bool) -> int:
         one = len(parts) == 1
-        id = self._send_call(socket, "read" if one else "read_many", (parts[0] if one else parts, strict, CREDIT), b"")
-        schema, done = None, False
+        return self._send_call(self._ready(), "read" if one else "read_many", (parts[0] if one else parts, strict, CREDIT), b"")
+
+    def _rows(self, id: int, expected: RemainingRanges | None) -> RowStream:
+        """The answer to a call for rows; without ``expected`` there are none."""
+        socket, schema, done = self._ready(), None, False
         try:
             while True:
                 frame = self._next(id)
                 if frame.kind is BulkFrameKind.SCHEMA:
                     schema = frames.decode_schema(frame.body)
-                elif frame.kind is BulkFrameKind.ROWS and schema is not None:
+                elif frame.kind is BulkFrameKind.ROWS and schema is not None and expected is not None:
                     # Before it is handed over: the next is on its way while the reader is busy with this one.
                     socket.send(Frame(BulkFrameKind.CREDIT, id, len(frame.body)).encode())
                     yield from expected.take(frame, schema)
                 elif frame.kind is BulkFrameKind.END:
                     done = True
-                    expected.end()
+                    if expected is not None:
+                        expected.end()
                     return
                 else:
                     raise frames.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR")

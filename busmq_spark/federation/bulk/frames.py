@@ -7,6 +7,7 @@ Numbers are little endian. The body begins at a multiple of 64, so Arrow uses it
 Rule 1. The client asks with CALL under an id of its own. REPLY or ERROR with that id ends the call.
 Rule 2. ``read`` is answered with SCHEMA, then ROWS (an Arrow IPC record batch each, the id of its first row in the head), then END or ERROR.
         Bodies of ROWS use up credit, which the call brings and CREDIT adds to. While there is none left, nothing is sent. CANCEL ends it.
+        ``read_with_spans`` is answered with SPANS before that: what the queues were before anything of them was read.
 Rule 3. Whatever comes in, decoding gives a frame or raises WireError, and needs no more memory than a few times the message.
 """
 
@@ -48,6 +49,7 @@ class BulkFrameKind(IntEnum):
     END = 6
     CREDIT = 7
     CANCEL = 8
+    SPANS = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,6 +284,7 @@ OPERATIONS: dict[str, Operation] = {
     "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), each_queue(BROWSE), ServedBy.STORE),
     "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, each_queue(BROWSE), ServedBy.BESIDE),
     "read_many": Operation(several(listed(RANGE), FLAG, WHOLE), NOTHING, each_queue(BROWSE), ServedBy.BESIDE),
+    "read_with_spans": Operation(several(listed(RANGE), WHOLE), mapped(SPAN), each_queue(BROWSE), ServedBy.BESIDE),
     "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE), ServedBy.SESSION),
     "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE), ServedBy.BESIDE),
     "begin": Operation(several(TEXT, TEXT, NAMES), RUN, _begin, ServedBy.PEER),

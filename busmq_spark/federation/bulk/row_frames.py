@@ -5,12 +5,13 @@ A read of one range says ``first`` of each frame. A read of many says ``runs``: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from busmq_spark.core.mirror import Span, around, stored
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import Frame, wrong
@@ -69,6 +70,14 @@ class RowFrames:
         while not (rows.queue == self._parts[self._at].queue and self._parts[self._at].first <= rows.first <= self._parts[self._at].last):
             self._at += 1
         return self._at
+
+
+def with_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, Span], list[Range]]:
+    """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
+    for part in parts:
+        store.set_site([part.queue], ("", part.server, ""))
+    spans = store.spans(around(parts))
+    return spans, stored(parts, spans)
 
 
 class RemainingRanges:

@@ -28,7 +28,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
 from busmq_spark.federation.bulk.peer_operations import check
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.row_frames import MOST_RANGES, RowFrames
+from busmq_spark.federation.bulk.row_frames import MOST_RANGES, RowFrames, with_spans
 from busmq_spark.federation.bulk.store_executor import ClientExecutors, KnownServers, PeerThreadPool, RunningRead, StoreExecutor, Stores
 from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -316,26 +316,32 @@ class _Session:
     # -- range reads ----------------------------------------------------------------------------------------------------------------------
 
     def _read(self, id: int, part: Range, strict: bool, credit: int) -> None:
-        self._read_many(id, (part,), strict, credit, many=False)
+        self._read_many(id, (part,), strict, credit, "read")
 
-    def _read_many(self, id: int, parts: Sequence[Range], strict: bool, credit: int, *, many: bool = True) -> None:
+    def _read_with_spans(self, id: int, parts: Sequence[Range], credit: int) -> None:
+        self._read_many(id, parts, False, credit, "read_with_spans")
+
+    def _read_many(self, id: int, parts: Sequence[Range], strict: bool, credit: int, name: str = "read_many") -> None:
         if not 0 < len(parts) <= MOST_RANGES:
             raise frames.wrong(f"{len(parts)} ranges", f"1 to {MOST_RANGES}")
         if len(self._reads) >= READS or id in self._reads:
             raise frames.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
         reading = self._reads[id] = RunningRead(credit)
-        reading.task = asyncio.create_task(self._send_rows(id, reading, parts, strict, many=many), name="bulk: read")
+        reading.task = asyncio.create_task(self._send_rows(id, reading, parts, strict, name), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._read_ended(id, reading))  # also when cancelled before its first step
 
-    async def _send_rows(self, id: int, reading: RunningRead, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
+    async def _send_rows(self, id: int, reading: RunningRead, parts: Sequence[Range], strict: bool, name: str) -> None:
         executor, well = self._server.executor(self._identity), False
         try:
             parts = await executor.run(self._server.places.find, executor.work.store, parts)
+            if name == "read_with_spans":
+                spans, parts = await executor.run(with_spans, executor.work.store, parts)
+                await self._send(Frame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._budget.reads(server))
                     await turns.enter_async_context(self._server.reads[server])
-                await self._stream(id, reading, executor, RowFrames(executor.work.store, parts, strict, many=many))
+                await self._stream(id, reading, executor, RowFrames(executor.work.store, parts, strict, many=name != "read"))
             well = True
             await self._send(Frame(BulkFrameKind.END, id))
         except ConnectionClosed:

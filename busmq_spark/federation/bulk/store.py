@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.mirror import Positions, Span
+from busmq_spark.core.mirror import Span
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total
 from busmq_spark.core.staging import SinkRun
@@ -28,8 +28,8 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.row_frames import MOST_RANGES
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, only, passed_on
-from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, ReadStore, WriteStore
+from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, only, passed_on
+from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, ReadStore, RowStream, WriteStore
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -80,12 +80,8 @@ class FederatedStore(PerQueueOperations):
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         return [counter for some in _cut(queues) for counter in self._link.call("counters", some)]
 
-    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]:
-        return self.ask_each("spans", wanted)
-
-    def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
-        return self.ask_each("positions", queues)
-
+    spans = asked_each(OriginStore.spans)
+    positions = asked_each(OriginStore.positions)
     traces = _call(ReadStore.traces)
     bytes_until = _call(ReadStore.bytes_until)
 
@@ -95,6 +91,9 @@ class FederatedStore(PerQueueOperations):
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         for some in _cut_ranges(parts):
             yield from self._link.read(some, fail_on_data_loss)
+
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
+        return self._link.read_with_spans(parts)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
         """As of a RedisStore. In one call, so many of them as the server takes in a message."""
