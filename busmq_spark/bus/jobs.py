@@ -50,6 +50,7 @@ class Jobs:
         """Names this object where outcomes are published."""
         self.done = f"{queue.name}.done" if durable else ""
         """The queue to which outcomes of the jobs sent, or worked on, through this object are pushed as well."""
+        self._reference = flows.references(self.client, self.done)
         self.outcome_ttl_s = round(outcome_ttl_s)
         self._waits = JobWaits(self.queue, client_channel(self.client))
         self._groups: set[str] = set()
@@ -181,7 +182,7 @@ class Jobs:
 
     async def _sent(self, wanted: JobWait, push: type[JobsPush], timeout_s: float) -> list[dict[str, Outcome]]:
         """Push the messages of the jobs, and wait."""
-        messages = flows.references((job.id for job in wanted.jobs), self.client, self.done)
+        messages = [self._reference(job.id) for job in wanted.jobs]
         if not wanted.groups:
             self.queue.put(push(messages, wanted, self.queue))
             await wanted.result

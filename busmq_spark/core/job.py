@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -133,14 +133,13 @@ def _too_large(name: str, size: int) -> MessageRefused:
 
 def reference(id: str, client: str, done: str = "") -> bytes:
     """The message that names a job; ``done``: the queue that its outcomes are pushed to as well."""
-    [message] = references([id], client, done)
-    return message
+    return references(client, done)(id)
 
 
-def references(ids: Iterable[str], client: str, done: str = "") -> list[bytes]:
-    """As :func:`reference` of each."""
+def references(client: str, done: str = "") -> Callable[[str], bytes]:
+    """What makes :func:`reference` of each job."""
     rest = _json.encode({"from": client, "done": done} if done else {"from": client})[1:]
-    return [f'{{"job":"{id}",{rest}'.encode() for id in ids]
+    return lambda id: f'{{"job":"{id}",{rest}'.encode()
 
 
 def opened(value: bytes) -> tuple[str, str, str]:

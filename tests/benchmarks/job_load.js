@@ -1,4 +1,4 @@
-// Jobs a second of npm hfxbus that one process sends, works on and waits for, 1,000 in flight: node job_load.js MODULES URL JOBS
+// Jobs a second of npm hfxbus that one process sends, works on and waits for, 1,000 in flight, and µs of its CPU a job: node job_load.js MODULES URL JOBS
 'use strict';
 
 const [modules, url, count] = [process.argv[2], new URL(process.argv[3]), Number(process.argv[4])];
@@ -20,9 +20,10 @@ async function main() {
   }
   await one(); // warm
   left = count;
-  const began = process.hrtime.bigint();
+  const [began, before] = [process.hrtime.bigint(), process.cpuUsage()];
   await Promise.all(Array.from({ length: IN_FLIGHT }, one));
-  process.stdout.write(JSON.stringify({ value: count / (Number(process.hrtime.bigint() - began) / 1e9) }) + '\n');
+  const [took, { user, system }] = [Number(process.hrtime.bigint() - began) / 1e9, process.cpuUsage(before)];
+  process.stdout.write(JSON.stringify({ value: count / took, process_us: (user + system) / count }) + '\n');
   process.exit(0);
 }
 

@@ -20,12 +20,12 @@ ONE, FLIGHT = 1.5, 3.0
 
 
 def run(runs: int = RUNS) -> Iterator[Row]:
-    costs: dict[str, list[dict[str, float]]] = {how: [] for how in COUNTS}
+    costs: dict[str, list[dict[str, float]]] = {how: [] for how in (*COUNTS, "hfxbus")}
     with redis() as (server, _), tempfile.TemporaryDirectory() as modules:
         ways = {how: partial(ours, server.url, how, costs[how]) for how in COUNTS}
         peer = installed(Path(modules))
         if peer:
-            ways["hfxbus"] = partial(npm, Path(modules), server.url)
+            ways["hfxbus"] = partial(npm, Path(modules), server.url, costs["hfxbus"])
         found = alternating(runs, **ways)
     over = Spread.of(ratios(found["job"], found["request"]))
     what = "Job: send → worker → waiter, one in flight, median time against that of a bare request of a service"
@@ -38,7 +38,9 @@ def run(runs: int = RUNS) -> Iterator[Row]:
             yield Row(what, f"{over.text(1)}; {rate}; {cost}", f"≥ {target}" if target else "", over.median >= target if target else None)
         else:
             yield Row(f"Jobs, 1,000 in flight, one process, {said}: jobs a second; µs of CPU a job", f"{rate}; {cost}", "", None)
-    yield Row("The least on asyncio: a task and a future for each, µs of CPU", spent(costs["empty"], "process", runs), "", None)
+    for how, what in (("hfxbus", f"npm {PACKAGES['hfxbus']}: µs of CPU a job"), ("empty", "The least on asyncio, a task and a future: µs of CPU")):
+        if costs[how]:
+            yield Row(what, spent(costs[how], "process", runs), "", None)
 
 
 def spent(costs: list[dict[str, float]], name: str, runs: int) -> str:
@@ -47,16 +49,14 @@ def spent(costs: list[dict[str, float]], name: str, runs: int) -> str:
 
 def ours(url: str, how: str, costs: list[dict[str, float]]) -> float:
     """The value; ``costs`` gets all that was measured."""
-    found = _found([sys.executable, "-m", "tests.benchmarks.job_load", url, how, str(COUNTS[how])])
-    costs.append(found)
-    return found["value"]
+    return _value([sys.executable, "-m", "tests.benchmarks.job_load", url, how, str(COUNTS[how])], costs)
 
 
-def npm(modules: Path, url: str) -> float:
-    return _found([shutil.which("node") or "node", str(HERE / "job_load.js"), str(modules), url, str(COUNTS["flight"])])["value"]
+def npm(modules: Path, url: str, costs: list[dict[str, float]]) -> float:
+    return _value([shutil.which("node") or "node", str(HERE / "job_load.js"), str(modules), url, str(COUNTS["flight"])], costs)
 
 
-def _found(line: list[str]) -> dict[str, float]:
+def _value(line: list[str], costs: list[dict[str, float]]) -> float:
     done = subprocess.run(line, cwd=HERE.parents[1], capture_output=True, text=True, check=True, timeout=300)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    costs.append(json.loads(done.stdout))
+    return costs[-1]["value"]
