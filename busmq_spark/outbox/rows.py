@@ -154,12 +154,15 @@ def next_chunk(connection: sqlite3.Connection, to: Destination, behind: int, mos
 
 def _even_chunk(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> Chunk | None:
     """All that is between two numbers, if it may go together; as it does where calls are for one queue, which so costs half."""
-    asked = "SELECT min(opening), max(opening), min(kind = ?1), max(kind = ?1), sum(length(value)) FROM entry WHERE id BETWEEN ?2 AND ?3"
-    low, high, some, all_, size = connection.execute(asked, (EntryKind.SEND, first, last)).fetchone()
-    if low != high or some != all_ or size > most_bytes:
+    asked = (  # the opening never falls: what both ends have all of them have
+        "SELECT (SELECT opening FROM entry WHERE id = ?2), (SELECT opening FROM entry WHERE id = ?3), sum(kind = ?1), sum(length(value)) "
+        "FROM entry WHERE id BETWEEN ?2 AND ?3"
+    )
+    low, high, commands, size = connection.execute(asked, (EntryKind.SEND, first, last)).fetchone()
+    if low != high or 0 < commands <= last - first or size > most_bytes:
         return None
     values = [value for (value,) in connection.execute("SELECT value FROM entry WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)).fetchall()]
-    return Chunk(_sender(connection, low), bool(some), range(first, last + 1), values)
+    return Chunk(_sender(connection, low), bool(commands), range(first, last + 1), values)
 
 
 def _any_chunk(connection: sqlite3.Connection, to: Destination, first: int, last: int, most_bytes: int) -> Chunk:

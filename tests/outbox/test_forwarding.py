@@ -180,6 +180,20 @@ def test_a_full_queue_takes_what_fits_then_the_rest_and_holds_up_no_other(opened
         assert got == numbered(8, 0)
 
 
+def test_a_long_backlog_goes_in_order_into_a_queue_that_takes_a_part_of_each_chunk(path: Path, here: Place, fresh: Fresh) -> None:
+    queue, got, count = fresh("orders"), [], 5 * CHUNK_MESSAGES
+    with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
+        outbox.push(queue, *range(count))
+    with Bus.sync(here.settings["url"]) as bus:
+        asked = bus.queue(queue)
+        asked.attach(maxsize=CHUNK_MESSAGES + 300)
+        with here.outbox(path) as outbox:
+            while len(got) < count:
+                got += [message.value for message in asked.consume(max=min(700, count - len(got)))]
+            drain(outbox)
+    assert got == numbered(count, 0)
+
+
 def test_a_full_redis_keeps_messages_waiting_and_gets_each_once(path: Path, fresh: Fresh) -> None:
     queue = fresh("orders")
     with RedisServer(maxmemory="8mb") as server, SyncOutbox(path, server.url) as outbox:

@@ -120,6 +120,22 @@ def test_a_chunk_has_messages_of_one_sender_and_commands_apart(path: Path) -> No
     model.connection.close()
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"), [("ss", [(True, 2)]), ("pp", [(False, 2)]), ("pps", [(False, 2), (True, 1)]), ("sp", [(True, 1), (False, 1)])]
+)
+def test_a_chunk_of_one_opening_has_commands_or_none(path: Path, steps: str, expected: list[tuple[bool, int]]) -> None:
+    model = Modelled(path)
+    for step in steps:
+        (model.send if step == "s" else model.push)("a", 1)
+    [to] = rows.waiting(model.connection)
+    found, behind = [], 0
+    while (chunk := rows.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
+        found.append((chunk.commands, len(chunk.values)))
+        behind = chunk.numbers[-1]
+    assert found == expected
+    model.connection.close()
+
+
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_chunk_keeps_to_its_bytes_but_for_one_message(path: Path, size: int) -> None:
     model = Modelled(path)
