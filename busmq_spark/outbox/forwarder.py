@@ -3,7 +3,8 @@
 Rule 1. To each queue in the order of the calls, one chunk under way. What the queue has confirmed is deleted; after a crash the rest is sent, and
         what was confirmed and not deleted yet is known to the queue by its number.
 Rule 2. Events are routed in their order, by the first thread, before anything behind them is sent.
-Rule 3. What failed is tried again after 0.1 to 30 s: all queues of a server that is unreachable, else the one queue.
+Rule 3. Of a long backlog of one queue the next chunk is read while the one before is on its way. It is used if that one was confirmed as a whole.
+Rule 4. What failed is tried again after 0.1 to 30 s: all queues of a server that is unreachable, else the one queue.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -22,7 +24,7 @@ from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.outbox import rows
-from busmq_spark.outbox.rows import Destination, EntryKind, Unrouted
+from busmq_spark.outbox.rows import Chunk, Destination, EntryKind, Unrouted
 from busmq_spark.outbox.schema import open_to_read, translate
 from busmq_spark.outbox.target import Target
 from busmq_spark.outbox.writer import Pending, Writer
@@ -76,6 +78,10 @@ class Forwarder:
         """Called when events were routed; of the thread that routes."""
         self._target: Target | None = None
         self._reader: sqlite3.Connection
+        self._reader_ahead: sqlite3.Connection
+        self._reading_ahead: ThreadPoolExecutor
+        self._ahead: tuple[int, int, Future[Chunk | None]] | None = None
+        """Of which destination, behind which number."""
         self._active: dict[int, _Progress] = {}
         self._sites: dict[str, _BackOff] = {}
         self._routing, self._route_error = _BackOff(), ""
@@ -120,7 +126,11 @@ class Forwarder:
         back_off = _BackOff()
         while not self._stopped:
             try:
-                with closing(open_to_read(self._path)) as self._reader:
+                with (
+                    closing(open_to_read(self._path)) as self._reader,
+                    closing(open_to_read(self._path)) as self._reader_ahead,
+                    ThreadPoolExecutor(1, "busmq-outbox-reader") as self._reading_ahead,
+                ):
                     while not self._stopped:
                         if not self._turn():
                             self._wait(self._idle_s())
@@ -161,7 +171,7 @@ class Forwarder:
 
     def _forward(self, progress: _Progress) -> bool:
         to = progress.to
-        chunk = rows.next_chunk(self._reader, to, progress.sent, CHUNK_MESSAGES, CHUNK_BYTES)
+        chunk = self._next_chunk(to, progress.sent)
         if chunk is None:
             return self._settle(progress)
         try:
@@ -177,6 +187,18 @@ class Forwarder:
         if done < len(chunk.numbers) and maxsize:
             self._failed(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
         return True
+
+    def _next_chunk(self, to: Destination, behind: int) -> Chunk | None:
+        ahead, self._ahead = self._ahead, None
+        chunk = ahead[2].result() if ahead is not None and ahead[:2] == (to.id, behind) else None
+        if chunk is None:  # that there was none may be long ago
+            chunk = rows.next_chunk(self._reader, to, behind, CHUNK_MESSAGES, CHUNK_BYTES)
+        if chunk is not None and len(chunk.values) == CHUNK_MESSAGES and len(self._active) == 1:
+            last = chunk.numbers[-1]
+            with suppress(RuntimeError):  # the program ends
+                reading = self._reading_ahead.submit(rows.next_chunk, self._reader_ahead, to, last, CHUNK_MESSAGES, CHUNK_BYTES)
+                self._ahead = (to.id, last, reading)
+        return chunk
 
     def _confirm(self, progress: _Progress) -> None:
         """Note how far it is, unless that is under way: then what came meanwhile goes with the next, without a wait for the disk."""

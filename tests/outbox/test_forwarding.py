@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +181,19 @@ def test_a_full_queue_takes_what_fits_then_the_rest_and_holds_up_no_other(opened
         assert got == numbered(8, 0)
 
 
-def test_a_long_backlog_goes_in_order_into_a_queue_that_takes_a_part_of_each_chunk(path: Path, here: Place, fresh: Fresh) -> None:
-    queue, got, count = fresh("orders"), [], 5 * CHUNK_MESSAGES
+def test_of_a_long_backlog_the_next_chunk_is_read_ahead_and_used_if_the_one_before_was_taken_as_a_whole(
+    path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue takes a part of each."""
+    queue, got, count, read, next_chunk = fresh("orders"), [], 5 * CHUNK_MESSAGES, [], rows.next_chunk
+
+    def noted(*about: Any) -> rows.Chunk | None:
+        read.append(threading.current_thread().name)
+        return next_chunk(*about)
+
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
         outbox.push(queue, *range(count))
+    monkeypatch.setattr(rows, "next_chunk", noted)
     with Bus.sync(here.settings["url"]) as bus:
         asked = bus.queue(queue)
         asked.attach(maxsize=CHUNK_MESSAGES + 300)
@@ -192,6 +202,7 @@ def test_a_long_backlog_goes_in_order_into_a_queue_that_takes_a_part_of_each_chu
                 got += [message.value for message in asked.consume(max=min(700, count - len(got)))]
             drain(outbox)
     assert got == numbered(count, 0)
+    assert any(name.startswith("busmq-outbox-reader") for name in read)
 
 
 def test_a_full_redis_keeps_messages_waiting_and_gets_each_once(path: Path, fresh: Fresh) -> None:
