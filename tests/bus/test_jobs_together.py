@@ -17,7 +17,7 @@ from busmq_spark.errors import ConfigError, JobFailed, JobsNotSent, JobTimeout, 
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import Held, concat, held_ends, keys_of, nothing
-from tests.bus.test_job_faults import Killable
+from tests.bus.test_job_faults import started
 from tests.bus.tools import UNTIL_S, redis, stored, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
@@ -240,7 +240,7 @@ async def test_a_worker_killed_between_outcomes_and_acks_of_a_batch_has_not_done
             some = some_of(jobs, 40, hold=lambda number: number % 2 == 1)
             await jobs.send_many(some)
             gate = proxy.hold(lambda command: command.name == "group_settle" and jobs.queue.keys.messages in command.keys)
-            killed = await Killable.start("work", proxy.url, jobs.queue.name, 3, 40, 0, 600)
+            killed = await started({"url": proxy.url}, "work", jobs.queue.name, 3, 40, 0, 600)
             ack = await asyncio.to_thread(gate.wait)
             await until(lambda: len(killed.said) == 40)
             await killed.kill()
