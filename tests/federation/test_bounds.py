@@ -57,7 +57,7 @@ async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connectio
             for _ in range(20):
                 await queue.send("push", BIG, lambda *values: answers.append(values))
             assert await queue.call("isAttached") == [False]
-        assert connection.deferred <= 4 * 1024 * 1024
+        assert connection.deferred_bytes <= 4 * 1024 * 1024
         refused = len(answers)
         assert 120 - refused == 4 * 1024 * 1024 // (len(BIG) + 600)
         await queues[0].send("attach")
@@ -66,7 +66,7 @@ async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connectio
         for queue in queues:
             await queue.close()
         await until(lambda: not connection._ending and not connection._sessions)
-        assert connection.deferred == 0
+        assert connection.deferred_bytes == 0
 
 
 async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_had_the_error(fresh: Fresh) -> None:

@@ -100,14 +100,14 @@ async def test_objects_of_one_socket_share_what_may_be_under_way(redis_url: str,
         queues = [both.queue(fresh()) for _ in range(8)]
         await asyncio.gather(*(queue.attach() for queue in queues))
         window = queues[0].handle.remote.send_window
-        most, began = 0, window.look
+        most, began = 0, window.serve_waiting
 
         def look() -> None:
             nonlocal most
             most = max(most, window.under_way)
             began()
 
-        window.look = look
+        window.serve_waiting = look
         await asyncio.gather(*(queue.push_many(["x" * 10_000] * 100) for queue in queues))
         assert flow.UNDER_WAY_BYTES / 2 < most < flow.UNDER_WAY_BYTES + 20_000
         assert window.under_way == window.waiting == 0
