@@ -1,4 +1,4 @@
-"""The push of the messages of jobs, which tells those who wait for them what is sent, chunk by chunk."""
+"""The push of the messages of jobs. It notes for each chunk which jobs are sent, so that their callers can wait for outcomes."""
 
 from __future__ import annotations
 

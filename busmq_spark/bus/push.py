@@ -76,7 +76,7 @@ class PushPipeline:
         return future
 
     def put(self, push: PendingPush[bytes]) -> None:
-        """The same for a push with values that somebody has made: it is told of each chunk."""
+        """The same for a push that the caller has made; its methods are called for each chunk."""
         self._pending.append(push)
         if not self._under_way:
             self._under_way = True

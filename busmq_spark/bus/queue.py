@@ -127,7 +127,7 @@ class Queue(QueueTimes):
         return self._push_pipeline.add([encode(value) for value in values], single=False)
 
     def put(self, push: PendingPush[bytes]) -> None:
-        """Append the values of a push, of which there is at least one; it is told of each chunk that is stored."""
+        """Append the values of a push, at least one; its methods are called for each chunk that is stored."""
         self._need_attached("push to")
         self._push_pipeline.put(push)
 

@@ -1,6 +1,6 @@
 """Dead letters: what a group gave up, as CloudEvents 1.0 in structured JSON (cloudevents.io), in a queue like any other.
 
-At least once: whoever moves a message there pushes first and settles then. A repeated dead letter has the same id and queue.
+At least once: the dead letter is pushed first, and the message settled after that. A repeated dead letter has the same id and queue.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class Writer:
             else:
                 awaited.setdefault(job.reply.get_loop(), []).append((job.reply, outcome))
         for loop, some in awaited.items():
-            with suppress(RuntimeError):  # it is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed, and so is every call that waited in it
                 loop.call_soon_threadsafe(_settle, some)  # once for all, as each call wakes the loop
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.error is None and job.after is not None:
