@@ -88,10 +88,13 @@ def of(runner: MirrorRunner, queue: str) -> MirrorStatus | None:
 
 
 def copied(runner: MirrorRunner, origin: Centre, queues: Sequence[str]) -> None:
-    """Wait until the mirror has all that the origin has."""
+    """Wait until the mirror has all that the origin has, of the life that the queue has there."""
     for queue in queues:
-        last = origin.state(queue).last_id
-        wait_until(lambda q=queue, n=last: (found := of(runner, q)) and found.born and found.last >= n, what=f"{queue} copied up to {last}")  # type: ignore[misc]
+        there = origin.state(queue)
+        wait_until(
+            lambda q=queue, s=there: (found := of(runner, q)) and found.born == s.born and found.last >= s.last_id,  # type: ignore[misc]
+            what=f"{queue} copied up to {there.last_id}",
+        )
 
 
 def looked(runner: MirrorRunner) -> None:
