@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -46,6 +46,7 @@ class JobWait:
         """Whether it has lasted since the last look."""
         self._counts: dict[str, tuple[str, int]] = {}  # job → what counts: an outcome for this message of this life, or a later one
         self._early: list[Outcome] = []  # which may be of an earlier sending
+        self._strange: list[Outcome] = []
 
     def any_counts(self) -> None:
         """Outcomes of whatever sending count."""
@@ -73,7 +74,10 @@ class JobWait:
             self._early.append(outcome)
             return
         life, message = counts
-        if life and (outcome.message < message or outcome.life != life):
+        if life and outcome.life != life:
+            self._strange.append(outcome)
+            return
+        if life and outcome.message < message:
             return
         found = self.found.setdefault(id, {})
         found[group] = outcome
@@ -82,6 +86,19 @@ class JobWait:
         if self._fail_fast and not outcome.ok:
             self.failed = id
         self._end_if_over()
+
+    @property
+    def strange(self) -> bool:
+        """Whether there are outcomes of another life of the queue than its messages were sent to, as far as was known here."""
+        return bool(self._strange)
+
+    def lives(self, life: str) -> None:
+        """The life that the queue has now: where another program has made it anew, it had that one already when messages were sent to it."""
+        self._counts = {id: (its and life, message) for id, (its, message) in self._counts.items()}
+        strange, self._strange = self._strange, []
+        for each in strange:
+            if each.life == life:
+                self.add(each)
 
     def expire(self) -> None:
         """Wait no longer."""
@@ -187,8 +204,11 @@ class JobWaits:
             else:
                 for wait in self._of.get(outcome.job, ()):
                     wait.add(outcome)
+                    if wait.strange:
+                        wait.old = True
+                        self._look.set()
 
-    async def read(self, waits: Iterable[JobWait]) -> None:
+    async def read(self, waits: Collection[JobWait]) -> None:
         """Read the outcomes that these wait for. Raises LinkLost."""
         some = [(wait, job) for wait in waits for job in wait.jobs if job.id in wait.open]
         for first in range(0, len(some), READ_MOST):
@@ -197,6 +217,10 @@ class JobWaits:
             for (wait, _), outcomes in zip(part, found, strict=True):
                 for each in outcomes:
                     wait.add(each)
+        if any(wait.strange for wait in waits):
+            await self._queue.check_life()
+            for wait in waits:
+                wait.lives(self._queue.life)
 
     async def _read_again(self) -> None:
         while True:

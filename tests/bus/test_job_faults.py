@@ -20,7 +20,7 @@ from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import LONG_S, Held, held_ends, letters, nothing, until_none
 from tests.bus.killable import Killable
-from tests.bus.tools import UNTIL_S, until
+from tests.bus.tools import UNTIL_S, redis, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 
@@ -253,3 +253,15 @@ async def no_groups(jobs: Jobs) -> bool:
 async def follow(completions: Any, ids: list[str]) -> None:
     async for each in completions:
         ids += [each.job]
+
+
+async def test_outcomes_come_also_where_another_program_has_made_the_queue_anew(redis_url: str, fresh: Fresh) -> None:
+    """Redis has lost it. Who comes second finds a queue, and cannot tell from a push that this is another one."""
+    async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.jobs(fresh()) as jobs:
+        before = jobs.queue.life
+        await redis(jobs.queue, "DEL", *jobs.queue.keys.all)
+        async with other.jobs(jobs.queue.name).worker("g")(nothing):
+            for _ in range(2):
+                done = await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
+                assert done["g"].life != before
+            assert len(await jobs.send_many([jobs.new(), jobs.new()], wait=["g"], timeout_s=UNTIL_S)) == 2
